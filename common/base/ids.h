@@ -1,0 +1,69 @@
+// Ids as types: a shard number never converts into a closure number.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad {
+
+// A strong integer. `Tag` only tells the types apart.
+template <class Tag, class Rep>
+class StrongId {
+ public:
+  using rep = Rep;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  template <class H>
+  friend H AbslHashValue(H h, StrongId id) {
+    return H::combine(std::move(h), id.value_);
+  }
+  std::string ToString() const { return absl::StrCat(value_); }
+
+ private:
+  Rep value_{};
+};
+
+// A pair (term, n), compared as a pair and never reused (LEDGER.md line 4). (0,0) is "none yet".
+template <class Tag>
+struct Stamp {
+  std::uint64_t term = 0;
+  std::uint64_t n = 0;
+  friend constexpr auto operator<=>(const Stamp&, const Stamp&) = default;
+  template <class H>
+  friend H AbslHashValue(H h, const Stamp& s) {
+    return H::combine(std::move(h), s.term, s.n);
+  }
+  std::string ToString() const { return absl::StrCat(term, ".", n); }
+};
+
+using JobUid = StrongId<struct JobUidTag, std::uint64_t>;       // One submission; printed as 16 hex digits.
+using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;     // Dense 0,1,2.. within a job.
+using ClosureId = StrongId<struct ClosureIdTag, std::uint64_t>; // Dense 0,1,2.. through all epochs of a job.
+using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;  // Ordinal of a push in its closure, < kUpdatesPerClosureMax.
+using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;       // One registration of one process, fresh for every registration.
+using Term = StrongId<struct TermTag, std::uint64_t>;           // Life number of the coordinator.
+
+using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
+using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
+using MapVersion = Stamp<struct MapVersionTag>;  // V: version of the whole shard map; also `start` of a shard.
+
+inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.
+
+enum class Role : std::uint8_t { kCoordinator = 0, kPsServer = 1, kWorker = 2 };
+constexpr const char* RoleName(Role role) {
+  switch (role) {
+    case Role::kCoordinator: return "coordinator";
+    case Role::kPsServer: return "ps_server";
+    case Role::kWorker: return "worker";
+  }
+  return "unknown";
+}
+
+std::string JobUidString(JobUid uid);  // 16 hex digits.
+
+}  // namespace evergrad

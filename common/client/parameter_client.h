@@ -1,0 +1,46 @@
+// Talks to the servers of one job: one data stream per server, requests split by owner, one answer per shard section.
+// The retry table lives in worker/runner (LEDGER line 15) because it depends on the attempt; this class reports answers.
+// Thread-safe; callbacks run on a transport thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/transport/transport.h"
+#include "evergrad/v1/data.pb.h"
+#include "evergrad/v1/types.pb.h"
+
+namespace evergrad::client {
+
+class ParameterClient {
+ public:
+  // `transport` outlives the client.
+  ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name);
+  ~ParameterClient();
+
+  // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address). payloads: one per push.
+  // `done` gets the parsed answer, whose payload spans live as long as `frame`.
+  struct Answer {
+    transport::ReceivedFrame frame;
+    v1::ResponseHeader header;
+    std::vector<std::span<const std::byte>> payloads;
+  };
+  void Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
+            std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done);
+  // Closes streams to addresses not in `keep`.
+  void Retain(const std::vector<std::string>& keep);
+  struct Stats { std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0; };
+  Stats stats() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace evergrad::client

@@ -1,0 +1,154 @@
+// A training job as typed values, read from YAML (ARCHITECTURE, "The YAML that a user writes").
+//
+// Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are refused, all reported
+// together, each with file:line:column, what was expected and the nearest valid name. Defaults are those of
+// configs/reference.yaml, which is generated from the same table.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace evergrad::config {
+
+struct Location {
+  std::string file;   // or "<--set 2>"
+  int line = 0, column = 0;   // 1-based
+  std::string ToString() const;  // file:line:column
+};
+
+// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean `units`?"
+struct Mistake {
+  Location where;
+  std::string text;
+  std::string ToString() const;
+};
+
+struct IdxSource {
+  std::string images, labels;   // absolute after resolution
+  Location where;
+};
+struct Transform {
+  std::string type;             // scale
+  double value = 1.0;
+};
+struct FieldSpec {
+  std::string name;             // image | label
+  std::vector<Transform> transforms;
+};
+struct DataSpec {
+  std::optional<IdxSource> train, eval;
+  std::vector<FieldSpec> fields;
+  std::uint32_t batch_size = 128;
+  bool shuffle = true;
+  std::uint64_t shuffle_seed = 0;
+};
+
+struct LayerSpec {
+  std::string name, type;
+  std::vector<std::string> inputs;   // names of layers or model inputs; never empty after parsing (default: the layer above)
+  // dense
+  std::uint64_t units = 0;
+  bool use_bias = true;
+  // conv2d
+  std::uint64_t filters = 0;
+  std::uint64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1;
+  std::string padding = "valid";     // valid | same
+  // max_pooling2d (strides default to the pool size)
+  std::uint64_t pool_h = 0, pool_w = 0;
+  // activation: of dense and conv2d, or the layer `activation` itself
+  std::string activation = "linear"; // linear | relu | tanh | sigmoid | softmax
+  // dropout
+  double rate = 0;
+  std::optional<std::uint64_t> seed;
+  std::string kernel_initializer = "glorot_uniform", bias_initializer = "zeros";
+  Location where;
+};
+struct InputSpec {
+  std::string name;
+  std::vector<std::uint64_t> shape;  // of one example
+};
+struct LossSpec {
+  std::string type;                  // sparse_categorical_crossentropy | binary_crossentropy | mean_squared_error
+  bool from_logits = false;
+  std::string output, labels;        // layer name; field name
+  Location where;
+};
+struct ModelSpec {
+  std::vector<InputSpec> inputs;
+  std::vector<LayerSpec> layers;
+  std::vector<LossSpec> losses;      // exactly one today
+  std::vector<std::string> metrics;  // accuracy
+};
+struct OptimizerSpec {
+  std::string type = "sgd";          // sgd | adam | counting (counting jobs only)
+  double learning_rate = 0.01;
+  double momentum = 0;
+  bool nesterov = false;
+  double beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
+};
+struct PartitionerSpec {
+  std::string type = "min_size";     // fixed_shards | min_size | max_size
+  std::uint64_t num_shards = 1;
+  std::uint64_t min_shard_bytes = 256 * 1024, max_shard_bytes = 0;
+  std::optional<std::uint64_t> max_shards;
+};
+struct StrategySpec {
+  std::string mode = "async";        // others are refused by name
+  std::uint32_t pipeline = 0;        // 0 | 1
+  bool deterministic = false;        // only with one worker and pipeline 0
+  PartitionerSpec partitioner;
+};
+struct TrainingSpec {
+  std::uint32_t epochs = 1;
+  std::uint32_t steps_per_closure = 16;
+  std::uint32_t evaluate_every_epochs = 1;   // 0: at the end only
+  std::uint64_t seed = 0;                    // initialisers, dropout
+};
+// spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
+struct CountingSpec {
+  std::uint64_t examples = 0;
+  std::uint32_t shards = 8;          // of the [examples, 1] variable
+  std::uint32_t step_ms = 0;         // each step waits this long on the clock seam
+  std::string optimizer = "counting";
+};
+struct JobSpec {
+  std::string name;
+  std::string type = "training";     // training | counting
+  DataSpec data;
+  ModelSpec model;
+  OptimizerSpec optimizer;
+  StrategySpec strategy;
+  TrainingSpec training;
+  CountingSpec counting;
+};
+
+// `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
+struct Override {
+  std::string path, value;   // value is YAML
+};
+
+struct ParseOptions {
+  std::string file_name;     // for messages
+  std::string base_folder;   // relative data paths are resolved against it; "" leaves them alone (the coordinator)
+  std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data`
+  std::vector<Override> overrides;
+};
+struct ParsedJob {
+  std::optional<JobSpec> spec;        // set when there is no mistake
+  std::vector<Mistake> mistakes;      // in order of position
+};
+// Size cap 1 MiB, depth cap 32: refused at once.
+ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
+
+// The effective YAML: every value spelled out. ParseJob of it gives an equal spec.
+std::string EmitYaml(const JobSpec& spec);
+// configs/reference.yaml: every key with its type, default, bounds and one line of explanation, from the schema table.
+std::string ReferenceYaml();
+
+}  // namespace evergrad::config

@@ -1,0 +1,22 @@
+// Files with errors that name them. Paths only (`file://` is stripped); other URI schemes are refused by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::fs {
+
+// NotFound, PermissionDenied, … each naming the path; ResourceExhausted above `bytes_max`.
+absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max);
+// Writes beside the target, fsyncs, renames over it: readers see the old file or the new one.
+absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
+absl::Status AppendLine(const std::string& path, absl::string_view line);
+absl::Status MakeDirectories(const std::string& path);
+bool Exists(const std::string& path);
+absl::StatusOr<std::string> LocalPath(absl::string_view uri);  // "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme
+
+}  // namespace evergrad::fs

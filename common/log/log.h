@@ -1,0 +1,63 @@
+// Logging behind one header: spdlog is included by log.cc only. Thread-safe.
+//
+// Each line carries job, closure and task. A bounded ring keeps the newest lines of this process, so that `psctl logs`
+// can read them through the coordinator's session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+
+struct Line {
+  std::uint64_t number = 0;  // Rising, from 1.
+  std::int64_t wall_ms = 0;
+  Level level = Level::kInfo;
+  std::string text;
+  std::string job;      // "" or name
+  std::string closure;  // "" or number
+  std::string task;     // "worker/0"
+};
+
+struct Options {
+  bool json = false;           // --log-format json: one object per line with the keys time, level, task, job, closure, text
+  Level level = Level::kInfo;
+  std::string file;            // "": stderr
+  std::size_t ring_lines_max = 4096;
+};
+
+// What a line is about; copied into each line.
+struct Context {
+  std::string job;
+  std::string closure;
+};
+
+class Logger {
+ public:
+  explicit Logger(Options options);
+  ~Logger();
+  void SetTask(absl::string_view task);  // "worker/0" once the identity is known
+  void Write(Level level, absl::string_view text, const Context& context = {});
+  void Info(absl::string_view text, const Context& context = {}) { Write(Level::kInfo, text, context); }
+  void Warning(absl::string_view text, const Context& context = {}) { Write(Level::kWarning, text, context); }
+  void Error(absl::string_view text, const Context& context = {}) { Write(Level::kError, text, context); }
+  void Debug(absl::string_view text, const Context& context = {}) { Write(Level::kDebug, text, context); }
+
+  // Newest lines with number > after and wall_ms >= since, oldest first, at most `lines_max`.
+  std::vector<Line> Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job, std::size_t lines_max) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+absl::string_view LevelName(Level level);  // debug | info | warning | error
+
+}  // namespace evergrad::log

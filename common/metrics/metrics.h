@@ -1,0 +1,96 @@
+// Counters, gauges and histograms with Prometheus text exposition (version 0.0.4). Thread-safe.
+//
+// Names are `evergrad_<role>_<noun>_<unit>`; counters end in `_total`. A registry is a value owned by main: no globals.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::metrics {
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+class Counter {
+ public:
+  void Add(std::uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+class Gauge {
+ public:
+  void Set(double v) { value_.store(v, std::memory_order_relaxed); }
+  void Add(double v);
+  double value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<double> value_{0};
+};
+
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> upper_bounds);
+  void Observe(double v);
+  struct Snapshot {
+    std::vector<double> upper_bounds;
+    std::vector<std::uint64_t> cumulative;  // One more than bounds: +Inf.
+    double sum = 0;
+  };
+  Snapshot Read() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+class Registry {
+ public:
+  Registry();
+  ~Registry();
+  // Returns the one metric of this name and these labels, made on first use; lives as long as the registry.
+  // Another type or help for a known name is a broken invariant (EG_CHECK).
+  Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
+  Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
+  Histogram& GetHistogram(absl::string_view name, absl::string_view help, std::vector<double> upper_bounds, const Labels& labels = {});
+  // A gauge whose value is asked for at each scrape, from the scraping thread.
+  void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read);
+  std::string PrometheusText() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A bound with its fill level and refusals: what every `_max` setting shows at a scrape, as
+// <name>_current, <name>_limit, <name>_refused_total.
+struct Limit {
+  Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
+  Gauge& current;
+  Counter& refused;
+};
+
+// Serves GET /metrics and GET /healthz with cpp-httplib on a thread of its own.
+class HttpExporter {
+ public:
+  // `listen` is host:port, port 0 allowed. Unavailable when it cannot bind.
+  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(absl::string_view listen, Registry* registry);  // registry outlives it
+  ~HttpExporter();
+  std::string address() const;  // host:port as bound
+
+ private:
+  struct Impl;
+  explicit HttpExporter(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace evergrad::metrics

@@ -1,0 +1,41 @@
+// How a dense variable is cut by rows. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/tensor/tensor.h"
+
+namespace evergrad::sharding {
+
+// min(num_shards, rows).
+struct FixedShards { std::uint64_t num_shards = 1; };
+// max(1, min(rows, max_shards if given, floor(bytes / min_shard_bytes))).
+struct MinSize {
+  std::uint64_t min_shard_bytes = 256 * 1024;
+  std::optional<std::uint64_t> max_shards;
+};
+// rows_per_shard = max(1, floor(max_shard_bytes / row_bytes)); ceil(rows / rows_per_shard), capped by max_shards.
+struct MaxSize {
+  std::uint64_t max_shard_bytes = 0;
+  std::optional<std::uint64_t> max_shards;
+};
+using Partitioner = std::variant<FixedShards, MinSize, MaxSize>;
+
+struct RowRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  friend bool operator==(const RowRange&, const RowRange&) = default;
+};
+
+inline constexpr std::uint64_t kPartitionBytesMax = 64ull << 20;
+
+// Cuts `shape` (float32). The first (rows mod n) partitions get one more row. Scalars are not cut. A partition above
+// kPartitionBytesMax is cut further; a single row above it is InvalidArgument, as is any size or count < 1.
+absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape);
+
+}  // namespace evergrad::sharding

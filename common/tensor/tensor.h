@@ -1,0 +1,70 @@
+// Shapes and aligned float memory. Only float32 is computed with today; DType names what the wire may carry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace evergrad::tensor {
+
+inline constexpr std::size_t kAlignment = 64;
+inline constexpr std::size_t kRankMax = 8;
+
+enum class DType : std::uint8_t { kFloat32 = 1, kInt64 = 5 };
+constexpr std::size_t DTypeBytes(DType t) { return t == DType::kFloat32 ? 4 : 8; }
+
+// Dimensions, outermost first. Rank 0 is a scalar.
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::uint64_t> dims) : dims_(dims) {}
+  explicit Shape(std::vector<std::uint64_t> dims) : dims_(std::move(dims)) {}
+  // InvalidArgument: rank above 8, or the product overflows.
+  static absl::StatusOr<Shape> Checked(std::vector<std::uint64_t> dims);
+
+  std::size_t rank() const { return dims_.size(); }
+  std::uint64_t operator[](std::size_t i) const { return dims_[i]; }
+  const std::vector<std::uint64_t>& dims() const { return dims_; }
+  std::uint64_t elements() const;        // 1 for a scalar. EG_CHECK on overflow: use Checked for outside numbers.
+  std::uint64_t rows() const { return dims_.empty() ? 1 : dims_[0]; }
+  std::uint64_t row_elements() const;    // elements / rows; 1 for a scalar
+  std::string ToString() const;          // "(28, 28, 1)", "()" for a scalar
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::vector<std::uint64_t> dims_;
+};
+
+// 64-byte aligned, not initialised unless asked. Movable, not copyable.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(std::size_t bytes);
+  static AlignedBuffer Zeroed(std::size_t bytes);
+  AlignedBuffer(AlignedBuffer&& other) noexcept;
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
+  ~AlignedBuffer();
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::span<float> floats() { return {reinterpret_cast<float*>(data_), size_ / sizeof(float)}; }
+  std::span<const float> floats() const { return {reinterpret_cast<const float*>(data_), size_ / sizeof(float)}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Read-only bytes kept alive by a shared owner: what is sent without a copy and what a pull returns. Shared because the
+// transport's slices, snapshots and readers hold a chunk beyond the shard's next apply.
+struct SharedBytes {
+  std::shared_ptr<const void> owner;
+  std::span<const std::byte> bytes;
+};
+
+}  // namespace evergrad::tensor

@@ -1,0 +1,181 @@
+// Channels and servers: the only way bytes leave or enter a process. Two implementations behind one contract suite:
+// grpc/ (gRPC 1.51, byte buffers) and inproc/ (its twin, for tests, the simulation of daemons, and ThreadSanitizer).
+//
+// Three kinds of call:
+//   unary     small control calls (psctl -> coordinator, health)
+//   message   bidirectional streams of small messages in order (the session)
+//   data      bulk request/answer with many in flight, answers in any order, credits (FORMAT.md, the ten rules)
+//
+// Threads: every callback runs on a transport thread and must not block; post to an executor. After Close() or the
+// destructor of an object returns, none of its callbacks is running or will run. Bounded everywhere: what does not fit is
+// refused with kResourceExhausted, never queued without end.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tensor/tensor.h"
+
+namespace evergrad::transport {
+
+struct Address {
+  std::string host_port;   // "127.0.0.1:4000"; inproc: any name
+  std::string unix_path;   // "" or the socket of a peer on this host; used only when Options say so and it can be reached
+};
+
+struct TlsFiles {
+  std::string ca, cert, key;  // PEM paths; all three or none
+  bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
+};
+
+// Bytes to send: pieces that are gathered without a copy. Each owner is held until the bytes have left the process.
+struct Frame {
+  std::vector<tensor::SharedBytes> pieces;
+  std::uint64_t size() const;
+};
+
+// A released reservation frees credit at its owner; see rule 5. Move-only; release by destruction.
+class Reservation {
+ public:
+  virtual ~Reservation() = default;
+};
+
+// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` keeps its place in the budget.
+struct ReceivedFrame {
+  tensor::AlignedBuffer bytes;
+  std::unique_ptr<Reservation> reservation;
+};
+
+// ------------------------------------------------------------------ client side
+
+using UnaryDone = std::function<void(absl::StatusOr<std::string>)>;
+
+class MessageStream {
+ public:
+  virtual ~MessageStream() = default;  // Close().
+  // In order. kResourceExhausted when `unsent_bytes_max` would be passed (the peer does not read); kUnavailable once ended.
+  virtual absl::Status Send(std::string message) = 0;
+  // Half-closes after what was sent has left, then ends. Idempotent. After it returns no callback runs.
+  virtual void Close() = 0;
+};
+struct MessageStreamEvents {
+  std::function<void(std::string)> on_message;
+  std::function<void(absl::Status)> on_end;  // Exactly once, unless Close() came first. OK: the peer ended it.
+};
+
+using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
+struct DataOptions {
+  std::uint64_t response_bytes_max = 0;       // payload that the answer may have; reserved at the server before the grant
+  std::chrono::milliseconds deadline{30000};
+};
+
+class DataStream {
+ public:
+  virtual ~DataStream() = default;  // Every call outstanding ends with kCancelled before it returns.
+  // Announces early: the request of `request_bytes` will come. `Call` with the returned ticket then finds its grant waiting.
+  // Optional; a request of at most 64 KiB (with its response) needs none.
+  virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
+  // `ticket` 0: announces by itself if it must. Bytes above the announced ones are InvalidArgument. `done` exactly once.
+  // kUnavailable: the stream is down (it redials by itself with backoff; calls made while it is down fail at once).
+  virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) = 0;
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  virtual void Unary(absl::string_view method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) = 0;
+  virtual std::unique_ptr<MessageStream> OpenStream(absl::string_view method, MessageStreamEvents events) = 0;
+  virtual std::unique_ptr<DataStream> OpenData() = 0;
+};
+
+// Blocking convenience for psctl and tests; never from a transport thread.
+absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method, std::string request, std::chrono::milliseconds deadline);
+
+// ------------------------------------------------------------------ server side
+
+struct PeerInfo {
+  std::string address;        // as the transport knows it
+  std::string certificate_name;  // common name of the verified client certificate, "" without TLS
+};
+
+// Answers once; dropping it unanswered answers Internal.
+class UnaryResponder {
+ public:
+  virtual ~UnaryResponder() = default;
+  virtual void Answer(absl::StatusOr<std::string> response) = 0;
+};
+class DataResponder {
+ public:
+  virtual ~DataResponder() = default;
+  // `response` may not exceed the announced response_bytes_max by more than 64 KiB of header: such an answer is Internal.
+  // The request's reservation must have been released (its frame destroyed) or it is held until the answer has left.
+  virtual void Answer(Frame response) = 0;
+  virtual void Fail(absl::Status status) = 0;
+};
+
+struct Handlers {
+  // Unknown method: return kUnimplemented through the responder.
+  std::function<void(const PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<UnaryResponder>)> unary;
+  // A new message stream. The returned events are called for it; `stream` is the server's end. A nullopt refuses it.
+  std::function<std::optional<MessageStreamEvents>(const PeerInfo&, absl::string_view method, std::shared_ptr<MessageStream> stream)> stream;
+  // A whole request. Malformed transport messages never get here: they end the stream with a typed error.
+  std::function<void(const PeerInfo&, ReceivedFrame request, std::unique_ptr<DataResponder>)> data;
+};
+
+struct ServerOptions {
+  std::string listen = "127.0.0.1:0";   // port 0: any
+  std::string insecure_listen;          // "" or an address off loopback without TLS; the caller warns
+  std::string unix_path;                // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
+  TlsFiles tls;
+  std::uint64_t budget_bytes_max = 256ull << 20;   // granted payload in flight, all peers
+  std::uint64_t small_reserve_bytes_max = 16ull << 20;
+  std::uint64_t peer_small_bytes_max = 4ull << 20;
+  std::uint64_t message_bytes_max = 4ull << 20;    // unary and message streams
+  std::uint64_t frame_bytes_max = 1ull << 30;      // one data request or answer
+  std::uint64_t unsent_bytes_max = 64ull << 20;    // one message stream
+  std::uint32_t streams_max = 4096;
+  std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
+};
+
+class Server {
+ public:
+  virtual ~Server() = default;  // Shutdown().
+  virtual std::string address() const = 0;     // host:port as bound
+  virtual std::string unix_path() const = 0;   // as bound, "" when not served
+  virtual void Shutdown() = 0;                 // Ends streams; after it returns no callback runs. Idempotent.
+  struct Stats {
+    std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
+    std::uint64_t refused_total = 0, granted_total = 0, malformed_total = 0, bytes_received = 0, bytes_sent = 0;
+  };
+  virtual Stats stats() const = 0;
+};
+
+struct ChannelOptions {
+  TlsFiles tls;
+  bool use_unix = false;
+  std::uint64_t message_bytes_max = 4ull << 20;
+  std::uint64_t frame_bytes_max = 1ull << 30;
+  std::uint64_t unsent_bytes_max = 64ull << 20;
+  std::uint64_t inflight_calls_max = 4096;
+  std::chrono::milliseconds progress_timeout{5000};
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // InvalidArgument: an address off loopback with neither TLS nor insecure_listen (P10), naming both ways to open it;
+  // bad certificates, naming the file. Unavailable: cannot bind.
+  virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) = 0;
+  // Never fails for an unreachable peer: calls do. InvalidArgument for unreadable certificates.
+  virtual absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) = 0;
+};
+
+}  // namespace evergrad::transport

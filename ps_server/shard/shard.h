@@ -1,0 +1,132 @@
+// One shard: fence -> ledger -> check and reserve -> apply -> lsn+1, in one turn (LEDGER lines 6 to 13, 24).
+//
+// Single writer: every method is called from the shard's own executor (or the simulation's only thread). No clock, no
+// scheduling order, no randomness but the seeded: apply is a function of (state, record). Plain structs instead of
+// protobuf, so that the simulation runs this very class.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/interval_set.h"
+#include "common/fault/mutant.h"
+#include "common/tensor/tensor.h"
+#include "ps_server/ledger/ledger.h"
+
+namespace evergrad::ps_server {
+
+enum class UpdateKind { kGradient, kSkip };
+
+enum class PushCode { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBusy, kOverBudget, kInvalid };
+
+struct Push {
+  ShardEpoch epoch;
+  ClosureId closure;
+  UpdateIndex update;   // already checked < kUpdatesPerClosureMax
+  Attempt attempt;
+  UpdateKind kind = UpdateKind::kGradient;
+  std::uint64_t global_step = 0;
+  std::uint64_t rows = 0;                 // as declared
+  std::span<const std::byte> payload;     // as received, 64-byte aligned; float32; length checked by the shard
+  absl::string_view skip_reason;
+};
+struct PushResult {
+  PushCode code = PushCode::kInvalid;
+  std::uint64_t lsn = 0;
+  std::string message;  // kInvalid: "gradient bytes mismatch: variable=dense/kernel shard=3 want=4096 got=12"
+};
+
+enum class PullCode { kValues, kUnchanged, kStale };
+struct Pull {
+  ShardEpoch epoch;
+  bool has = false;
+  MapVersion have_start;
+  std::uint64_t have_vlsn = 0;
+};
+struct PullResult {
+  PullCode code = PullCode::kStale;
+  MapVersion start;
+  std::uint64_t vlsn = 0;
+  std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy
+};
+
+struct OptimizerSettings {
+  std::string type;  // sgd | adam | counting
+  double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
+  bool nesterov = false;
+};
+struct InitializerSettings {
+  std::string type = "zeros";
+  double value = 0, mean = 0, stddev = 0.05;
+  std::uint64_t fan_in = 0, fan_out = 0, seed = 0;
+};
+struct ShardSettings {
+  JobUid job;
+  ShardId shard;
+  std::string variable;
+  tensor::Shape variable_shape;  // of the whole variable
+  std::uint64_t row_begin = 0, row_end = 0;
+  InitializerSettings initializer;
+  OptimizerSettings optimizer;
+};
+
+class Shard {
+ public:
+  // The seed's state: initialised values, zero slots, empty ledger but for `refused` (line 21).
+  // InvalidArgument: unknown initialiser or optimizer, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
+  static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
+                                                         fault::Mutant mutant = fault::Mutant::kNone);
+  ~Shard();
+
+  PushResult Apply(const Push& push);
+  PullResult Read(const Pull& pull) const;
+  // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
+  void Seal() { sealed_ = true; }
+  // Line 24: false ("ignored") if `epoch` differs or start > version.
+  bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused);
+
+  // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Used by moves and the simulation.
+  std::unique_ptr<Shard> Snapshot() const;
+  // Gives a snapshot's state a new owner (line 21 or 22).
+  void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
+
+  const ShardSettings& settings() const { return settings_; }
+  ShardEpoch epoch() const { return epoch_; }
+  MapVersion start() const { return start_; }
+  std::uint64_t lsn() const { return lsn_; }
+  std::uint64_t vlsn() const { return vlsn_; }
+  bool sealed() const { return sealed_; }
+  const Ledger& ledger() const { return ledger_; }
+  std::uint64_t updates_applied() const { return updates_applied_; }       // in the present state, SKIP not counted
+  std::uint64_t duplicates() const { return duplicates_; }                 // answered since this process holds it
+  const std::map<std::string, std::uint64_t>& skips() const { return skips_; }  // by reason, in the present state
+  std::uint64_t value_bytes() const;
+  std::uint64_t slot_bytes() const;
+  // Sum over elements of Mix(index in the whole variable, float bits) mod 2^64: adds up over any cut. Slots: the same over all slots.
+  std::uint64_t Digest() const;
+  std::uint64_t SlotDigest() const;
+  // Values in row order, copied: tests and digests.
+  std::vector<float> Values() const;
+
+ private:
+  struct State;  // values and slots
+  Shard();
+  ShardSettings settings_;
+  ShardEpoch epoch_;
+  MapVersion start_;
+  std::uint64_t lsn_ = 0, vlsn_ = 0, updates_applied_ = 0;
+  mutable std::uint64_t duplicates_ = 0;
+  bool sealed_ = false;
+  fault::Mutant mutant_ = fault::Mutant::kNone;
+  std::map<std::string, std::uint64_t> skips_;
+  Ledger ledger_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace evergrad::ps_server

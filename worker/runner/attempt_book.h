@@ -1,0 +1,113 @@
+// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26): which attempts it holds, what is settled,
+// what it reports. A pure state machine: no clock, no threads, no I/O. Not thread-safe; the runner's executor calls it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/fault/mutant.h"
+
+namespace evergrad::worker {
+
+enum class WorkKind { kTrain, kEvaluate, kDescribe, kExport };
+
+struct ShardPlace {
+  ShardEpoch epoch;
+  MapVersion start;
+  std::string server;   // identity; "" when nobody holds it
+  friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
+};
+struct ShardMap {
+  MapVersion version;
+  std::vector<ShardPlace> shards;  // by shard number
+};
+
+// Work as granted. Empty targets with all_targets: every shard that the update touches.
+struct Work {
+  JobUid job;
+  ClosureId closure;
+  Attempt attempt;
+  WorkKind kind = WorkKind::kTrain;
+  bool all_targets = true;
+  std::set<ShardId> targets;
+};
+
+// What is sent in Done, kept and resent unchanged until answered [16]. The payload (metrics, describe, …) is kept by the
+// driver under the attempt.
+struct DoneReport {
+  Work work;
+  MapVersion v0, v1;
+};
+
+enum class PushAnswer { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBusy, kOverBudget, kInvalid, kTransport };
+enum class Next {
+  kSettled,      // nothing more to do for this (update, shard)
+  kWaitForMap,   // STALE above our map: resend once a map >= `wait_for` is here
+  kBackoff,      // STALE at our map, transport error, BUSY: resend after a delay (10 ms to 1 s, doubling)
+  kDropAttempt,  // SUPERSEDED | REFUSED: the attempt has been dropped from the book
+  kFail,         // INVALID | OVER_BUDGET under `fail`
+};
+struct Disposition {
+  Next next = Next::kSettled;
+  MapVersion wait_for;
+};
+
+class AttemptBook {
+ public:
+  explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone) : mutant_(mutant) {}
+
+  // --- session
+  // Line 26: one message. Everything of an older term that `adopted` does not name is dropped; returns what was dropped.
+  std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
+  // A map with a version below the held one (of the same or a newer term's Registered) is ignored, unless `replace`.
+  void OnMap(ShardMap map, bool replace = false);
+  const ShardMap& map() const { return map_; }
+  void OnGrant(Work work);                     // queued behind what is held
+  std::vector<Attempt> OnRecall(Attempt attempt);  // given back if it has not begun
+  // Acknowledged or SUPERSEDED: forgotten either way; a running attempt that is superseded is dropped. Returns whether it was held.
+  bool OnDoneAnswer(Attempt attempt, bool superseded);
+  struct Held { Work work; MapVersion v1; bool begun = false; bool done = false; };
+  std::vector<Held> HeldForHello() const;      // not begun, running, Done unanswered
+  std::vector<DoneReport> Unanswered() const;  // resent in every session, in order
+
+  // --- running one attempt at a time
+  const Work* NextToBegin() const;             // front of the queue when nothing runs
+  // Fixes V0 = the map held now. EG_CHECK: something runs already.
+  void Begin(Attempt attempt);
+  const Work* running() const;
+  // Declares that the running attempt will push `update` to `shards` (already intersected with its targets): unsettled.
+  void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
+  // The shards of `update` still unsettled.
+  std::vector<ShardId> Unsettled(UpdateIndex update) const;
+  bool AllSettled() const;
+  // Line 15. `server_version`: V in a STALE answer.
+  Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer, MapVersion server_version);
+  // Every declared push settled and nothing more to come: makes the report and keeps it. EG_CHECK unless AllSettled()
+  // (mutant kDoneBeforeSettled excepted, which the caller asks through MayFinish).
+  bool MayFinish(bool all_declared) const;
+  DoneReport Finish();
+  // The running or queued attempt ends without a Done (Failed sent, drained, superseded). Returns whether it was held.
+  bool Drop(Attempt attempt);
+  void DropJob(JobUid job);                    // line 8 for a job that has ended: everything of it goes
+
+ private:
+  struct Running {
+    Work work;
+    MapVersion v0, v1;
+    std::map<std::uint32_t, std::set<ShardId>> unsettled;  // update -> shards
+  };
+  fault::Mutant mutant_;
+  ShardMap map_;
+  Term term_;
+  std::deque<Work> queued_;
+  std::optional<Running> running_;
+  std::deque<DoneReport> unanswered_;
+};
+
+}  // namespace evergrad::worker
