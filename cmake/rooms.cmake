@@ -3,6 +3,7 @@
 #   eg_room([DEPS targets...] [EXCLUDE files...])      in the room's own CMakeLists.txt
 #   eg_daemon(NAME evergrad-worker DEPS targets...)    an executable from main.cc beside it
 #   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling folder, one executable
+# Paths reach a test through its environment (tests/support/paths.h), never through a definition: the compiler cache stays warm.
 function(eg_room)
   cmake_parse_arguments(ARG "" "" "DEPS;EXCLUDE" ${ARGN})
   file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
@@ -48,12 +49,11 @@ function(eg_tests)
   add_executable(${target}_test ${sources})
   target_include_directories(${target}_test PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(${target}_test PRIVATE ${EVERGRAD_WARNINGS})
-  target_compile_definitions(${target}_test PRIVATE
-    EVERGRAD_SOURCE_DIR="${CMAKE_SOURCE_DIR}" EVERGRAD_BIN_DIR="${CMAKE_BINARY_DIR}/bin")
   if(TARGET ${target})
     target_link_libraries(${target}_test PRIVATE ${target})
   endif()
   target_link_libraries(${target}_test PRIVATE ${ARG_DEPS} Catch2::Catch2WithMain)
   catch_discover_tests(${target}_test TEST_PREFIX "${ARG_ROOM}: " DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+    PROPERTIES ENVIRONMENT "EVERGRAD_SOURCE_DIR=${CMAKE_SOURCE_DIR};EVERGRAD_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
 endfunction()
