@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Proves the README's two commands in a bare Debian 12 chroot: debootstrap, a clone of HEAD, `./evergrad train`, `./evergrad test`.
+#
+#   fresh.sh [--keep] [--only train|test] [--dir FOLDER]
+#
+# Needs root and debootstrap. The chroot gets the host's apt sources and proxy settings at run time; none is written down here.
+# ../shared is laid beside the clone when it lies beside this checkout, as continuous integration does.
+set -euo pipefail
+keep=0 only= dir=
+while (( $# )); do
+  case $1 in
+    --keep) keep=1 ;;
+    --only) only=$2; shift ;;
+    --dir) dir=$2; shift ;;
+    *) echo "fresh.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift
+done
+(( EUID == 0 )) || { echo "fresh.sh: a chroot needs root" >&2; exit 2; }
+command -v debootstrap >/dev/null || { echo "fresh.sh: apt-get install debootstrap first" >&2; exit 2; }
+top=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
+[[ -n $dir ]] || dir=$(mktemp -d -t evergrad-fresh.XXXXXX)
+root=$dir/root
+
+# The first archive that the host itself uses.
+mirror=$(awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' \
+  /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null | head -n 1)
+[[ -n $mirror ]] || { echo "fresh.sh: no apt source found on this host" >&2; exit 2; }
+
+mounts=()
+cleanup() {
+  local m
+  for m in "${mounts[@]}"; do umount -l "$m" 2>/dev/null || true; done
+  (( keep )) || rm -rf --one-file-system "$dir"
+}
+trap cleanup EXIT
+
+if [[ ! -x $root/usr/bin/apt-get ]]; then
+  echo "== debootstrap into $root"
+  debootstrap --variant=minbase --include=git,ca-certificates bookworm "$root" "$mirror" >"$dir/debootstrap.log" 2>&1 || { tail -n 20 "$dir/debootstrap.log" >&2; exit 1; }
+fi
+rm -rf "$root/etc/apt/sources.list.d" "$root/etc/apt/sources.list"
+cp -a /etc/apt/sources.list.d "$root/etc/apt/"
+[[ -f /etc/apt/sources.list ]] && cp /etc/apt/sources.list "$root/etc/apt/"
+# Proxy and certificate settings of the host's apt, if it has any; keyrings and certificate authorities that its sources name.
+grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null | while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
+cp -a /usr/share/keyrings/. "$root/usr/share/keyrings/"
+[[ -d /etc/apt/keyrings ]] && cp -a /etc/apt/keyrings "$root/etc/apt/"
+cp -a /usr/local/share/ca-certificates "$root/usr/local/share/" 2>/dev/null || true
+cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt" 2>/dev/null || true
+cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+cp -L /etc/hosts "$root/etc/hosts" 2>/dev/null || true
+for m in proc sys dev; do mount --rbind "/$m" "$root/$m"; mount --make-rslave "$root/$m"; mounts=("$root/$m" "${mounts[@]}"); done
+mkdir -p "$root/dev/shm"
+
+rm -rf "$root/srv/evergrad"
+git clone -q "$top" "$root/srv/evergrad"
+if [[ -d $top/../shared ]]; then rm -rf "$root/srv/shared"; cp -aL "$top/../shared" "$root/srv/shared"; fi
+
+environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CI=true)
+for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+  [[ -n ${!name:-} ]] && environment+=("$name=${!name}")
+done
+for task in train test; do
+  [[ -n $only && $only != "$task" ]] && continue
+  echo "== ./evergrad $task in the chroot"
+  begin=$SECONDS
+  chroot "$root" env -i "${environment[@]}" bash -c "cd /srv/evergrad && ./evergrad $task" </dev/null
+  echo "== ./evergrad $task: $((SECONDS - begin)) s"
+done

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs what the project needs from Debian 12's packages: `setup.sh` to build and train, `setup.sh test` to test as well,
+# `setup.sh lint` for the clang tools. Does nothing when all is there. Without root it prints the one apt line and ends with 2.
+set -euo pipefail
+
+packages=(
+  ca-certificates g++ cmake ninja-build make ccache mold pkg-config git
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
+  libeigen3-dev libdnnl-dev ocl-icd-opencl-dev
+  libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev
+  libsqlite3-dev zlib1g-dev libzip-dev libssl-dev
+  catch2 libbenchmark-dev
+  python3 dataset-fashion-mnist
+)
+case ${1:-} in
+  '') ;;
+  test) packages+=(python3-numpy openssl iproute2 iptables procps) ;;
+  lint) packages+=(clang-14 clang-format-14) ;;
+  *) echo "setup.sh: unknown set: $1 (want: nothing, test or lint)" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${packages[@]}"; do
+  [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+done
+(( ${#missing[@]} == 0 )) && exit 0
+
+if (( EUID != 0 )); then
+  printf 'These packages are missing. Install them, then run this again:\n\n  sudo apt-get install -y --no-install-recommends %s\n\n' "${missing[*]}" >&2
+  exit 2
+fi
+echo "installing ${#missing[@]} packages: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+for try in 1 2 3; do
+  if { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+    exit 0
+  fi
+  echo "apt-get failed (try $try of 3)"
+done
+tail -n 30 "$log" >&2
+echo "setup.sh: apt-get could not install: ${missing[*]}" >&2
+exit 2

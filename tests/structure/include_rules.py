@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Reads the include graph and holds the house rules (ARCHITECTURE.md, "Rooms"):
+
+  who includes whom     protos <- common <- {ps_server, worker, coordinator}; the roles never include each other; psctl includes common only
+  pure rooms            no threads, no files, no clock, no protobuf in ledgers, closures, membership, scheduler, plan, sharding, optimizer
+  heavy headers         gRPC only inside common/transport; spdlog only in common/log; httplib only in common/metrics; yaml-cpp only in common/config
+  seams                 time, threads, randomness and the environment come in by their seams
+  rooms                 every room has a README.md; no room is called util, helpers or misc
+
+Prints each breach as file:line: rule; ends with 1 when there is one. `--self-test` shows that each rule can fail.
+"""
+import os
+import re
+import subprocess
+import sys
+
+ROLES = ("ps_server", "worker", "coordinator")
+PURE = ("ps_server/ledger", "ps_server/optimizer", "coordinator/closures", "coordinator/membership", "coordinator/scheduler", "common/plan", "common/sharding")
+PURE_FORBIDDEN = re.compile(r"<(thread|mutex|fstream|filesystem|iostream|sys/|unistd|fcntl|grpc|google/protobuf)|\.pb\.h|common/(runtime|transport|client|fs|log)/|common/time/")
+HEAVY = {
+    re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): ("common/transport/",),
+    re.compile(r"spdlog/"): ("common/log/log.cc",),
+    re.compile(r"httplib\.h"): ("common/metrics/",),
+    re.compile(r"yaml-cpp/"): ("common/config/", "common/daemon/"),
+    re.compile(r"dnnl\.h|oneapi/dnnl"): ("worker/backend/", "tests/bench/"),
+    re.compile(r"Eigen/"): ("worker/backend/", "tests/"),
+    re.compile(r"sqlite3\.h"): ("coordinator/jobs/",),
+}
+SEAMS = {
+    re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("): ((), "no sleeping: wait on a condition or a timer"),
+    re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)::now"): (("common/time/", "common/base/mutex.h", "common/runtime/", "tests/bench/"), "time comes through common/time"),
+    re.compile(r"\bstd::(thread|jthread|async)\b(?!::)"): (("common/runtime/", "tests/bench/"), "threads start in common/runtime"),
+    re.compile(r"\babsl::(Mutex|Notification|CondVar)\b"): (("common/base/mutex.h",), "locks are common/base/mutex.h's"),
+    re.compile(r"\bstd::(random_device|mt19937\w*|rand)\b|\bs?rand\s*\(\s*\)"): (("common/random/", "tests/"), "randomness comes through common/random"),
+    re.compile(r"\bgetenv\s*\("): (("main.cc", "tests/support/"), "the environment is read in main.cc only"),
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"][^>"]+[>"])')
+
+
+def layer(path):
+    top = path.split("/")[0]
+    if path.startswith("coordinator/psctl/"):
+        return "psctl"
+    return top
+
+
+def allowed(source, target):
+    if source in ("tests",):
+        return True
+    if target == source or target == "common":
+        return True
+    if source == "common":
+        return False
+    return False
+
+
+def check_file(path, text):
+    breaches = []
+    source = layer(path)
+    room = "/".join(path.split("/")[:2])
+    in_comment = False
+    for number, line in enumerate(text.splitlines(), 1):
+        m = INCLUDE.match(line)
+        if m:
+            name = m.group(1)
+            inner = name[1:-1]
+            if name[0] == '"' and not inner.startswith("evergrad/v1/"):
+                target = layer(inner)
+                if target in ROLES + ("common", "psctl", "tests") and not allowed(source, target):
+                    breaches.append((number, "%s may not include %s" % (source, inner)))
+                elif target in ("google", "grpcpp", "absl", "spdlog", "catch2") or "/" not in inner:
+                    if "/" not in inner and os.path.exists(os.path.join(os.path.dirname(path), inner)):
+                        breaches.append((number, "include from the repository root: %s" % inner))
+            if room in PURE and PURE_FORBIDDEN.search(name):
+                breaches.append((number, "%s is a pure room: no %s" % (room, name)))
+            for pattern, homes in HEAVY.items():
+                if pattern.search(name) and not path.startswith(homes) and not path.startswith(tuple("tests/unit/" + h for h in homes)):
+                    breaches.append((number, "%s belongs in %s only" % (name, ", ".join(homes))))
+            continue
+        code = line.split("//")[0]
+        for pattern, (homes, why) in SEAMS.items():
+            if pattern.search(code) and not path.startswith(tuple(h for h in homes if h != "main.cc")) and not ("main.cc" in homes and path.endswith("main.cc")):
+                breaches.append((number, why + ": " + code.strip()))
+    return breaches
+
+
+def repository_files(root):
+    out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
+    return [f for f in out if f.endswith((".cc", ".h"))]
+
+
+def self_test():
+    cases = [
+        ("common/base/x.h", '#include "worker/graph/graph.h"\n'),
+        ("worker/graph/x.cc", '#include "ps_server/shard/shard.h"\n'),
+        ("coordinator/psctl/x.cc", '#include "coordinator/jobs/job.h"\n'),
+        ("coordinator/closures/x.cc", "#include <thread>\n"),
+        ("coordinator/closures/x.cc", '#include "evergrad/v1/session.pb.h"\n'),
+        ("worker/runner/x.cc", "#include <grpcpp/grpcpp.h>\n"),
+        ("worker/runner/x.cc", "void f() { std::this_thread::sleep_for(x); }\n"),
+        ("worker/runner/x.cc", "auto t = std::chrono::steady_clock::now();\n"),
+        ("worker/runner/x.cc", "std::thread t(f);\n"),
+        ("worker/runner/x.cc", "absl::Mutex mu;\n"),
+        ("worker/runner/x.cc", 'auto v = getenv("X");\n'),
+        ("worker/runner/x.cc", "std::mt19937 r;\n"),
+    ]
+    for path, text in cases:
+        assert check_file(path, text), "not caught: %s %r" % (path, text)
+    assert not check_file("worker/runner/x.cc", '#include "common/base/ids.h"\n#include "worker/graph/graph.h"\n')
+    print("%d rules can fail" % len(cases))
+
+
+def main():
+    if "--self-test" in sys.argv:
+        return self_test()
+    root = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    os.chdir(root)
+    count = 0
+    rooms = set()
+    for path in sorted(repository_files(root)):
+        if not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        for number, what in check_file(path, text):
+            print("%s:%d: %s" % (path, number, what))
+            count += 1
+        parts = path.split("/")
+        if parts[0] in ROLES + ("common",) and len(parts) > 2:
+            rooms.add("/".join(parts[:2]))
+    for room in sorted(rooms):
+        if room.split("/")[1] in ("util", "utils", "helpers", "misc"):
+            print("%s: no room is called that" % room)
+            count += 1
+        if not os.path.exists(os.path.join(room, "README.md")):
+            print("%s: a room has a README.md" % room)
+            count += 1
+    print("%d breaches in %d rooms" % (count, len(rooms)))
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
