@@ -1,0 +1,297 @@
+"""A real cluster of daemons for the fault scenarios: started, killed, stopped and asked from here, on loopback, never by fixed ports.
+
+Everything waits for conditions with a deadline; nothing sleeps for luck. Only processes started here are ever signalled, by pid.
+"""
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+
+MASK = (1 << 64) - 1
+
+
+class Failure(Exception):
+    """A promise did not hold, or the cluster did not get there in time."""
+
+
+def wait_for(what, condition, seconds=20.0):
+    """Polls `condition` until it gives something true, which is returned. The pause between polls is a wait on an event nobody sets."""
+    pause = threading.Event()
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Failure("waited %.0f s for: %s" % (seconds, what))
+        pause.wait(0.01)
+
+
+def mix(index, bits):
+    """common/base/mix.h."""
+    x = (index * 0x9E3779B97F4A7C15 + bits + 1) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+class Daemon:
+    def __init__(self, cluster, role, identity, arguments):
+        self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
+        self.process = None
+        self.starts = 0
+        self.address = ""
+
+    @property
+    def name(self):
+        return "%s/%s" % (self.role, self.identity)
+
+    @property
+    def log_path(self):
+        return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
+
+    def start(self, failpoints=None, extra=()):
+        if self.process is not None and self.process.poll() is None:
+            raise Failure("%s runs already" % self.name)
+        self.starts += 1
+        address_file = os.path.join(self.cluster.folder, "%s-%s.%d.address" % (self.role, self.identity, self.starts))
+        binary = {"coordinator": "evergrad-coordinator", "ps_server": "evergrad-ps-server", "worker": "evergrad-worker"}[self.role]
+        command = [os.path.join(self.cluster.bin, binary), "--address-file", address_file, "--failpoint-seed", str(self.cluster.seed)]
+        # `none` arms nothing, but says that this cluster is one for tests: counting jobs are accepted.
+        command += ["--failpoints", failpoints or "none"]
+        if self.role != "coordinator":
+            command += ["--coordinator", self.cluster.coordinator_address()]
+        command += list(self.arguments) + list(extra)
+        with open(self.log_path, "ab") as log:
+            log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
+            log.flush()
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder)
+        if self.role != "worker":
+            self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file))
+        return self
+
+    def _read_address(self, path):
+        if self.process.poll() is not None:
+            raise Failure("%s ended with %d before it listened:\n%s" % (self.name, self.process.returncode, self.tail()))
+        try:
+            with open(path) as f:
+                return f.read().strip()
+        except FileNotFoundError:
+            return ""
+
+    def tail(self, lines=15):
+        with open(self.log_path, errors="replace") as f:
+            return "".join(f.readlines()[-lines:])
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        if self.alive():
+            os.kill(self.process.pid, number)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.signal(signal.SIGCONT)
+
+    def terminate(self, seconds=10):
+        self.signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Failure("%s did not end %d s after SIGTERM:\n%s" % (self.name, seconds, self.tail()))
+
+
+class Cluster:
+    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), keep=False):
+        self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
+        self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
+        self.runs = os.path.join(self.folder, "runs")
+        lease = int(600 * scale)
+        self.lease_seconds = lease / 1000.0
+        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease-ms", str(lease), "--window-ms", "300",
+                                                            "--server-lost-after-ms", str(int(1500 * scale))] + list(coordinator_arguments))
+        self.servers = [Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)]
+        self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"]) for i in range(workers)]
+        self.extras = []
+        self.jobs = 0
+
+    def coordinator_address(self):
+        return self.coordinator.address
+
+    def daemons(self):
+        return [self.coordinator] + self.servers + self.workers + self.extras
+
+    def up(self):
+        self.coordinator.start()
+        for d in self.servers + self.workers:
+            d.start()
+        self.wait_tasks()
+        return self
+
+    def add(self, role, identity, arguments=(), failpoints=None):
+        d = Daemon(self, role, identity, list(arguments))
+        self.extras.append(d)
+        return d.start(failpoints)
+
+    def down(self):
+        for d in self.daemons():
+            if d.alive():
+                d.signal(signal.SIGCONT)
+                d.signal(signal.SIGKILL)
+                d.process.wait()
+        if self.keep:
+            print("kept: " + self.folder)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            for d in self.daemons():
+                if os.path.exists(d.log_path):
+                    print("---- tail of %s's log" % d.name)
+                    print(d.tail())
+        self.down()
+
+    # ---- psctl
+
+    def psctl(self, *arguments, expect=0, timeout=60):
+        command = [os.path.join(self.bin, "psctl")] + list(arguments) + ["--coordinator", self.coordinator_address()]
+        r = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
+        if expect is not None and r.returncode != expect:
+            raise Failure("psctl %s: want exit code %s got %d\n%s%s" % (" ".join(arguments), expect, r.returncode, r.stdout, r.stderr))
+        return r
+
+    def psctl_json(self, *arguments, expect=0):
+        text = self.psctl(*arguments, "--output", "json", expect=expect).stdout
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise Failure("psctl %s printed no JSON: %r" % (" ".join(arguments), text[:500]))
+
+    def tasks(self):
+        found = self.psctl_json("task", "list")
+        return found["tasks"] if isinstance(found, dict) else found
+
+    def wait_tasks(self, seconds=15):
+        wanted = {d.name for d in self.servers + self.workers if d.alive()}
+
+        def there():
+            return wanted <= {"%s/%s" % (t["role"], t["identity"]) for t in self.tasks() if t["state"] == "alive"}
+        wait_for("all tasks to register: %s" % ", ".join(sorted(wanted)), there, seconds)
+
+    def pids(self):
+        return {d.name: d.pid for d in self.daemons() if d.alive()}
+
+    # ---- the counting job
+
+    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None):
+        self.jobs += 1
+        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed)
+        path = os.path.join(self.folder, job.name + ".yaml")
+        with open(path, "w") as f:
+            f.write(job.yaml())
+        job.uid = self.psctl_json("job", "submit", path)["job_uid"]
+        return job
+
+
+class CountingJob:
+    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed):
+        self.cluster, self.name, self.examples, self.batch, self.epochs = cluster, name, examples, batch, epochs
+        self.steps_per_closure, self.step_ms, self.shards, self.seed = steps_per_closure, step_ms, shards, seed
+        self.uid = ""
+        per_epoch = -(-examples // batch)
+        self.steps = per_epoch * epochs
+        self.closures = -(-per_epoch // steps_per_closure) * epochs
+
+    def yaml(self):
+        return """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: %s}
+spec:
+  type: counting
+  counting: {examples: %d, shards: %d, step_ms: %d}
+  data: {batch_size: %d, shuffle: {seed: %d}}
+  training: {epochs: %d, steps_per_closure: %d}
+""" % (self.name, self.examples, self.shards, self.step_ms, self.batch, self.seed, self.epochs, self.steps_per_closure)
+
+    def show(self):
+        return self.cluster.psctl_json("job", "show", self.name)
+
+    def wait_steps(self, steps, seconds=20):
+        """Until at least `steps` steps are known to be done."""
+        wait_for("%s to do %d steps" % (self.name, steps), lambda: self.progress() >= steps, seconds)
+
+    def progress(self):
+        status = self.show()
+        if status["state"] in ("FAILED", "CANCELLED"):
+            raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
+        return int(status.get("steps_done", 0))
+
+    def wait_state(self, *states, seconds=30):
+        return wait_for("%s to be %s" % (self.name, " or ".join(states)), lambda: (lambda s: s if s["state"] in states else None)(self.show()), seconds)
+
+    def result(self):
+        folder = self.show()["runs_folder"]
+        with open(os.path.join(folder, "result.json")) as f:
+            return json.load(f)
+
+    def finish(self, seconds=40):
+        """Waits for the end and checks exactly-once; returns result.json."""
+        status = self.wait_state("SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)
+        if status["state"] != "SUCCEEDED":
+            raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
+        self.check_exact()
+        return self.result()
+
+    def check_exact(self):
+        """Every sample was counted once an epoch, every update once on every shard, in values, slots and ledger counters (P1, P2, P3)."""
+        import numpy
+        folder = self.show()["runs_folder"]
+        with zipfile.ZipFile(os.path.join(folder, "weights.npz")) as z:
+            arrays = {n[:-4]: numpy.load(io.BytesIO(z.read(n))) for n in z.namelist()}
+        samples, updates = arrays["counting/samples"].ravel(), arrays["counting/updates"].ravel()
+        if len(samples) != self.examples:
+            raise Failure("counting/samples: want %d rows got %d" % (self.examples, len(samples)))
+        wrong = numpy.flatnonzero(samples != self.epochs)
+        if len(wrong):
+            raise Failure("samples not counted exactly %d times: %d of them; first: sample %d counted %g times" % (self.epochs, len(wrong), wrong[0], samples[wrong[0]]))
+        wrong = numpy.flatnonzero(updates != self.steps)
+        if len(wrong):
+            raise Failure("updates: shard %d: want %d got %g" % (wrong[0], self.steps, updates[wrong[0]]))
+        result = self.result()
+        closures = result["closures"]
+        if (closures["succeeded"], closures["failed"], closures["cancelled"]) != (self.closures, 0, 0):
+            raise Failure("closures: want %d succeeded, none failed, none cancelled; got %s" % (self.closures, closures))
+        for shard in result["shards"]:
+            if shard["variable"] == "counting/updates" and shard["updates_applied"] != self.steps:
+                raise Failure("shard %s: want %d updates applied got %s" % (shard["shard"], self.steps, shard["updates_applied"]))
+        listed = self.cluster.psctl_json("variable", "list", "--job", self.name)
+        for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+            values = {"counting/samples": samples, "counting/updates": updates}[variable["name"]]
+            for key, factor in (("digest", 1), ("slot_digest", 2)):
+                bits = (values * factor).astype("<f4").view("<u4")
+                want = sum(mix(i, int(b)) for i, b in enumerate(bits)) & MASK
+                got = variable[key]
+                got = int(got, 16) if isinstance(got, str) else int(got)
+                if got != want:
+                    raise Failure("%s of %s: want %016x got %016x" % (key, variable["name"], want, got))

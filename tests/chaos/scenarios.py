@@ -1,0 +1,462 @@
+#!/usr/bin/env python3
+"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
+
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|servers|network|checker] [--long] [names …]
+
+Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
+"""
+import argparse
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import Cluster, Failure, wait_for  # noqa: E402
+
+SCENARIOS = {}
+CHAINS = {"workers": [], "servers": [], "network": [], "checker": []}
+
+
+def scenario(chain, name, what):
+    def register(function):
+        SCENARIOS[name] = (function, what)
+        CHAINS[chain].append(name)
+        return function
+    return register
+
+
+def restart(daemon, failpoints=None):
+    """A daemon under other failpoints (or none), without a trace of the former life."""
+    if daemon.alive():
+        daemon.resume()
+        daemon.kill()
+    daemon.start(failpoints)
+
+
+def only_these_died(before, cluster, *dead):
+    """P4: every other process keeps its pid."""
+    names = {d.name for d in dead}
+    for name, pid in cluster.pids().items():
+        if name not in names and before.get(name) != pid:
+            raise Failure("%s restarted: pid %s became %s" % (name, before.get(name), pid))
+
+
+# ------------------------------------------------------------------ workers
+
+@scenario("workers", "W1", "kill an idle worker between two jobs' batches of closures, start it again")
+def w1(c, r):
+    c.submit().finish()
+    victim = r.choice(c.workers)
+    victim.kill()
+    victim.start()
+    c.wait_tasks()
+    c.submit().finish()
+
+
+@scenario("workers", "W2", "kill a worker in mid-closure, after a seeded number of its pushes")
+def w2(c, r):
+    victim = r.choice(c.workers)
+    restart(victim, "worker.after_push=%d*kill" % r.randint(2, 20))
+    c.wait_tasks()
+    job = c.submit()
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    before = c.pids()
+    result = job.finish()
+    if result["closures"]["attempts"] < job.closures + 1:
+        raise Failure("the killed worker's closure was not granted again: %s" % result["closures"])
+    if not any(victim.name in str(d) for d in result["deaths"]):
+        raise Failure("result.json names no death of %s: %s" % (victim.name, result["deaths"]))
+    only_these_died(before, c, victim)
+    victim.start()
+    c.wait_tasks()
+
+
+@scenario("workers", "W3", "kill a worker whose push reached one server but not the other")
+def w3(c, r):
+    victim = r.choice(c.workers)
+    restart(victim, "worker.between_pushes=%d*kill" % r.randint(1, 15))
+    c.wait_tasks()
+    job = c.submit()
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    result = job.finish()
+    if len(c.servers) > 1 and result["duplicates_refused"] < 1:
+        raise Failure("the half push was not met again: duplicates_refused is %s" % result["duplicates_refused"])
+    victim.start()
+    c.wait_tasks()
+
+
+@scenario("workers", "W4", "kill all workers; start them later")
+def w4(c, r):
+    job = c.submit()
+    job.wait_steps(r.randint(5, 30))
+    for w in c.workers:
+        w.kill()
+    wait_for("the job to say that it waits for workers", lambda: "worker" in job.show().get("waiting_for", ""))
+    for w in c.workers:
+        w.start()
+    job.finish()
+
+
+@scenario("workers", "W5", "kill and restart one worker again and again")
+def w5(c, r):
+    job = c.submit(examples=1200, epochs=2, step_ms=3)
+    victim = c.workers[0]
+    for _ in range(4):
+        job.wait_steps(min(job.progress() + r.randint(2, 12), job.steps - 1))
+        if victim.alive():
+            victim.kill()
+        victim.start()
+    job.finish()
+    c.wait_tasks()
+
+
+@scenario("workers", "W6", "kill a worker for good; others present")
+def w6(c, r):
+    if len(c.workers) < 2:
+        return
+    job = c.submit()
+    job.wait_steps(r.randint(5, 30))
+    victim = c.workers[-1]
+    before = c.pids()
+    victim.kill()
+    job.finish()
+    only_these_died(before, c, victim)
+    victim.start()
+    c.wait_tasks()
+
+
+@scenario("workers", "W8", "a user error at the moment another worker is killed")
+def w8(c, r):
+    bad, victim = c.workers[0], c.workers[-1]
+    restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
+    c.wait_tasks()
+    job = c.submit()
+    if victim is not bad:
+        job.wait_steps(1)
+        victim.kill()
+    status = job.wait_state("FAILED", "SUCCEEDED")
+    if status["state"] != "FAILED":
+        raise Failure("want FAILED by the user's error, got %s" % status["state"])
+    if "failpoint" not in str(status["first_cause"]) or "transport" in str(status["first_cause"]).lower():
+        raise Failure("the first cause is not the user's error: %s" % status["first_cause"])
+    restart(bad)
+    if not victim.alive():
+        victim.start()
+    c.wait_tasks()
+    c.submit(examples=200).finish()
+
+
+@scenario("workers", "W10", "SIGSTOP a worker past its lease, let another finish the closure, SIGCONT")
+def w10(c, r):
+    if len(c.workers) < 2:
+        return
+    job = c.submit(examples=1200, step_ms=3)
+    job.wait_steps(r.randint(5, 20))
+    victim = r.choice(c.workers)
+    pid = victim.pid
+    victim.stop()
+    try:
+        wait_for("the stopped worker to be found out", lambda: not any(
+            t["identity"] == victim.identity and t["role"] == "worker" and t["state"] == "alive" for t in c.tasks()))
+        job.wait_steps(job.progress() + 30)
+    finally:
+        victim.resume()
+    job.finish()
+    c.wait_tasks()
+    if victim.pid != pid or not victim.alive():
+        raise Failure("the zombie did not rejoin with its pid")
+
+
+@scenario("workers", "W11", "start two workers with one identity")
+def w11(c, r):
+    job = c.submit(examples=1200, step_ms=3)
+    job.wait_steps(5)
+    older = c.workers[0]
+    newer = c.add("worker", older.identity + "", ["--name", older.identity, "--threads", "1"])
+    code = wait_for("the older worker to leave", lambda: None if older.alive() else older.process.returncode or -1000)
+    if code != 7:
+        raise Failure("the older worker: want exit code 7 (replaced) got %s" % code)
+    if "replaced" not in older.tail(40):
+        raise Failure("the older worker does not say that it was replaced:\n" + older.tail())
+    job.finish()
+    newer.terminate()
+    c.extras.remove(newer)
+    older.start()
+    c.wait_tasks()
+
+
+@scenario("workers", "W15", "SIGSTOP a worker in mid-push past its lease and ten Closes, SIGCONT")
+def w15(c, r):
+    if len(c.workers) < 2:
+        return
+    victim = c.workers[0]
+    restart(victim, "worker.before_push=%d*stop" % r.randint(3, 15))
+    c.wait_tasks()
+    job = c.submit(examples=1200, step_ms=3)
+
+    def stopped():
+        with open("/proc/%d/stat" % victim.pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "T"
+    wait_for("the failpoint to stop %s" % victim.name, stopped)
+    since = time.monotonic()
+    wait_for("a lease and ten Closes", lambda: time.monotonic() - since > c.lease_seconds + 1.1)
+    victim.resume()
+    job.finish()
+    restart(victim)
+    c.wait_tasks()
+
+
+@scenario("workers", "W16", "kill a worker at the very start of the job; another between the last closure and the final result")
+def w16(c, r):
+    first, last = c.workers[0], c.workers[-1]
+    restart(first, "worker.open_data=1*kill")
+    c.wait_tasks()
+    job = c.submit()
+    wait_for("one worker to die at the start, or the other to open the data", lambda: not first.alive() or job.progress() > 0)
+    if not first.alive():
+        first.start()
+    wait_for("the last closure", lambda: job.progress() >= job.steps or job.show()["state"] == "SUCCEEDED")
+    last.kill()
+    result = job.finish()
+    if result["state"] != "SUCCEEDED":
+        raise Failure("want one final result, SUCCEEDED; got %s" % result["state"])
+    last.start()
+    restart(first)
+    c.wait_tasks()
+
+
+@scenario("workers", "W17", "kill a worker during the evaluation of the counting job")
+def w17(c, r):
+    quiet = c.submit().finish()
+    victim = r.choice(c.workers)
+    restart(victim, "worker.evaluate=1*kill")
+    c.wait_tasks()
+    job = c.submit()
+    wait_for("the failpoint to kill %s, or the end" % victim.name, lambda: not victim.alive() or job.show()["state"] == "SUCCEEDED")
+    if not victim.alive():
+        victim.start()
+    disturbed = job.finish()
+    if disturbed["metrics"]["count"] != quiet["metrics"]["count"] or disturbed["metrics"]["count"] != job.examples * job.epochs:
+        raise Failure("the metric differs: undisturbed %s, disturbed %s, exact %d" % (quiet["metrics"], disturbed["metrics"], job.examples * job.epochs))
+    restart(victim)
+    c.wait_tasks()
+
+
+# ------------------------------------------------------------------ servers
+
+@scenario("servers", "S1", "kill a server under load; it comes back (same index, other address)")
+def s1(c, r):
+    job = c.submit(examples=800, step_ms=2)
+    job.wait_steps(r.randint(10, 60))
+    victim = r.choice(c.servers)
+    before = c.pids()
+    address = victim.address
+    victim.kill()
+    victim.start()
+    if victim.address == address:
+        raise Failure("the server came back on its old address: %s" % address)
+    result = job.finish(60)
+    only_these_died(before, c, victim)
+    if not any(victim.name in str(d) for d in result["deaths"]):
+        raise Failure("result.json names no death of %s: %s" % (victim.name, result["deaths"]))
+
+
+@scenario("servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives")
+def s6(c, r):
+    job = c.submit(examples=600, step_ms=2)
+    job.wait_steps(5)
+    server = r.choice(c.servers)
+    pid = server.pid
+    host, port = server.address.rsplit(":", 1)
+    # Bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
+    for payload in (b"GET / HTTP/1.0\r\n\r\n", b"PRI * HTT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(r.randrange(256) for _ in range(4096)), b"\0" * 65536):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as s:
+            try:
+                s.sendall(payload)
+                s.shutdown(socket.SHUT_WR)
+                s.settimeout(5)
+                while s.recv(65536):
+                    pass
+            except (ConnectionError, socket.timeout):
+                pass
+    job.finish()
+    if not server.alive() or server.pid != pid:
+        raise Failure("the server did not live through garbage")
+
+
+@scenario("servers", "S9", "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed")
+def s9(c, r):
+    others = c.workers[1:]
+    for w in others:
+        w.kill()
+    job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=4)
+    job.wait_state("RUNNING", "SUCCEEDED")
+    victim = r.choice(c.servers)
+    restart(victim, "server.after_apply=%d*kill" % 100000)
+    wait_for("a seeded number of steps", lambda: worker_steps(job) >= r.randint(3, 25))
+    victim.kill()
+    victim.start()
+    job.finish(60)
+    for w in others:
+        w.start()
+    c.wait_tasks()
+
+
+def worker_steps(job):
+    status = job.show()
+    if status["state"] in ("FAILED", "CANCELLED"):
+        raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
+    return 10 ** 9 if status["state"] == "SUCCEEDED" else sum(int(w["steps"]) for w in status.get("workers", []))
+
+
+@scenario("servers", "S12", "start a second server of a living identity")
+def s12(c, r):
+    job = c.submit(examples=800, step_ms=3)
+    job.wait_steps(5)
+    first = c.servers[0]
+    second = c.add("ps_server", first.identity + "-second", ["--index", first.identity])
+    wait_for("the second to say for whom it waits", lambda: "identity" in second.tail(40) and first.identity in second.tail(40))
+    result = job.finish()
+    if [d for d in result["deaths"] if first.name in str(d)]:
+        raise Failure("the first server lost its place: %s" % result["deaths"])
+    if not first.alive():
+        raise Failure("the first server ended")
+    second.terminate()
+    c.extras.remove(second)
+
+
+# ------------------------------------------------------------------ network, coordinator
+
+@scenario("network", "N3", "cut worker from coordinator but not from server")
+def n3(c, r):
+    victim = c.workers[0]
+    restart(victim, "session.cut=%d*error" % r.randint(20, 60))
+    c.wait_tasks()
+    c.submit(examples=1200, step_ms=2).finish()
+    restart(victim)
+    c.wait_tasks()
+
+
+@scenario("network", "N4", "duplicate and reorder requests at the RPC layer")
+def n4(c, r):
+    for s in c.servers:
+        restart(s, "push.duplicate=30%on;push.reorder=20%on")
+    c.wait_tasks()
+    result = c.submit(examples=600, step_ms=1).finish(60)
+    if result["duplicates_refused"] < 1:
+        raise Failure("nothing was duplicated: %s" % result["duplicates_refused"])
+    for s in c.servers:
+        restart(s)
+    c.wait_tasks()
+
+
+@scenario("network", "C0", "kill the coordinator: tasks stay, a new one knows no job, the next job runs")
+def c0(c, r):
+    job = c.submit(examples=1200, step_ms=3)
+    job.wait_steps(5)
+    before = c.pids()
+    address = c.coordinator.address
+    c.coordinator.kill()
+    c.coordinator.start(extra=["--listen", address])
+    c.wait_tasks(30)
+    only_these_died(before, c, c.coordinator)
+    c.psctl("job", "show", job.name, expect=None)
+    c.submit(examples=300).finish()
+
+
+@scenario("network", "C6", "stop it all: no leaked process, socket, lock file")
+def c6(c, r):
+    for d in [c.coordinator] + c.servers + c.workers:
+        code = d.terminate()
+        if code != 0:
+            raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+    left = [os.path.join(f, n) for f, _, names in os.walk(c.folder) for n in names if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp"))]
+    if left:
+        raise Failure("left behind: %s" % left)
+    c.up()
+
+
+# ------------------------------------------------------------------ the checker itself
+
+@scenario("checker", "checker", "with the ledger switched off the check must fail")
+def checker(c, r):
+    for s in c.servers:
+        restart(s, "ledger.off=on;push.duplicate=30%on")
+    c.wait_tasks()
+    job = c.submit(examples=600, step_ms=1)
+    try:
+        job.finish()
+    except Failure as why:
+        if "counted" not in str(why) and "updates" not in str(why):
+            raise Failure("the check failed for another reason: %s" % why)
+        for s in c.servers:
+            restart(s)
+        c.wait_tasks()
+        c.submit(examples=300).finish()
+        return
+    raise Failure("the ledger was off, pushes were duplicated, and the check saw nothing")
+
+
+# ------------------------------------------------------------------ running
+
+def run_one(name, cluster, seed):
+    function, what = SCENARIOS[name]
+    begin = time.monotonic()
+    try:
+        function(cluster, random.Random("%s/%d" % (name, seed)))
+    except Exception:
+        print("FAILED %-8s seed=%d  %s" % (name, seed, what))
+        raise
+    print("ok     %-8s seed=%d  %5.1f s  %s" % (name, seed, time.monotonic() - begin, what))
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument("--chain", choices=sorted(CHAINS))
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
+    parser.add_argument("names", nargs="*")
+    a = parser.parse_args()
+    unknown = [n for n in a.names if n not in SCENARIOS]
+    if unknown:
+        parser.error("unknown scenario %s; there are: %s" % (", ".join(unknown), ", ".join(SCENARIOS)))
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        print("skipped: numpy is not installed (deploy/scripts/setup.sh test)")
+        return 77
+    names = a.names or (CHAINS[a.chain] if a.chain else list(SCENARIOS))
+    print("seed=%d" % a.seed)
+    scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
+    try:
+        if a.long:
+            for servers, workers in ((1, 1), (2, 2)):
+                for n in names:
+                    with Cluster(a.bin, servers, workers, a.seed, scale, keep=a.keep).up() as c:
+                        run_one(n, c, a.seed)
+                with Cluster(a.bin, servers, workers, a.seed, scale, keep=a.keep).up() as c:
+                    for n in names:
+                        run_one(n, c, a.seed)
+        else:
+            with Cluster(a.bin, 2, 2, a.seed, scale, keep=a.keep).up() as c:
+                for n in names:
+                    run_one(n, c, a.seed)
+    except Failure as why:
+        print("FAILED: %s" % why)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+    print("%d scenarios passed, 0 failed" % len(names))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
