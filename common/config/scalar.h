@@ -1,0 +1,36 @@
+// Texts as typed values, the same for job files, daemon files and command lines. Pure.
+//
+// Each function returns the value or InvalidArgument whose message says what was expected ("expected an integer, got `x`").
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::config {
+
+// Decimal digits, no sign, no leading zero (YAML 1.1 reads `010` as 8: refused here instead of guessed).
+absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max);
+// Decimal or scientific, finite.
+absl::StatusOr<double> ParseReal(absl::string_view text);
+// `true` or `false`; yes, no, on, off get a suggestion.
+absl::StatusOr<bool> ParseBool(absl::string_view text);
+// "65536", "64KiB", "1.5GiB", "10MB"; whole bytes only.
+absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text);
+// "200ms", "5s", "1.5m", "2h", "0".
+absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text);
+
+std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537"
+std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
+std::string FormatReal(double value);                          // shortest text that reads back equal
+
+// The candidate nearest to `name` if it is near enough to be meant, else "".
+std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
+// "; did you mean `x`?" or "".
+std::string Suggestion(absl::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace evergrad::config

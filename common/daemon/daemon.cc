@@ -1,0 +1,124 @@
+#include "common/daemon/daemon.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/daemon/version.h"
+#include "common/fs/file.h"
+#include "common/transport/grpc_transport.h"
+
+namespace evergrad::daemon {
+namespace {
+
+log::Level LevelOf(absl::string_view name) {
+  for (const log::Level level : {log::Level::kDebug, log::Level::kInfo, log::Level::kWarning, log::Level::kError})
+    if (log::LevelName(level) == name) return level;
+  return log::Level::kInfo;
+}
+
+// On stderr before there is a logger, one line a mistake, each with the program's name.
+void SayOnStderr(absl::string_view program, absl::string_view text) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n'))
+    std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(program.size()), program.data(), static_cast<int>(line.size()), line.data());
+}
+
+}  // namespace
+
+Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName(role), std::move(summary)) {
+  table_.Add("listen", &common_.listen, "address to serve on; port 0 is any free one, and is reported");
+  table_.Add("advertise", &common_.advertise, "address that peers are told, where it is not the one bound");
+  table_.Add("insecure_listen", &common_.insecure_listen, "serve on this address off loopback WITHOUT encryption or authentication, instead of --listen");
+  if (role != Role::kCoordinator) table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
+  table_.Add("metrics_listen", &common_.metrics_listen, "serve Prometheus text at http://ADDRESS/metrics; empty: off");
+  table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
+  table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");
+  table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
+  table_.Add("tls.ca", &common_.tls.ca, "PEM file of the authority that signed every task's certificate; gives mutual TLS on every listener and channel");
+  table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
+  table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
+  std::string names;
+  for (const auto& [name, explanation] : fault::Failpoints::Known()) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  table_.Add("failpoints", &common_.failpoints, absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names.empty() ? "(none)" : names));
+  table_.Add("failpoint_seed", &common_.failpoint_seed, "seed of failpoints that act with a probability");
+  table_.Add("address_file", &common_.address_file, "write the bound address to this file once listening");
+}
+
+Daemon::~Daemon() = default;
+
+std::optional<int> Daemon::Start(int argc, const char* const* argv) {
+  // Before the first allocation of size and before any thread: the settings of the allocator hold for what comes after.
+  transport::TuneAllocator();
+  runtime::SignalWaiter::Install();
+  auto outcome = table_.Parse(argc, argv);
+  if (!outcome.ok()) {
+    SayOnStderr(table_.program(), outcome.status().message());
+    return kExitUsage;
+  }
+  if (outcome->stop) {
+    std::fputs(outcome->text.c_str(), stdout);
+    return kExitOk;
+  }
+  if (const absl::Status status = CheckCommonOptions(role_, common_); !status.ok()) {
+    SayOnStderr(table_.program(), status.message());
+    return kExitUsage;
+  }
+  failpoints_ = std::make_unique<fault::Failpoints>();
+  if (!common_.failpoints.empty()) {
+    if (const absl::Status status = failpoints_->Arm(common_.failpoints, common_.failpoint_seed); !status.ok()) {
+      SayOnStderr(table_.program(), absl::StrCat("--failpoints: ", status.message()));
+      return kExitUsage;
+    }
+  }
+  log::Options log_options;
+  log_options.json = common_.log_format == "json";
+  log_options.level = LevelOf(common_.log_level);
+  log_options.file = common_.log_file;
+  logger_ = std::make_unique<log::Logger>(log_options);
+  registry_ = std::make_unique<metrics::Registry>();
+  if (!common_.metrics_listen.empty()) {
+    auto exporter = metrics::HttpExporter::Start(common_.metrics_listen, registry_.get());
+    if (!exporter.ok()) return Fail(absl::Status(exporter.status().code(), absl::StrCat("--metrics-listen: ", exporter.status().message())));
+    exporter_ = *std::move(exporter);
+  }
+  logger_->Info(VersionLine(table_.program()));
+  if (failpoints_->AnyArmed()) logger_->Warning(absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
+  return std::nullopt;
+}
+
+int Daemon::Fail(const absl::Status& status) {
+  // The log may be a file: whoever started the daemon by hand reads stderr.
+  if (logger_ == nullptr || !common_.log_file.empty()) SayOnStderr(table_.program(), status.message());
+  if (logger_ != nullptr) logger_->Error(status.message());
+  return BlameOf(status) == Blame::kUser || status.code() == absl::StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
+}
+
+std::string Daemon::metrics_address() const { return exporter_ == nullptr ? "" : exporter_->address(); }
+
+transport::ServerOptions Daemon::server_options() const {
+  transport::ServerOptions options;
+  options.listen = common_.listen;
+  options.insecure_listen = common_.insecure_listen;
+  options.tls = common_.tls;
+  return options;
+}
+
+transport::ChannelOptions Daemon::channel_options() const {
+  transport::ChannelOptions options;
+  options.tls = common_.tls;
+  return options;
+}
+
+absl::Status Daemon::ReportListening(const std::string& bound_address) {
+  advertised_ = common_.advertise.empty() ? bound_address : common_.advertise;
+  logger_->Info(absl::StrCat("listening on ", bound_address, advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
+                             exporter_ == nullptr ? "" : absl::StrCat(", metrics at http://", metrics_address(), "/metrics")));
+  if (insecure())
+    logger_->Warning(absl::StrCat("--insecure-listen: anyone who reaches ", bound_address, " can read, change and stop everything here; TLS closes it (psctl cert init)"));
+  if (!common_.address_file.empty()) EG_RETURN_IF_ERROR(fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));
+  return absl::OkStatus();
+}
+
+}  // namespace evergrad::daemon

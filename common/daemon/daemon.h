@@ -1,0 +1,102 @@
+// What every daemon's main.cc does before its role begins: settings, allocator, signals, logger, metrics, failpoints, and the
+// checks of promise P10 (closed by default).
+//
+//   int main(int argc, char** argv) {
+//     daemon::Daemon daemon(Role::kWorker, "runs closures of training jobs");
+//     worker::Options options;
+//     daemon.options().Add("threads", &options.threads, "compute threads; 0: cores / workers on this host");
+//     if (const auto code = daemon.Start(argc, argv)) return *code;
+//     … make the role with daemon.logger(), .registry(), .failpoints(), .server_options(), .channel_options() …
+//     if (absl::Status status = daemon.ReportListening(server->address()); !status.ok()) return daemon.Fail(status);
+//     daemon.signals().Wait();
+//     … stop the role …
+//     return 0;
+//   }
+//
+// Exit codes: 0 ended cleanly, 1 could not start or failed, 2 bad usage or file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/daemon/option_table.h"
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::daemon {
+
+inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
+
+struct CommonOptions {
+  std::string listen = "127.0.0.1:0";
+  std::string advertise;          // "": the bound address
+  std::string insecure_listen;    // "" or the address to listen on instead, off loopback without TLS
+  std::string coordinator;        // tasks only
+  std::string metrics_listen;     // "": off
+  std::string log_format = "text", log_level = "info", log_file;
+  transport::TlsFiles tls;
+  std::string failpoints;
+  std::uint64_t failpoint_seed = 1;
+  std::string address_file;
+};
+
+// evergrad-coordinator, evergrad-ps-server, evergrad-worker.
+const char* ProgramName(Role role);
+// Whether "host:port" is reachable from this machine only: 127.0.0.0/8, ::1, localhost.
+bool IsLoopback(absl::string_view host_port);
+// The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need loopback), TLS files all or
+// none, tasks need --coordinator, a wildcard address needs --advertise. Pure.
+absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
+
+class Daemon {
+ public:
+  Daemon(Role role, std::string summary);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Roles add their own here before Start.
+  OptionTable& options() { return table_; }
+  const CommonOptions& common() const { return common_; }
+
+  // First thing after the options are declared, before any thread exists. A code: exit with it (what was to be said is said).
+  std::optional<int> Start(int argc, const char* const* argv);
+  // Says `status` on stderr and in the log; returns the exit code for it (2 for a user's InvalidArgument, else 1).
+  int Fail(const absl::Status& status);
+
+  // All valid after Start.
+  log::Logger& logger() { return *logger_; }
+  metrics::Registry& registry() { return *registry_; }
+  fault::Failpoints& failpoints() { return *failpoints_; }
+  runtime::SignalWaiter& signals() { return signals_; }
+  bool failpoints_allowed() const { return !common_.failpoints.empty(); }   // daemons "started with --failpoints"
+  bool insecure() const { return !common_.insecure_listen.empty(); }
+  std::string metrics_address() const;                 // as bound, "" when off
+  transport::ServerOptions server_options() const;     // listen, insecure_listen and TLS filled in
+  transport::ChannelOptions channel_options() const;
+
+  // Once listening: logs it (with a warning for --insecure-listen), writes --address-file atomically.
+  absl::Status ReportListening(const std::string& bound_address);
+  // What peers are told: --advertise, else the bound address. After ReportListening.
+  const std::string& advertised_address() const { return advertised_; }
+
+ private:
+  const Role role_;
+  CommonOptions common_;
+  OptionTable table_;
+  std::unique_ptr<log::Logger> logger_;
+  std::unique_ptr<metrics::Registry> registry_;
+  std::unique_ptr<fault::Failpoints> failpoints_;
+  std::unique_ptr<metrics::HttpExporter> exporter_;
+  runtime::SignalWaiter signals_;
+  std::string advertised_;
+};
+
+}  // namespace evergrad::daemon

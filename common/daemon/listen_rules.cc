@@ -1,0 +1,77 @@
+// The rules between common options, apart from daemon.cc so that they can be tested without starting anything.
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/daemon/daemon.h"
+
+namespace evergrad::daemon {
+namespace {
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+// "host:port", "[::1]:port"; nullopt when it is neither.
+std::optional<HostPort> Split(absl::string_view host_port) {
+  const std::size_t colon = host_port.rfind(':');
+  if (colon == absl::string_view::npos || colon + 1 == host_port.size()) return std::nullopt;
+  absl::string_view host = host_port.substr(0, colon);
+  const absl::string_view port = host_port.substr(colon + 1);
+  if (port.size() > 5 || port.find_first_not_of("0123456789") != absl::string_view::npos || std::stoul(std::string(port)) > 65535) return std::nullopt;
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != absl::string_view::npos) return std::nullopt;
+  if (host.empty()) return std::nullopt;
+  return HostPort{std::string(host), std::string(port)};
+}
+
+bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
+
+absl::Status Refuse(std::string text) { return UserError(absl::InvalidArgumentError(text)); }
+
+}  // namespace
+
+const char* ProgramName(Role role) {
+  switch (role) {
+    case Role::kCoordinator: return "evergrad-coordinator";
+    case Role::kPsServer: return "evergrad-ps-server";
+    case Role::kWorker: return "evergrad-worker";
+  }
+  return "evergrad";
+}
+
+bool IsLoopback(absl::string_view host_port) {
+  const auto split = Split(host_port);
+  if (!split) return false;
+  if (split->host == "localhost" || split->host == "::1") return true;
+  // A name may begin with "127." too: only four numbers are an address.
+  return absl::StartsWith(split->host, "127.") && split->host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
+  for (const auto& [flag, value] : {std::pair<const char*, const std::string&>{"listen", options.listen}, {"insecure-listen", options.insecure_listen},
+                                    {"metrics-listen", options.metrics_listen}, {"advertise", options.advertise}, {"coordinator", options.coordinator}}) {
+    if (!value.empty() && !Split(value)) return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
+  }
+  if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
+  const int tls_files = !options.tls.ca.empty() + !options.tls.cert.empty() + !options.tls.key.empty();
+  if (tls_files != 0 && tls_files != 3) return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
+  const bool tls = tls_files == 3;
+  if (tls && !options.insecure_listen.empty()) return Refuse("--insecure-listen together with TLS: give one of them");
+  if (!tls && !IsLoopback(options.listen)) {
+    return Refuse(absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, --tls-key; `psctl cert init` makes them), or "
+                               "--insecure-listen ", options.listen, " where the network itself is trusted"));
+  }
+  const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
+  if (!options.failpoints.empty() && !IsLoopback(bound)) return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
+  if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !tls && options.insecure_listen.empty()) {
+    return Refuse("--metrics-listen: an address off loopback is opened only by a daemon that is open itself (TLS or --insecure-listen)");
+  }
+  if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
+    return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
+  }
+  if (role != Role::kCoordinator && options.coordinator.empty()) return Refuse("--coordinator is needed: the address of evergrad-coordinator, host:port");
+  return absl::OkStatus();
+}
+
+}  // namespace evergrad::daemon

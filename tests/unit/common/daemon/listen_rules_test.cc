@@ -1,0 +1,71 @@
+// Promise P10: closed by default.
+#include <catch2/catch.hpp>
+
+#include "common/base/status.h"
+#include "common/daemon/daemon.h"
+
+namespace evergrad::daemon {
+namespace {
+
+CommonOptions Task() {
+  CommonOptions options;
+  options.coordinator = "127.0.0.1:4000";
+  return options;
+}
+
+std::string Refusal(const CommonOptions& options, Role role = Role::kWorker) {
+  const absl::Status status = CheckCommonOptions(role, options);
+  CHECK(BlameOf(status) == Blame::kUser);
+  return std::string(status.message());
+}
+
+TEST_CASE("only addresses of this machine count as loopback") {
+  for (const char* address : {"127.0.0.1:0", "127.8.9.1:5", "localhost:80", "[::1]:9"}) CHECK(IsLoopback(address));
+  for (const char* address : {"0.0.0.0:1", "10.0.0.1:5", "127.evil.org:80", "[::]:9", "::1:9", "127.0.0.1", ""}) CHECK_FALSE(IsLoopback(address));
+}
+
+TEST_CASE("P10: an address off loopback needs TLS or the insecure flag, and the refusal names both") {
+  CommonOptions options = Task();
+  options.listen = "10.0.0.7:4000";
+  CHECK_THAT(Refusal(options), Catch::Contains("--tls-ca") && Catch::Contains("--insecure-listen 10.0.0.7:4000"));
+  options.tls = {"ca", "cert", "key"};
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  options = Task();
+  options.insecure_listen = "10.0.0.7:4000";
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  options.tls = {"ca", "cert", "key"};
+  CHECK_THAT(Refusal(options), Catch::Contains("together with TLS"));
+}
+
+TEST_CASE("P10: failpoints are armed on loopback only") {
+  CommonOptions options = Task();
+  options.failpoints = "ledger.off=on";
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  options.insecure_listen = "10.0.0.7:4000";
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
+}
+
+TEST_CASE("settings that cannot work together are refused before anything starts") {
+  CommonOptions options = Task();
+  options.tls.ca = "ca";
+  CHECK(Refusal(options) == "TLS needs all three of --tls-ca, --tls-cert and --tls-key");
+  options = Task();
+  options.coordinator.clear();
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--coordinator is needed"));
+  CHECK(CheckCommonOptions(Role::kCoordinator, options).ok());
+  options = Task();
+  options.insecure_listen = "0.0.0.0:4000";
+  CHECK(Refusal(options) == "--advertise is needed: peers cannot dial 0.0.0.0:4000");
+  options = Task();
+  options.coordinator = "somewhere";
+  CHECK(Refusal(options) == "--coordinator: expected host:port, got `somewhere`");
+  options = Task();
+  options.metrics_listen = "10.0.0.1:9100";
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--metrics-listen: an address off loopback"));
+  options = Task();
+  options.listen = "127.0.0.1:70000";
+  CHECK(Refusal(options) == "--listen: expected host:port, got `127.0.0.1:70000`");
+}
+
+}  // namespace
+}  // namespace evergrad::daemon
