@@ -24,7 +24,7 @@ std::string FlagOf(absl::string_view name) {
   return flag;
 }
 
-std::string BoundsText(const OptionTable::Bounds& bounds) {
+std::string BoundsText(const Bounds& bounds) {
   constexpr auto kNone = std::numeric_limits<std::uint64_t>::max();
   if (bounds.min == 0 && bounds.max == kNone) return "";
   if (bounds.max == kNone) return absl::StrCat("at least ", bounds.min);

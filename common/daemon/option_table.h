@@ -27,13 +27,14 @@ struct ParseOutcome {
   std::string text;
 };
 
+// Both inclusive.
+struct Bounds {
+  std::uint64_t min = 0;
+  std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
+};
+
 class OptionTable {
  public:
-  struct Bounds {
-    std::uint64_t min = 0;
-    std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
-  };
-
   // `summary`: one sentence for --help. Adds --config, --help and --version by itself.
   OptionTable(std::string program, std::string summary);
 
