@@ -4,13 +4,15 @@
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) | `user_error` |
 //             `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) | `on` (the site asks IsArmed only)
 //   prefix    `N*action`   only at the N-th hit and never again;  `N+action`  from the N-th hit on
-//             `P%action`   with probability P percent at each hit, by the seed given to the constructor
-// Several actions for one name are separated by `,`. A name that no site has declared is refused at start.
+//             `P%action`   with probability P percent at each hit, by the seed given to Arm and the hit's number
+// Several actions for one name are separated by `,`; at a hit the first one that fires acts. A name that no site has
+// declared (known_failpoints.inc) is refused at start.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +35,8 @@ class Failpoints {
   Failpoints(const Failpoints&) = delete;
   Failpoints& operator=(const Failpoints&) = delete;
 
-  // Parses and arms `spec`. InvalidArgument names the entry, and for an unknown name the nearest known one.
+  // Parses and arms `spec`; names armed earlier and not in `spec` stay as they are, those in it start anew. InvalidArgument
+  // names the entry, and for an unknown name the nearest known one; then nothing has changed.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
   // Every name that some site asks for, with one line of explanation, for `--help` and for Arm's check.

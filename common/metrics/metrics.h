@@ -62,7 +62,8 @@ class Registry {
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Histogram& GetHistogram(absl::string_view name, absl::string_view help, std::vector<double> upper_bounds, const Labels& labels = {});
-  // A gauge whose value is asked for at each scrape, from the scraping thread.
+  // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of the registry. The same
+  // name and labels again replace `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read);
   std::string PrometheusText() const;
 
@@ -79,11 +80,12 @@ struct Limit {
   Counter& refused;
 };
 
-// Serves GET /metrics and GET /healthz with cpp-httplib on a thread of its own.
+// Serves GET /metrics and GET /healthz with cpp-httplib on threads of its own.
 class HttpExporter {
  public:
-  // `listen` is host:port, port 0 allowed. Unavailable when it cannot bind.
-  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(absl::string_view listen, Registry* registry);  // registry outlives it
+  // `listen` is host:port or [v6]:port, port 0 allowed; `registry` outlives the exporter and what its callbacks read.
+  // InvalidArgument: not host:port, or off loopback without `allow_off_loopback` (P10). Unavailable when it cannot bind.
+  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(absl::string_view listen, Registry* registry, bool allow_off_loopback = false);
   ~HttpExporter();
   std::string address() const;  // host:port as bound
 

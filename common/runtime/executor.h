@@ -93,13 +93,26 @@ class Event {
   std::unique_ptr<Impl> impl_;
 };
 
-// Blocks until SIGTERM or SIGINT arrives at the process; `Install` first, in main, before any thread starts.
-// Returns the signal number. RequestStop() from anywhere ends the wait with 0.
+// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts.
 class SignalWaiter {
  public:
-  static void Install();  // Blocks both signals in this and all later threads; SIGPIPE is ignored.
+  static constexpr int kTimedOut = -1;
+  static void Install();       // Blocks both signals in this and all later threads; SIGPIPE is ignored.
+  static void ResetInChild();  // Undoes Install between fork and exec: a child inherits both. Async-signal-safe.
+
+  SignalWaiter();
+  ~SignalWaiter();
+  SignalWaiter(const SignalWaiter&) = delete;
+  SignalWaiter& operator=(const SignalWaiter&) = delete;
+  // Returns the next signal's number; each is returned once, so that a second Ctrl-C can be told from the first. Once
+  // RequestStop() was called (thread-safe, from anywhere), 0 whenever no signal is waiting.
   int Wait();
+  int WaitFor(std::chrono::milliseconds timeout);  // kTimedOut when nothing came.
   void RequestStop();
+
+ private:
+  int signal_fd_ = -1;
+  int stop_fd_ = -1;
 };
 
 }  // namespace evergrad::runtime

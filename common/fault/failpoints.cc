@@ -1,0 +1,215 @@
+#include "common/fault/failpoints.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/random/philox.h"
+
+namespace evergrad::fault {
+namespace {
+
+constexpr std::int64_t kDelayMsMax = 600'000;
+
+enum class Verb { kKill, kStop, kError, kUserError, kDrop, kDelay, kOn };
+enum class When { kAlways, kOnlyNth, kFromNth, kPercent };
+
+struct Rule {
+  When when = When::kAlways;
+  std::uint64_t nth = 0;
+  double percent = 0;
+  Verb verb = Verb::kOn;
+  std::int64_t delay_ms = 0;
+};
+
+struct Site {
+  std::vector<Rule> rules;
+  std::uint64_t hits = 0;
+  std::uint64_t key = 0;
+};
+
+bool Fires(const Rule& rule, const Site& site) {
+  switch (rule.when) {
+    case When::kAlways: return true;
+    case When::kOnlyNth: return site.hits == rule.nth;
+    case When::kFromNth: return site.hits >= rule.nth;
+    case When::kPercent: return static_cast<double>(random::Uniform(site.key, site.hits)) * 100.0 < rule.percent;
+  }
+  return false;
+}
+
+std::size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string NearestName(absl::string_view name) {
+  std::string best;
+  std::size_t best_distance = 0;
+  for (const auto& known : Failpoints::Known()) {
+    const std::size_t distance = EditDistance(name, known.first);
+    if (best.empty() || distance < best_distance) {
+      best = known.first;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+absl::Status Bad(absl::string_view why, absl::string_view entry) {
+  return absl::InvalidArgumentError(absl::StrCat("bad failpoint: ", why, ": entry=", entry));
+}
+
+absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) {
+  Rule rule;
+  text = absl::StripAsciiWhitespace(text);
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  if (digits != 0 && digits != absl::string_view::npos) {
+    const absl::string_view number = text.substr(0, digits);
+    switch (text[digits]) {
+      case '*': rule.when = When::kOnlyNth; break;
+      case '+': rule.when = When::kFromNth; break;
+      case '%': rule.when = When::kPercent; break;
+      default: return Bad("a number wants *, + or % behind it", entry);
+    }
+    if (rule.when == When::kPercent) {
+      if (!absl::SimpleAtod(number, &rule.percent) || !(rule.percent >= 0 && rule.percent <= 100)) return Bad("a percentage lies between 0 and 100", entry);
+    } else if (!absl::SimpleAtoi(number, &rule.nth) || rule.nth == 0) {
+      return Bad("a hit number is a whole number from 1 on", entry);
+    }
+    text.remove_prefix(digits + 1);
+  }
+  if (text == "kill") rule.verb = Verb::kKill;
+  else if (text == "stop") rule.verb = Verb::kStop;
+  else if (text == "error") rule.verb = Verb::kError;
+  else if (text == "user_error") rule.verb = Verb::kUserError;
+  else if (text == "drop") rule.verb = Verb::kDrop;
+  else if (text == "on") rule.verb = Verb::kOn;
+  else if (text.size() > 7 && text.substr(0, 6) == "delay(" && text.back() == ')') {
+    rule.verb = Verb::kDelay;
+    if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 || rule.delay_ms > kDelayMsMax) {
+      return Bad(absl::StrCat("delay(MS) wants 0 to ", kDelayMsMax), entry);
+    }
+  } else {
+    return Bad("unknown action, known are kill error user_error drop delay(MS) stop on", entry);
+  }
+  return rule;
+}
+
+}  // namespace
+
+struct Failpoints::Impl {
+  std::atomic<bool> any{false};
+  mutable Mutex mu;
+  std::map<std::string, Site, std::less<>> sites ABSL_GUARDED_BY(mu);
+};
+
+Failpoints::Failpoints() : impl_(std::make_unique<Impl>()) {}
+Failpoints::~Failpoints() = default;
+
+const std::vector<std::pair<std::string, std::string>>& Failpoints::Known() {
+  // Never destroyed, so that it can be read while other statics go away.
+  static const auto& known = *new std::vector<std::pair<std::string, std::string>>{
+#define EG_FAILPOINT(name, what) {name, what},
+#include "common/fault/known_failpoints.inc"
+#undef EG_FAILPOINT
+  };
+  return known;
+}
+
+absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
+  std::map<std::string, Site, std::less<>> parsed;
+  for (absl::string_view entry : absl::StrSplit(spec, ';')) {
+    entry = absl::StripAsciiWhitespace(entry);
+    if (entry.empty()) continue;
+    const std::size_t equals = entry.find('=');
+    if (equals == absl::string_view::npos) return Bad("expected name=action", entry);
+    const std::string name(absl::StripAsciiWhitespace(entry.substr(0, equals)));
+    const bool known = std::any_of(Known().begin(), Known().end(), [&](const auto& k) { return k.first == name; });
+    if (!known) return Bad(absl::StrCat("no such name, did you mean `", NearestName(name), "`?"), entry);
+    Site site;
+    site.key = random::KeyOf(seed, name);
+    for (absl::string_view action : absl::StrSplit(entry.substr(equals + 1), ',')) {
+      EG_ASSIGN_OR_RETURN(Rule rule, ParseRule(action, entry));
+      site.rules.push_back(rule);
+    }
+    if (!parsed.emplace(name, std::move(site)).second) return Bad("the name stands twice, separate its actions by a comma", entry);
+  }
+  MutexLock lock(&impl_->mu);
+  for (auto& [name, site] : parsed) impl_->sites[name] = std::move(site);
+  impl_->any.store(!impl_->sites.empty(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+Hit Failpoints::At(absl::string_view name) {
+  if (!AnyArmed()) return {};
+  std::optional<Rule> fired;
+  {
+    MutexLock lock(&impl_->mu);
+    const auto it = impl_->sites.find(name);
+    if (it == impl_->sites.end()) return {};
+    Site& site = it->second;
+    ++site.hits;
+    for (const Rule& rule : site.rules) {
+      if (!Fires(rule, site)) continue;
+      fired = rule;
+      break;
+    }
+  }
+  if (!fired) return {};
+  switch (fired->verb) {
+    case Verb::kKill:
+      ::kill(::getpid(), SIGKILL);
+      return {};  // Not reached.
+    case Verb::kStop:
+      // raise() goes to this very thread, which therefore does not run on while the others are being stopped.
+      ::raise(SIGSTOP);
+      return {};
+    case Verb::kError: return {Action::kError, 0};
+    case Verb::kUserError: return {Action::kUserError, 0};
+    case Verb::kDrop: return {Action::kDrop, 0};
+    case Verb::kDelay: return {Action::kDelay, fired->delay_ms};
+    case Verb::kOn: return {Action::kOn, 0};
+  }
+  return {};
+}
+
+absl::Status Failpoints::ErrorAt(absl::string_view name) {
+  const Hit hit = At(name);
+  if (hit.action == Action::kError) return absl::InternalError(absl::StrCat("failpoint: name=", name));
+  if (hit.action == Action::kUserError) return UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: name=", name)));
+  return absl::OkStatus();
+}
+
+bool Failpoints::IsArmed(absl::string_view name) const {
+  if (!AnyArmed()) return false;
+  MutexLock lock(&impl_->mu);
+  const auto it = impl_->sites.find(name);
+  if (it == impl_->sites.end()) return false;
+  return std::any_of(it->second.rules.begin(), it->second.rules.end(),
+                     [&](const Rule& rule) { return rule.when != When::kOnlyNth || it->second.hits < rule.nth; });
+}
+
+bool Failpoints::AnyArmed() const { return impl_->any.load(std::memory_order_relaxed); }
+
+}  // namespace evergrad::fault

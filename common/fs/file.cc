@@ -1,0 +1,157 @@
+#include "common/fs/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace evergrad::fs {
+namespace {
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  // Errors of close() are those of a write that never reached the disk.
+  int Close() {
+    const int r = ::close(fd_);
+    fd_ = -1;
+    return r;
+  }
+
+ private:
+  int fd_;
+};
+
+absl::Status FromErrno(int error, absl::string_view what, absl::string_view path) {
+  return absl::ErrnoToStatus(error, absl::StrCat(what, ": path=", path));
+}
+
+int OpenRetry(const char* path, int flags, mode_t mode = 0) {
+  int fd;
+  do {
+    fd = ::open(path, flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FromErrno(errno, "cannot write file", path);
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? std::string(1, '.') : parent;
+  Descriptor fd(OpenRetry(folder.c_str(), O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0) return FromErrno(errno, "cannot open folder", folder);
+  // Some file systems cannot sync a folder and say EINVAL: there is nothing more to be done there.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) return FromErrno(errno, "cannot sync folder", folder);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max) {
+  Descriptor fd(OpenRetry(path.c_str(), O_RDONLY));
+  if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
+  struct stat info;
+  if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "cannot stat file", path);
+  if (S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat("is a folder, not a file: path=", path));
+  const auto too_large = [&] {
+    return absl::ResourceExhaustedError(absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max));
+  };
+  if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max) return too_large();
+  // The size is a hint only: files under /proc say 0, and a file may grow while it is read.
+  std::string contents;
+  contents.reserve(S_ISREG(info.st_mode) ? static_cast<std::size_t>(info.st_size) : 0);
+  char piece[64 * 1024];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), piece, sizeof(piece));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FromErrno(errno, "cannot read file", path);
+    if (n == 0) return contents;
+    if (contents.size() + static_cast<std::uint64_t>(n) > bytes_max) return too_large();
+    contents.append(piece, static_cast<std::size_t>(n));
+  }
+}
+
+absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents) {
+  // O_EXCL makes the name ours, whoever else writes the same target at the same time.
+  std::string beside;
+  int raw = -1;
+  for (int n = 0; raw < 0; ++n) {
+    beside = absl::StrCat(path, ".tmp-", ::getpid(), "-", n);
+    raw = OpenRetry(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (raw < 0 && (errno != EEXIST || n >= 1000)) return FromErrno(errno, "cannot create file", beside);
+  }
+  Descriptor fd(raw);
+  absl::Status status = WriteAll(fd.get(), contents, path);
+  if (status.ok() && ::fsync(fd.get()) != 0) status = FromErrno(errno, "cannot sync file", path);
+  if (status.ok() && fd.Close() != 0) status = FromErrno(errno, "cannot close file", path);
+  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = FromErrno(errno, "cannot rename file", path);
+  if (!status.ok()) {
+    ::unlink(beside.c_str());
+    return status;
+  }
+  return SyncFolderOf(path);
+}
+
+absl::Status AppendLine(const std::string& path, absl::string_view line) {
+  Descriptor fd(OpenRetry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666));
+  if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
+  // One write, so that lines of two writers do not mix.
+  const absl::Status status = WriteAll(fd.get(), absl::StrCat(line, "\n"), path);
+  if (!status.ok()) return status;
+  if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return FromErrno(error.value(), "cannot make folder", path);
+  if (!std::filesystem::is_directory(path, error)) {
+    return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
+  }
+  return absl::OkStatus();
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
+  const std::size_t colon = uri.find("://");
+  if (colon == absl::string_view::npos) return std::string(uri);
+  const absl::string_view scheme = uri.substr(0, colon);
+  const absl::string_view rest = uri.substr(colon + 3);
+  if (scheme != "file") {
+    return absl::UnimplementedError(absl::StrCat("file scheme not built: scheme=", scheme, " uri=", uri, " supported=file"));
+  }
+  if (!absl::StartsWith(rest, "/")) {
+    return absl::InvalidArgumentError(absl::StrCat("a file uri names no host and starts with file:///: uri=", uri));
+  }
+  return std::string(rest);
+}
+
+}  // namespace evergrad::fs

@@ -1,0 +1,208 @@
+#include "common/metrics/metrics.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+
+namespace evergrad::metrics {
+namespace {
+
+enum class Kind { kCounter, kGauge, kHistogram };
+
+const char* KindName(Kind kind) {
+  switch (kind) {
+    case Kind::kCounter: return "counter";
+    case Kind::kGauge: return "gauge";
+    case Kind::kHistogram: return "histogram";
+  }
+  return "untyped";
+}
+
+bool IsName(absl::string_view name) {
+  if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
+  return std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
+}
+
+std::string Escape(absl::string_view text, bool quotes) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\\') out += "\\\\";
+    else if (c == '\n') out += "\\n";
+    else if (c == '"' && quotes) out += "\\\"";
+    else out += c;
+  }
+  return out;
+}
+
+std::string Number(double v) {
+  if (std::isnan(v)) return "NaN";
+  if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v).ptr;  // Shortest text that reads back as the same double.
+  return std::string(buffer, end);
+}
+
+// `a="x",b="y"`, the identity of a metric within its family.
+std::string LabelText(const Labels& labels) {
+  std::string out;
+  for (const auto& [key, value] : labels) {
+    EG_CHECK_MSG(IsName(key), "label name: " + key);
+    absl::StrAppend(&out, out.empty() ? "" : ",", key, "=\"", Escape(value, true), "\"");
+  }
+  return out;
+}
+
+std::string Braced(absl::string_view labels) { return labels.empty() ? "" : absl::StrCat("{", labels, "}"); }
+
+}  // namespace
+
+void Gauge::Add(double v) {
+  double old = value_.load(std::memory_order_relaxed);
+  while (!value_.compare_exchange_weak(old, old + v, std::memory_order_relaxed)) {
+  }
+}
+
+struct Histogram::Impl {
+  mutable Mutex mu;
+  std::vector<double> upper_bounds;
+  std::vector<std::uint64_t> counts ABSL_GUARDED_BY(mu);  // Per bucket, the last one is +Inf.
+  double sum ABSL_GUARDED_BY(mu) = 0;
+};
+
+Histogram::Histogram(std::vector<double> upper_bounds) : impl_(std::make_shared<Impl>()) {
+  EG_CHECK_MSG(std::is_sorted(upper_bounds.begin(), upper_bounds.end()), "histogram bounds must rise");
+  MutexLock lock(&impl_->mu);
+  impl_->counts.assign(upper_bounds.size() + 1, 0);
+  impl_->upper_bounds = std::move(upper_bounds);
+}
+
+void Histogram::Observe(double v) {
+  const auto& bounds = impl_->upper_bounds;
+  const auto bucket = static_cast<std::size_t>(std::lower_bound(bounds.begin(), bounds.end(), v) - bounds.begin());
+  MutexLock lock(&impl_->mu);
+  ++impl_->counts[bucket];
+  impl_->sum += v;
+}
+
+Histogram::Snapshot Histogram::Read() const {
+  Snapshot s;
+  s.upper_bounds = impl_->upper_bounds;
+  MutexLock lock(&impl_->mu);
+  std::uint64_t total = 0;
+  for (std::uint64_t n : impl_->counts) s.cumulative.push_back(total += n);
+  s.sum = impl_->sum;
+  return s;
+}
+
+struct Registry::Impl {
+  struct Family {
+    Kind kind = Kind::kGauge;
+    std::string help;
+    std::map<std::string, std::unique_ptr<Counter>> counters;
+    std::map<std::string, std::unique_ptr<Gauge>> gauges;
+    std::map<std::string, std::unique_ptr<Histogram>> histograms;
+    std::map<std::string, std::function<double()>> callbacks;
+  };
+
+  Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    EG_CHECK_MSG(IsName(name), "metric name: " + std::string(name));
+    auto [it, added] = families.try_emplace(std::string(name));
+    Family& family = it->second;
+    if (added) {
+      family.kind = kind;
+      family.help = std::string(help);
+    }
+    EG_CHECK_MSG(family.kind == kind && family.help == help, "metric declared twice, differently: " + std::string(name));
+    return family;
+  }
+
+  mutable Mutex mu;
+  std::map<std::string, Family> families ABSL_GUARDED_BY(mu);
+};
+
+Registry::Registry() : impl_(std::make_unique<Impl>()) {}
+Registry::~Registry() = default;
+
+Counter& Registry::GetCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
+  MutexLock lock(&impl_->mu);
+  auto& slot = impl_->FamilyOf(name, help, Kind::kCounter).counters[LabelText(labels)];
+  if (!slot) slot = std::make_unique<Counter>();
+  return *slot;
+}
+
+Gauge& Registry::GetGauge(absl::string_view name, absl::string_view help, const Labels& labels) {
+  MutexLock lock(&impl_->mu);
+  auto& slot = impl_->FamilyOf(name, help, Kind::kGauge).gauges[LabelText(labels)];
+  if (!slot) slot = std::make_unique<Gauge>();
+  return *slot;
+}
+
+Histogram& Registry::GetHistogram(absl::string_view name, absl::string_view help, std::vector<double> upper_bounds, const Labels& labels) {
+  MutexLock lock(&impl_->mu);
+  auto& slot = impl_->FamilyOf(name, help, Kind::kHistogram).histograms[LabelText(labels)];
+  if (!slot) slot = std::make_unique<Histogram>(std::move(upper_bounds));
+  return *slot;
+}
+
+void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read) {
+  MutexLock lock(&impl_->mu);
+  impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] = std::move(read);
+}
+
+std::string Registry::PrometheusText() const {
+  // What the text needs is copied first: callbacks run without the lock, for they may take their owner's.
+  struct Sample {
+    std::string labels;
+    std::string value;
+    std::function<double()> read;
+    const Histogram* histogram = nullptr;
+  };
+  struct Page {
+    std::string name, help;
+    Kind kind;
+    std::vector<Sample> samples;
+  };
+  std::vector<Page> pages;
+  {
+    MutexLock lock(&impl_->mu);
+    for (const auto& [name, family] : impl_->families) {
+      Page page{name, family.help, family.kind, {}};
+      for (const auto& [labels, c] : family.counters) page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
+      for (const auto& [labels, g] : family.gauges) page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
+      for (const auto& [labels, read] : family.callbacks) page.samples.push_back({labels, "", read, nullptr});
+      for (const auto& [labels, h] : family.histograms) page.samples.push_back({labels, "", nullptr, h.get()});
+      pages.push_back(std::move(page));
+    }
+  }
+  std::string out;
+  for (const Page& page : pages) {
+    absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ", page.name, " ", KindName(page.kind), "\n");
+    for (const Sample& sample : page.samples) {
+      if (sample.histogram == nullptr) {
+        absl::StrAppend(&out, page.name, Braced(sample.labels), " ", sample.read ? Number(sample.read()) : sample.value, "\n");
+        continue;
+      }
+      const Histogram::Snapshot s = sample.histogram->Read();
+      const std::string comma = sample.labels.empty() ? "" : sample.labels + ",";
+      for (std::size_t i = 0; i < s.cumulative.size(); ++i) {
+        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"", i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ", s.cumulative[i], "\n");
+      }
+      absl::StrAppend(&out, page.name, "_sum", Braced(sample.labels), " ", Number(s.sum), "\n");
+      absl::StrAppend(&out, page.name, "_count", Braced(sample.labels), " ", s.cumulative.back(), "\n");
+    }
+  }
+  return out;
+}
+
+Limit::Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit)
+    : current(registry.GetGauge(absl::StrCat(name, "_current"), absl::StrCat(help, " (now)"))),
+      refused(registry.GetCounter(absl::StrCat(name, "_refused_total"), absl::StrCat(help, " (refused because full)"))) {
+  registry.GetGauge(absl::StrCat(name, "_limit"), absl::StrCat(help, " (limit)")).Set(limit);
+}
+
+}  // namespace evergrad::metrics

@@ -1,0 +1,265 @@
+#include "common/runtime/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+
+namespace evergrad::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kDelayMax = std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
+constexpr std::size_t kThreadNameMax = 15;
+
+// Timers in order of their due time, those of one time in the order in which they were set.
+using TimerKey = std::pair<MonoTime, std::uint64_t>;
+using Timers = std::map<TimerKey, Task>;
+
+MonoTime DueTime(MonoTime now, std::chrono::nanoseconds delay) { return now + std::clamp(delay, std::chrono::nanoseconds(0), kDelayMax); }
+
+void NameThisThread(const std::string& name) { pthread_setname_np(pthread_self(), name.substr(0, kThreadNameMax).c_str()); }
+
+}  // namespace
+
+// ---------------------------------------------------------------- ThreadExecutor
+
+struct ThreadExecutor::Impl {
+  explicit Impl(Options o) : options(std::move(o)) {}
+
+  void Run() {
+    NameThisThread(options.name);
+    std::deque<Task> batch;
+    for (;;) {
+      {
+        MutexLock lock(&mu);
+        running = 0;
+        for (;;) {
+          MoveDueTimers();
+          if (!queue.empty()) break;
+          if (stopping) return;
+          if (timers.empty()) {
+            wake.Wait(&mu);
+          } else {
+            wake.WaitFor(&mu, timers.begin()->first.first - clock.Now());
+          }
+        }
+        batch.swap(queue);
+        running = batch.size();
+      }
+      // The whole queue at once: one lock for many tasks. What they post goes behind them, as it should.
+      while (!batch.empty()) {
+        Task task = std::move(batch.front());
+        batch.pop_front();
+        task();
+        task = nullptr;  // Destroyed before the next one runs, and without the lock.
+        running.fetch_sub(1, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  void MoveDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (timers.empty() || stopping) return;
+    const MonoTime now = clock.Now();
+    while (!timers.empty() && timers.begin()->first.first <= now) {
+      queue.push_back(std::move(timers.begin()->second));
+      timers.erase(timers.begin());
+    }
+  }
+
+  const Options options;
+  RealClock clock;
+  mutable Mutex mu;
+  CondVar wake;
+  std::deque<Task> queue ABSL_GUARDED_BY(mu);
+  Timers timers ABSL_GUARDED_BY(mu);
+  std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
+  bool stopping ABSL_GUARDED_BY(mu) = false;
+  std::atomic<std::size_t> running{0};
+  Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread has ended.
+  std::thread thread;
+  std::thread::id id;
+};
+
+ThreadExecutor::ThreadExecutor(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {
+  impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+  impl_->id = impl_->thread.get_id();
+}
+
+ThreadExecutor::~ThreadExecutor() { Shutdown(); }
+
+bool ThreadExecutor::Post(Task task) {
+  {
+    MutexLock lock(&impl_->mu);
+    if (!impl_->stopping) {
+      EG_CHECK_MSG(impl_->queue.size() < impl_->options.queue_max, "executor queue full: " + impl_->options.name);
+      const bool was_empty = impl_->queue.empty();
+      impl_->queue.push_back(std::move(task));
+      if (was_empty) impl_->wake.NotifyOne();
+      return true;
+    }
+  }
+  return false;  // `task` is destroyed without the lock: its destructor may post.
+}
+
+bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
+  {
+    MutexLock lock(&impl_->mu);
+    if (!impl_->stopping) {
+      EG_CHECK_MSG(impl_->timers.size() < impl_->options.queue_max, "executor has too many timers: " + impl_->options.name);
+      const TimerKey key(DueTime(impl_->clock.Now(), delay), impl_->next_timer++);
+      impl_->timers.emplace(key, std::move(task));
+      if (impl_->timers.begin()->first == key) impl_->wake.NotifyOne();
+      return true;
+    }
+  }
+  return false;
+}
+
+void ThreadExecutor::Shutdown() {
+  EG_CHECK_MSG(!InThisThread(), "executor shut down from its own thread: " + impl_->options.name);
+  Timers dropped;
+  {
+    MutexLock lock(&impl_->mu);
+    impl_->stopping = true;
+    dropped.swap(impl_->timers);
+    impl_->wake.NotifyOne();
+  }
+  dropped.clear();
+  MutexLock lock(&impl_->join_mu);
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+bool ThreadExecutor::InThisThread() const { return std::this_thread::get_id() == impl_->id; }
+
+std::size_t ThreadExecutor::queue_depth() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->queue.size() + impl_->running.load(std::memory_order_relaxed);
+}
+
+// ---------------------------------------------------------------- ManualExecutor
+
+struct ManualExecutor::Impl {
+  ManualClock* clock;
+  std::deque<Task> queue;
+  Timers timers;
+  std::uint64_t next_timer = 0;
+};
+
+ManualExecutor::ManualExecutor(ManualClock* clock) : impl_(new Impl{clock, {}, {}, 0}) {}
+
+ManualExecutor::~ManualExecutor() = default;
+
+bool ManualExecutor::Post(Task task) {
+  impl_->queue.push_back(std::move(task));
+  return true;
+}
+
+bool ManualExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
+  impl_->timers.emplace(TimerKey(DueTime(impl_->clock->Now(), delay), impl_->next_timer++), std::move(task));
+  return true;
+}
+
+int ManualExecutor::RunReady() {
+  int ran = 0;
+  for (;;) {
+    while (!impl_->timers.empty() && impl_->timers.begin()->first.first <= impl_->clock->Now()) {
+      impl_->queue.push_back(std::move(impl_->timers.begin()->second));
+      impl_->timers.erase(impl_->timers.begin());
+    }
+    if (impl_->queue.empty()) return ran;
+    Task task = std::move(impl_->queue.front());
+    impl_->queue.pop_front();
+    task();
+    ++ran;
+  }
+}
+
+int ManualExecutor::Advance(std::chrono::nanoseconds by) {
+  const MonoTime until = impl_->clock->Now() + by;
+  int ran = RunReady();
+  while (!impl_->timers.empty() && impl_->timers.begin()->first.first <= until) {
+    impl_->clock->Advance(impl_->timers.begin()->first.first - impl_->clock->Now());
+    ran += RunReady();
+  }
+  if (impl_->clock->Now() < until) impl_->clock->Advance(until - impl_->clock->Now());
+  return ran + RunReady();
+}
+
+// ---------------------------------------------------------------- Thread
+
+struct Thread::Impl {
+  std::thread thread;
+};
+
+Thread::Thread(absl::string_view name, std::function<void()> body) : impl_(std::make_unique<Impl>()) {
+  impl_->thread = std::thread([name = std::string(name), body = std::move(body)]() mutable {
+    NameThisThread(name);
+    body();
+    body = nullptr;  // What it captured ends on this thread, before a Join() returns.
+  });
+}
+
+Thread::~Thread() { Join(); }
+Thread::Thread(Thread&&) noexcept = default;
+Thread& Thread::operator=(Thread&& other) noexcept {
+  if (this != &other) {
+    Join();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+
+void Thread::Join() {
+  if (impl_ && impl_->thread.joinable()) impl_->thread.join();
+}
+
+// ---------------------------------------------------------------- Event
+
+struct Event::Impl {
+  mutable Mutex mu;
+  CondVar changed;
+  bool set ABSL_GUARDED_BY(mu) = false;
+};
+
+Event::Event() : impl_(std::make_unique<Impl>()) {}
+Event::~Event() = default;
+
+void Event::Set() {
+  // Notified under the lock: a waiter may destroy the event as soon as it can see it set.
+  MutexLock lock(&impl_->mu);
+  impl_->set = true;
+  impl_->changed.NotifyAll();
+}
+
+bool Event::IsSet() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->set;
+}
+
+void Event::Wait() {
+  MutexLock lock(&impl_->mu);
+  while (!impl_->set) impl_->changed.Wait(&impl_->mu);
+}
+
+bool Event::WaitFor(std::chrono::nanoseconds timeout) {
+  RealClock clock;
+  const MonoTime until = DueTime(clock.Now(), timeout);
+  MutexLock lock(&impl_->mu);
+  while (!impl_->set) {
+    const auto left = until - clock.Now();
+    if (left <= 0ns) return false;
+    impl_->changed.WaitFor(&impl_->mu, left);
+  }
+  return true;
+}
+
+}  // namespace evergrad::runtime
