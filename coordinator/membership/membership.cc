@@ -1,0 +1,281 @@
+#include "coordinator/membership/membership.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kIdentityBytesMax = 128;
+constexpr std::size_t kReplacedMax = 4096;
+
+// Numbers first and by value, then names.
+std::tuple<int, std::uint64_t, absl::string_view> Rank(absl::string_view identity) {
+  std::uint64_t number = 0;
+  if (absl::SimpleAtoi(identity, &number)) return {0, number, identity};
+  return {1, 0, identity};
+}
+
+std::string Describe(const TaskEntry& entry) {
+  return absl::StrCat("pid ", entry.pid, " on ", entry.host.empty() ? "an unnamed host" : entry.host, ", registration ", entry.id.value());
+}
+
+}  // namespace
+
+absl::string_view TaskStateName(TaskState state) {
+  switch (state) {
+    case TaskState::kAlive: return "alive";
+    case TaskState::kSuspected: return "suspected";
+    case TaskState::kGone: return "gone";
+    case TaskState::kLeaving: return "leaving";
+  }
+  return "unknown";
+}
+
+bool Membership::Key::operator<(const Key& other) const {
+  if (role != other.role) return role < other.role;
+  return Rank(identity) < Rank(other.identity);
+}
+
+RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after) {
+  ++refused_;
+  RegisterVerdict verdict;
+  verdict.kind = std::string(kind);
+  verdict.message = std::move(message);
+  verdict.exit = exit;
+  verdict.retry_after = retry_after;
+  return verdict;
+}
+
+RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
+  if (hello.identity.size() > kIdentityBytesMax) {
+    return Refuse("malformed", absl::StrCat("identity too long: bytes=", hello.identity.size(), " max=", kIdentityBytesMax), false, options_.lease);
+  }
+  for (const char c : hello.identity) {
+    if (static_cast<unsigned char>(c) <= ' ' || c == '/' || c == 0x7f) {
+      return Refuse("malformed", "identity holds a character that is not allowed (blank, control or '/')", false, options_.lease);
+    }
+  }
+  if (hello.process_uid == 0) return Refuse("malformed", "process uid missing", false, options_.lease);
+  if (hello.role == Role::kPsServer && hello.identity.empty()) return Refuse("malformed", "server identity missing", false, options_.lease);
+
+  std::string identity = hello.identity;
+  if (replaced_.count(hello.process_uid) != 0) {
+    const TaskEntry* holder = FindIdentity(hello.role, identity);
+    return Refuse("replaced",
+                  absl::StrCat("a newer process has taken this identity: ", RoleName(hello.role), "/", identity,
+                               holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
+                  hello.role == Role::kWorker, options_.lease);
+  }
+  if (identity.empty()) {
+    for (const auto& [key, entry] : tasks_) {
+      if (entry.role == Role::kWorker && entry.process_uid == hello.process_uid) identity = entry.identity;
+    }
+    if (identity.empty()) identity = NextWorkerNumber();
+  }
+
+  const auto found = tasks_.find(Key{hello.role, identity});
+  TaskEntry* former = found == tasks_.end() ? nullptr : &found->second;
+  const bool same_process = former != nullptr && former->process_uid == hello.process_uid;
+  const bool former_living = former != nullptr && former->state != TaskState::kGone;
+
+  if (hello.role == Role::kPsServer && former_living && !same_process) {
+    // It may hold the only copy: the newcomer waits while the first one's session is open or its lease runs (P7).
+    const bool lease_runs = now < former->last_heard + options_.lease;
+    // A notice says that it will not come back.
+    if (former->session_open || (lease_runs && !former->leaving)) {
+      return Refuse("identity_taken",
+                    absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
+                                 former->session_open ? ", its session is open" : ", its lease runs"),
+                    false, std::max(options_.grace, options_.lease / 8));
+    }
+  }
+  if (!former_living && living() >= options_.tasks_max) {
+    return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false, options_.lease);
+  }
+
+  RegisterVerdict verdict;
+  verdict.accepted = true;
+  verdict.identity = identity;
+  verdict.task = TaskId(next_id_++);
+
+  TaskEntry entry;
+  entry.id = verdict.task;
+  entry.role = hello.role;
+  entry.identity = identity;
+  entry.process_uid = hello.process_uid;
+  entry.pid = hello.pid;
+  entry.host = hello.host;
+  entry.registered_at = entry.last_heard = entry.since = now;
+  if (former != nullptr) {
+    verdict.former = former->id;
+    verdict.former_same_process = same_process;
+    verdict.former_was_gone = former->state == TaskState::kGone;
+    verdict.former_leaving = former->leaving;
+    entry.registrations = former->registrations + 1;
+    if (same_process) {
+      entry.flaps = former->flaps;
+      entry.backoff_until = former->backoff_until;
+      entry.registered_at = former->registered_at;
+    } else {
+      const MonoTime lived = (former->session_open ? now : former->closed_at) - former->registered_at;
+      entry.flaps = lived < options_.short_life && !former->leaving ? former->flaps + 1 : 0;
+      if (entry.flaps > options_.flaps_free) {
+        const std::uint32_t doublings = std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
+        entry.backoff_until = now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings), options_.backoff_max);
+      }
+      RememberReplaced(former->process_uid);
+    }
+    by_id_.erase(former->id);
+  }
+  by_id_.emplace(entry.id, Key{entry.role, identity});
+  tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry));
+  return verdict;
+}
+
+void Membership::Heard(MonoTime now, TaskId task) {
+  TaskEntry* entry = FindMutable(task);
+  if (entry == nullptr || !entry->session_open || entry->state == TaskState::kGone) return;
+  entry->last_heard = now;
+  if (entry->state == TaskState::kSuspected) SetState(now, *entry, entry->leaving ? TaskState::kLeaving : TaskState::kAlive, "");
+}
+
+std::vector<MembershipChange> Membership::StreamClosed(MonoTime now, TaskId task) {
+  TaskEntry* entry = FindMutable(task);
+  if (entry == nullptr || !entry->session_open) return {};
+  entry->session_open = false;
+  entry->closed_at = now;
+  if (entry->state == TaskState::kGone) return {};
+  SetState(now, *entry, TaskState::kSuspected, entry->leaving ? entry->reason : "its session closed");
+  return {MembershipChange{MembershipChange::Kind::kSuspected, entry->id, entry->role, entry->identity, entry->reason, entry->leaving, false}};
+}
+
+void Membership::Leaving(MonoTime now, TaskId task, absl::string_view reason) {
+  TaskEntry* entry = FindMutable(task);
+  if (entry == nullptr || entry->state == TaskState::kGone) return;
+  entry->leaving = true;
+  SetState(now, *entry, TaskState::kLeaving, absl::StrCat("said that it leaves: ", reason.substr(0, 200)));
+}
+
+bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity, std::vector<MembershipChange>* changes) {
+  const auto found = tasks_.find(Key{Role::kPsServer, std::string(server_identity)});
+  if (found == tasks_.end()) return false;
+  TaskEntry& entry = found->second;
+  if (entry.state == TaskState::kGone) return true;
+  SetState(now, entry, TaskState::kGone, "declared lost by an operator");
+  if (!entry.session_open) entry.closed_at = std::min(entry.closed_at, now);
+  changes->push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+  return true;
+}
+
+std::vector<MembershipChange> Membership::Tick(MonoTime now) {
+  std::vector<MembershipChange> changes;
+  const bool slept = last_tick_.has_value() && now - *last_tick_ > options_.lease / 2;
+  last_tick_ = now;
+  if (slept) {
+    ++lease_restarts_;
+    for (auto& [key, entry] : tasks_) {
+      entry.last_heard = now;
+      if (!entry.session_open) entry.closed_at = now;
+    }
+    return changes;
+  }
+  for (auto& [key, entry] : tasks_) {
+    if (entry.state == TaskState::kGone) continue;
+    const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.last_heard);
+    const bool lease_out = silent >= options_.lease;
+    if (entry.role == Role::kWorker) {
+      const bool away = !entry.session_open && now - entry.closed_at >= options_.grace;
+      if (!away && !lease_out) continue;
+      SetState(now, entry, TaskState::kGone,
+               entry.leaving ? entry.reason : away ? std::string("its session closed") : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
+      if (entry.session_open) entry.closed_at = now;
+      changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+      continue;
+    }
+    if (silent >= options_.server_lost_after) {
+      SetState(now, entry, TaskState::kGone, absl::StrCat("away for longer than server_lost_after: ms=", options_.server_lost_after.count()));
+      if (entry.session_open) entry.closed_at = now;
+      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+    } else if (lease_out && entry.state == TaskState::kAlive) {
+      SetState(now, entry, TaskState::kSuspected, "silent for its lease");
+      changes.push_back({MembershipChange::Kind::kSuspected, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, false});
+    }
+  }
+  ForgetOldest();
+  return changes;
+}
+
+const TaskEntry* Membership::Find(TaskId task) const { return const_cast<Membership*>(this)->FindMutable(task); }
+
+TaskEntry* Membership::FindMutable(TaskId task) {
+  const auto key = by_id_.find(task);
+  if (key == by_id_.end()) return nullptr;
+  const auto found = tasks_.find(key->second);
+  return found == tasks_.end() ? nullptr : &found->second;
+}
+
+const TaskEntry* Membership::FindIdentity(Role role, absl::string_view identity) const {
+  const auto found = tasks_.find(Key{role, std::string(identity)});
+  return found == tasks_.end() ? nullptr : &found->second;
+}
+
+std::vector<const TaskEntry*> Membership::List() const {
+  std::vector<const TaskEntry*> list;
+  list.reserve(tasks_.size());
+  for (const auto& [key, entry] : tasks_) list.push_back(&entry);
+  return list;
+}
+
+std::uint32_t Membership::Count(Role role, TaskState state) const {
+  std::uint32_t count = 0;
+  for (const auto& [key, entry] : tasks_) count += entry.role == role && entry.state == state;
+  return count;
+}
+
+std::uint32_t Membership::living() const {
+  std::uint32_t count = 0;
+  for (const auto& [key, entry] : tasks_) count += entry.state != TaskState::kGone;
+  return count;
+}
+
+void Membership::SetState(MonoTime now, TaskEntry& entry, TaskState state, absl::string_view reason) {
+  if (entry.state != state) entry.since = now;
+  entry.state = state;
+  entry.reason = std::string(reason);
+}
+
+void Membership::RememberReplaced(std::uint64_t process_uid) {
+  if (!replaced_.insert(process_uid).second) return;
+  replaced_order_.push_back(process_uid);
+  if (replaced_order_.size() > kReplacedMax) {
+    replaced_.erase(replaced_order_.front());
+    replaced_order_.pop_front();
+  }
+}
+
+void Membership::ForgetOldest() {
+  std::uint32_t gone = 0;
+  for (const auto& [key, entry] : tasks_) gone += entry.state == TaskState::kGone;
+  while (gone > options_.gone_kept_max) {
+    auto oldest = tasks_.end();
+    for (auto it = tasks_.begin(); it != tasks_.end(); ++it) {
+      if (it->second.state == TaskState::kGone && (oldest == tasks_.end() || it->second.since < oldest->second.since)) oldest = it;
+    }
+    by_id_.erase(oldest->second.id);
+    tasks_.erase(oldest);
+    --gone;
+  }
+}
+
+std::string Membership::NextWorkerNumber() const {
+  for (std::uint64_t n = 0;; ++n) {
+    const auto found = tasks_.find(Key{Role::kWorker, absl::StrCat(n)});
+    if (found == tasks_.end() || found->second.state == TaskState::kGone) return absl::StrCat(n);
+  }
+}
+
+}  // namespace evergrad::coordinator
