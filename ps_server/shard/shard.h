@@ -18,6 +18,8 @@
 #include "common/fault/mutant.h"
 #include "common/tensor/tensor.h"
 #include "ps_server/ledger/ledger.h"
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/storage/initializer.h"
 
 namespace evergrad::ps_server {
 
@@ -28,18 +30,19 @@ enum class PushCode { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBusy
 struct Push {
   ShardEpoch epoch;
   ClosureId closure;
-  UpdateIndex update;   // already checked < kUpdatesPerClosureMax
+  UpdateIndex update;
   Attempt attempt;
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
   std::uint64_t rows = 0;                 // as declared
-  std::span<const std::byte> payload;     // as received, 64-byte aligned; float32; length checked by the shard
-  absl::string_view skip_reason;
+  std::span<const std::byte> payload;     // as received, 4-byte aligned or refused; float32; length checked by the shard. kSkip: empty
+  absl::string_view skip_reason;          // kSkip: 1 to 64 bytes
+  absl::string_view defect;               // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
 };
 struct PushResult {
   PushCode code = PushCode::kInvalid;
   std::uint64_t lsn = 0;
-  std::string message;  // kInvalid: "gradient bytes mismatch: variable=dense/kernel shard=3 want=4096 got=12"
+  std::string message;  // kInvalid, kRefused, kBusy, kOverBudget: "gradient bytes mismatch: variable=dense/kernel shard=3 want=4096 got=12"
 };
 
 enum class PullCode { kValues, kUnchanged, kStale };
@@ -56,16 +59,6 @@ struct PullResult {
   std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy
 };
 
-struct OptimizerSettings {
-  std::string type;  // sgd | adam | counting
-  double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
-  bool nesterov = false;
-};
-struct InitializerSettings {
-  std::string type = "zeros";
-  double value = 0, mean = 0, stddev = 0.05;
-  std::uint64_t fan_in = 0, fan_out = 0, seed = 0;
-};
 struct ShardSettings {
   JobUid job;
   ShardId shard;
@@ -76,12 +69,20 @@ struct ShardSettings {
   OptimizerSettings optimizer;
 };
 
+// Closures open at one shard: far above what the coordinator ever opens (line 31), so that a stranger's pushes cannot grow
+// a ledger without end. A push that would open one more is answered kBusy.
+inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
+// Reasons counted apart; further ones are counted as "other".
+inline constexpr std::size_t kSkipReasonsMax = 16;
+
 class Shard {
  public:
   // The seed's state: initialised values, zero slots, empty ledger but for `refused` (line 21).
   // InvalidArgument: unknown initialiser or optimizer, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
+  // `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-                                                         fault::Mutant mutant = fault::Mutant::kNone);
+                                                         fault::Mutant mutant = fault::Mutant::kNone,
+                                                         std::shared_ptr<storage::ChunkPool> pool = nullptr);
   ~Shard();
 
   PushResult Apply(const Push& push);
@@ -91,12 +92,13 @@ class Shard {
   // Line 24: false ("ignored") if `epoch` differs or start > version.
   bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused);
 
-  // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Used by moves and the simulation.
+  // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Not sealed, no duplicates counted:
+  // both belong to the holder. Used by moves and the simulation.
   std::unique_ptr<Shard> Snapshot() const;
   // Gives a snapshot's state a new owner (line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
-  const ShardSettings& settings() const { return settings_; }
+  const ShardSettings& settings() const { return *settings_; }
   ShardEpoch epoch() const { return epoch_; }
   MapVersion start() const { return start_; }
   std::uint64_t lsn() const { return lsn_; }
@@ -108,16 +110,20 @@ class Shard {
   const std::map<std::string, std::uint64_t>& skips() const { return skips_; }  // by reason, in the present state
   std::uint64_t value_bytes() const;
   std::uint64_t slot_bytes() const;
-  // Sum over elements of Mix(index in the whole variable, float bits) mod 2^64: adds up over any cut. Slots: the same over all slots.
+  // Sum over elements of Mix(index in the whole variable, float bits) mod 2^64: adds up over any cut. Slots: the same over all slots
+  // (slot k adds k * 2^56 to the index, so that two slots cannot be exchanged unseen).
   std::uint64_t Digest() const;
   std::uint64_t SlotDigest() const;
   // Values in row order, copied: tests and digests.
   std::vector<float> Values() const;
 
  private:
-  struct State;  // values and slots
+  struct State;  // values, slots and their optimizer
   Shard();
-  ShardSettings settings_;
+  PushResult Invalid(std::string message) const;
+  std::string Where() const;
+
+  std::shared_ptr<const ShardSettings> settings_;  // shared with snapshots: fixed for the job
   ShardEpoch epoch_;
   MapVersion start_;
   std::uint64_t lsn_ = 0, vlsn_ = 0, updates_applied_ = 0;

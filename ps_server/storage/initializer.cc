@@ -1,0 +1,68 @@
+#include "ps_server/storage/initializer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/random/philox.h"
+
+namespace evergrad::ps_server::storage {
+namespace {
+
+// Standard deviation of a standard normal cut at two: Keras divides by it so that the cut values have the wanted one.
+constexpr double kTruncatedStddev = .87962566103423978;
+
+template <class ValueAt>
+void ForEach(std::uint64_t first_index, DenseArray* array, ValueAt value_at) {
+  std::uint64_t index = first_index;
+  for (std::size_t c = 0; c < array->chunks(); ++c) {
+    for (float& element : array->fill_chunk(c)) element = value_at(index++);
+  }
+}
+
+void FillConstant(float value, DenseArray* array) {
+  for (std::size_t c = 0; c < array->chunks(); ++c) std::ranges::fill(array->fill_chunk(c), value);
+}
+
+}  // namespace
+
+absl::Status CheckInitializer(const InitializerSettings& settings) {
+  const std::string& type = settings.type;
+  if (type == "zeros" || type == "ones") return absl::OkStatus();
+  if (type == "constant") {
+    if (std::isfinite(static_cast<float>(settings.value))) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("initializer value is not finite: type=constant value=", settings.value));
+  }
+  if (type == "glorot_uniform" || type == "he_normal") {
+    if (settings.fan_in >= 1 && (type == "he_normal" || settings.fan_out >= 1)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("initializer needs the variable's fans: type=", type, " fan_in=", settings.fan_in, " fan_out=", settings.fan_out));
+  }
+  if (type == "truncated_normal") {
+    if (std::isfinite(static_cast<float>(settings.mean)) && std::isfinite(static_cast<float>(settings.stddev)) && settings.stddev >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("initializer numbers out of range: type=truncated_normal mean=", settings.mean, " stddev=", settings.stddev));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal or truncated_normal: type=", type.substr(0, 64)));
+}
+
+void FillInitial(const InitializerSettings& settings, absl::string_view variable, std::uint64_t first_index, DenseArray* array) {
+  const std::string& type = settings.type;
+  if (type == "zeros") return FillConstant(0, array);
+  if (type == "ones") return FillConstant(1, array);
+  if (type == "constant") return FillConstant(static_cast<float>(settings.value), array);
+  const std::uint64_t key = random::KeyOf(settings.seed, variable);
+  if (type == "glorot_uniform") {
+    const auto limit = static_cast<float>(std::sqrt(6.0 / (static_cast<double>(settings.fan_in) + static_cast<double>(settings.fan_out))));
+    return ForEach(first_index, array, [=](std::uint64_t i) { return (2.0f * random::Uniform(key, i) - 1.0f) * limit; });
+  }
+  if (type == "he_normal") {
+    const auto stddev = static_cast<float>(std::sqrt(2.0 / static_cast<double>(settings.fan_in)) / kTruncatedStddev);
+    return ForEach(first_index, array, [=](std::uint64_t i) { return stddev * random::TruncatedNormal(key, i); });
+  }
+  const auto mean = static_cast<float>(settings.mean);
+  const auto stddev = static_cast<float>(settings.stddev);
+  ForEach(first_index, array, [=](std::uint64_t i) { return mean + stddev * random::TruncatedNormal(key, i); });
+}
+
+}  // namespace evergrad::ps_server::storage
