@@ -6,6 +6,7 @@ namespace evergrad {
 namespace {
 constexpr char kBlameUrl[] = "evergrad.dev/blame";
 constexpr char kOriginUrl[] = "evergrad.dev/origin";
+constexpr char kRetryableUrl[] = "evergrad.dev/retryable";
 }  // namespace
 
 absl::Status UserError(absl::Status status) {
@@ -28,8 +29,14 @@ std::string OriginOf(const absl::Status& status) {
   return payload ? std::string(*payload) : std::string();
 }
 
+absl::Status WithRetryable(absl::Status status, bool retryable) {
+  if (!status.ok()) status.SetPayload(kRetryableUrl, absl::Cord(retryable ? "yes" : "no"));
+  return status;
+}
+
 bool IsRetryable(const absl::Status& status) {
   if (BlameOf(status) == Blame::kUser) return false;
+  if (const auto said = status.GetPayload(kRetryableUrl)) return *said == "yes";
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

@@ -22,7 +22,10 @@ Blame BlameOf(const absl::Status& status);
 absl::Status WithOrigin(absl::Status status, absl::string_view origin);
 std::string OriginOf(const absl::Status& status);
 
-// One place that decides: Unavailable, DeadlineExceeded, Aborted, ResourceExhausted of the machine's making are worth another try.
+// What a peer said about its own error overrules what its code would mean here. OK stays OK.
+absl::Status WithRetryable(absl::Status status, bool retryable);
+// One place that decides: Unavailable, DeadlineExceeded, Aborted, ResourceExhausted of the machine's making are worth another
+// try, unless WithRetryable said otherwise; a user's error never is.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace evergrad

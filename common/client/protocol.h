@@ -1,0 +1,70 @@
+// What both ends of the protocol agree on beside the protos: version, method names, and the way between messages and the
+// types of common/base. Pure; nothing that is read is trusted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/base/interval_set.h"
+#include "common/plan/plan.h"
+#include "evergrad/v1/session.pb.h"
+#include "evergrad/v1/types.pb.h"
+
+namespace evergrad::client {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// Methods as they stand on the wire.
+inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
+inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
+inline constexpr char kSubmitJob[] = "/evergrad.v1.Control/SubmitJob";
+inline constexpr char kGetJob[] = "/evergrad.v1.Control/GetJob";
+inline constexpr char kListJobs[] = "/evergrad.v1.Control/ListJobs";
+inline constexpr char kCancelJob[] = "/evergrad.v1.Control/CancelJob";
+inline constexpr char kListTasks[] = "/evergrad.v1.Control/ListTasks";
+inline constexpr char kListVariables[] = "/evergrad.v1.Control/ListVariables";
+inline constexpr char kReadTaskLogs[] = "/evergrad.v1.Control/ReadTaskLogs";
+inline constexpr char kGetClusterInfo[] = "/evergrad.v1.Control/GetClusterInfo";
+
+template <class Tag>
+v1::Stamp ToProto(const Stamp<Tag>& stamp) {
+  v1::Stamp proto;
+  proto.set_term(stamp.term);
+  proto.set_n(stamp.n);
+  return proto;
+}
+// FromProto<ShardEpoch>(m.epoch()). Any pair is a stamp; an absent message is (0,0).
+template <class S>
+S FromProto(const v1::Stamp& proto) {
+  S stamp;
+  stamp.term = proto.term();
+  stamp.n = proto.n();
+  return stamp;
+}
+
+v1::IntervalSet ToProto(const IntervalSet& set);
+// InvalidArgument: an odd count, an empty or falling interval, intervals that overlap or do not rise.
+absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
+
+v1::Role ToProto(Role role);
+absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknown one.
+
+// `text` as valid UTF-8 of at most `bytes_max` bytes: bad bytes become U+FFFD, a cut end becomes "...". A proto3 string
+// field that is not UTF-8 makes the whole message unreadable to its receiver, so text from outside passes through here.
+std::string CleanText(absl::string_view text, std::size_t bytes_max);
+
+// At most kErrorDetailBytesMax when serialized; texts are cut. Blame, origin, retryability and code survive the way there
+// and back. `origin` is used when the status names none. The result for an OK status is EG_CHECKed away.
+inline constexpr std::size_t kErrorDetailBytesMax = 4096;
+v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
+// Never OK; an unknown code is kUnknown.
+absl::Status FromErrorDetail(const v1::ErrorDetail& detail);
+
+// The numbering part of a plan message; Plan::Create checks it.
+plan::PlanSpec PlanSpecOf(const v1::Plan& proto);
+void FillPlan(const plan::PlanSpec& spec, v1::Plan* proto);
+
+}  // namespace evergrad::client
