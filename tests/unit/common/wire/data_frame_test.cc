@@ -1,0 +1,197 @@
+#include "common/wire/data_frame.h"
+
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "tests/support/paths.h"
+
+namespace evergrad::wire {
+namespace {
+
+tensor::SharedBytes Bytes(const std::string& text) {
+  auto owner = std::make_shared<std::string>(text);
+  return {owner, {reinterpret_cast<const std::byte*>(owner->data()), owner->size()}};
+}
+
+// What the network makes of the pieces: one aligned buffer.
+tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
+  std::size_t size = 0;
+  for (const auto& piece : pieces) size += piece.bytes.size();
+  tensor::AlignedBuffer out(size);
+  std::size_t at = 0;
+  for (const auto& piece : pieces) {
+    if (!piece.bytes.empty()) std::memcpy(out.data() + at, piece.bytes.data(), piece.bytes.size());
+    at += piece.bytes.size();
+  }
+  return out;
+}
+std::span<const std::byte> View(const tensor::AlignedBuffer& buffer) { return {buffer.data(), buffer.size()}; }
+std::string Text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+v1::RequestHeader TwoPushesOnePull() {
+  v1::RequestHeader header;
+  header.set_job_uid(0x1122334455667788);
+  header.set_client_name("worker/0");
+  for (std::uint32_t shard : {3u, 4u, 5u}) {
+    auto* push = header.add_pushes();
+    push->set_shard(shard);
+    push->set_closure(9);
+    push->set_update(2);
+    push->set_kind(v1::GRADIENT);
+    push->set_dtype(v1::DTYPE_FLOAT32);
+  }
+  header.add_pulls()->set_shard(3);
+  header.set_response_bytes_max(1234);
+  return header;
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string out;
+  char two[3];
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(bytes[i]));
+    out += two;
+    out += (i % 16 == 15 || i + 1 == bytes.size()) ? '\n' : ' ';
+  }
+  return out;
+}
+std::string ReadText(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A frame from a header that says what it likes, with `tail` zero bytes behind it.
+std::string Crafted(const v1::RequestHeader& header, std::size_t tail) {
+  const std::string body = header.SerializeAsString();
+  std::string frame(4, '\0');
+  for (int i = 0; i < 4; ++i) frame[static_cast<std::size_t>(i)] = static_cast<char>(body.size() >> (8 * i));
+  frame += body;
+  frame.append(tail, '\0');
+  return frame;
+}
+absl::Status ParseText(const std::string& frame) {
+  return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status();
+}
+
+TEST_CASE("a request survives the trip, its payloads at 64-byte aligned offsets") {
+  for (std::size_t size : {0u, 1u, 63u, 64u, 65u, 4096u, 100000u}) {
+    const std::string first(size, 'a'), second, third(17, 'c');
+    const auto pieces = BuildRequest(TwoPushesOnePull(), {Bytes(first), Bytes(second), Bytes(third)});
+    const auto flat = Flat(pieces);
+    CHECK(flat.size() <= RequestBytesBound(TwoPushesOnePull(), first.size() + third.size()));
+    const auto request = ParseRequest(View(flat));
+    REQUIRE(request.ok());
+    REQUIRE(request->payloads.size() == 3);
+    CHECK(Text(request->payloads[0]) == first);
+    CHECK(request->payloads[1].empty());
+    CHECK(Text(request->payloads[2]) == third);
+    for (const auto& payload : request->payloads) {
+      if (!payload.empty()) CHECK(reinterpret_cast<std::uintptr_t>(payload.data()) % 64 == 0);
+    }
+    CHECK(request->header.client_name() == "worker/0");
+    CHECK(request->header.pulls_size() == 1);
+  }
+}
+
+TEST_CASE("a payload is sent from the memory of its owner, which lives as long as the pieces") {
+  auto owner = std::make_shared<std::string>(1000, 'x');
+  const std::weak_ptr<std::string> alive = owner;
+  const auto* memory = reinterpret_cast<const std::byte*>(owner->data());
+  v1::ResponseHeader header;
+  header.add_pulls()->set_answer(v1::VALUES);
+  auto pieces = BuildResponse(std::move(header), {{std::move(owner), {memory, 1000}}});
+  CHECK(pieces.back().bytes.data() == memory);
+  CHECK_FALSE(alive.expired());
+  pieces.clear();
+  CHECK(alive.expired());
+}
+
+TEST_CASE("a response with results but no payload is header only") {
+  v1::ResponseHeader header;
+  header.add_pushes()->set_answer(v1::APPLIED);
+  header.add_pulls()->set_answer(v1::UNCHANGED);
+  const auto flat = Flat(BuildResponse(std::move(header), {tensor::SharedBytes{}}));
+  CHECK(flat.size() < 64);
+  const auto response = ParseResponse(View(flat));
+  REQUIRE(response.ok());
+  CHECK(response->payloads.size() == 1);
+  CHECK(response->header.pulls(0).answer() == v1::UNCHANGED);
+}
+
+TEST_CASE("the bytes of a request are the golden ones") {
+  const auto flat = Flat(BuildRequest(TwoPushesOnePull(), {Bytes("first payload"), Bytes(""), Bytes(std::string(70, 'z'))}));
+  CHECK(Hex(View(flat)) == ReadText(test::SourceDir() + "/tests/golden/wire/request_frame.hex"));
+}
+
+TEST_CASE("each false length or offset of a frame is refused and named") {
+  struct Row {
+    const char* names;
+    std::function<void(v1::RequestHeader*)> spoil;
+  };
+  const std::uint64_t top = 1ull << 63;
+  const Row rows[] = {
+      {"not aligned: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(130); h->mutable_pushes(0)->set_payload_bytes(1); }},
+      {"overlap what is before them: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(0); h->mutable_pushes(0)->set_payload_bytes(1); }},
+      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(1 << 20); h->mutable_pushes(0)->set_payload_bytes(1); }},
+      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(256); h->mutable_pushes(0)->set_payload_bytes(1 << 20); }},
+      {"leave the frame: field=pushes[0]", [top](auto* h) { h->mutable_pushes(0)->set_payload_offset(top); h->mutable_pushes(0)->set_payload_bytes(top); }},
+      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(256); h->mutable_pushes(0)->set_payload_bytes(~0ull); }},
+      {"overlap what is before them: field=pushes[1]",
+       [](auto* h) {
+         for (int i : {0, 1}) { h->mutable_pushes(i)->set_payload_offset(256); h->mutable_pushes(i)->set_payload_bytes(64); }
+       }},
+      {"ids length mismatch: field=pulls[0]", [](auto* h) { h->mutable_pulls(0)->mutable_ids()->set_count(2); h->mutable_pulls(0)->mutable_ids()->set_bytes(8); }},
+      {"ids length mismatch: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
+      {"leave the frame: field=pulls.ids[0]",
+       [](auto* h) {
+         auto* ids = h->mutable_pulls(0)->mutable_ids();
+         ids->set_count(1 << 20); ids->set_bytes(8 << 20); ids->set_offset(256);
+       }},
+  };
+  for (const Row& row : rows) {
+    auto header = TwoPushesOnePull();
+    row.spoil(&header);
+    const auto status = ParseText(Crafted(header, 1000));
+    INFO(row.names << " <- " << status.ToString());
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(std::string(status.message()).find(row.names) != std::string::npos);
+  }
+}
+
+TEST_CASE("short frames and headers that are no protobuf are refused") {
+  CHECK_FALSE(ParseText("").ok());
+  CHECK_FALSE(ParseText("abc").ok());
+  CHECK_FALSE(ParseText(std::string("\xff\xff\xff\xff", 4)).ok());
+  CHECK_FALSE(ParseText(std::string("\x02\0\0\0\xff", 5)).ok());
+  CHECK_FALSE(ParseText(std::string("\x03\0\0\0\xff\xff\xff", 7)).ok());
+  CHECK(ParseText(std::string("\0\0\0\0", 4)).ok());
+}
+
+TEST_CASE("a mutated frame never yields a span outside of it") {
+  const auto flat = Flat(BuildRequest(TwoPushesOnePull(), {Bytes(std::string(300, 'a')), Bytes("b"), Bytes(std::string(70, 'z'))}));
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 30000; ++i) {
+    const std::size_t size = random() % 4 == 0 ? random() % flat.size() : flat.size();
+    tensor::AlignedBuffer bytes(size);
+    if (size > 0) std::memcpy(bytes.data(), flat.data(), size);
+    for (int c = 0; c < 3 && size > 0; ++c) bytes.data()[random() % std::min<std::size_t>(size, 256)] = std::byte(random());
+    const auto request = ParseRequest(View(bytes));
+    if (!request.ok()) continue;
+    for (const auto& payload : request->payloads) {
+      if (payload.empty()) continue;
+      REQUIRE(payload.data() >= bytes.data());
+      REQUIRE(payload.data() + payload.size() <= bytes.data() + bytes.size());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::wire

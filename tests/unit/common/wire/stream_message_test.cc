@@ -1,0 +1,117 @@
+#include "common/wire/stream_message.h"
+
+#include <catch2/catch.hpp>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/paths.h"
+
+namespace evergrad::wire {
+namespace {
+
+using Bytes = std::array<std::byte, kStreamHeaderBytes>;
+
+StreamHeader Piece() {
+  return {.kind = MessageKind::kRequest, .request_id = 0x0102030405060708, .frame_bytes = 1u << 20, .offset = 4096, .bytes = 512, .response_bytes_max = 77};
+}
+
+std::string Hex(std::span<const std::byte> bytes) {
+  std::string out;
+  char two[3];
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(bytes[i]));
+    out += two;
+    out += (i % 16 == 15 || i + 1 == bytes.size()) ? '\n' : ' ';
+  }
+  return out;
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// A header with `value` in the `width` bytes at `at`.
+Bytes Patched(std::size_t at, std::size_t width, std::uint64_t value) {
+  Bytes bytes = EncodeStreamHeader(Piece());
+  for (std::size_t i = 0; i < width; ++i) bytes[at + i] = std::byte(value >> (8 * i));
+  return bytes;
+}
+
+TEST_CASE("a stream header survives the trip") {
+  for (int kind = 1; kind <= 9; ++kind) {
+    StreamHeader header{.kind = static_cast<MessageKind>(kind), .frame_bytes = 1u << 30, .response_bytes_max = ~0ull};
+    if (kind != 1 && kind < 8) header.request_id = ~0ull;
+    const auto read = DecodeStreamHeader(EncodeStreamHeader(header), kStreamHeaderBytes);
+    INFO(MessageKindName(header.kind));
+    REQUIRE(read.ok());
+    CHECK(*read == header);
+  }
+  const auto piece = DecodeStreamHeader(EncodeStreamHeader(Piece()), kStreamHeaderBytes + 512);
+  REQUIRE(piece.ok());
+  CHECK(*piece == Piece());
+}
+
+TEST_CASE("the bytes of a stream header are the golden ones") {
+  CHECK(Hex(EncodeStreamHeader(Piece())) == ReadText(test::SourceDir() + "/tests/golden/wire/request_message.hex"));
+}
+
+TEST_CASE("each malformed field of a stream header is refused and named") {
+  struct Row {
+    Bytes bytes;
+    std::uint64_t message_bytes;
+    const char* names;
+  };
+  const std::uint64_t whole = kStreamHeaderBytes + 512;
+  const Row rows[] = {
+      {Patched(0, 4, 0xdeadbeef), whole, "magic"},
+      {Patched(4, 2, 2), whole, "version"},
+      {Patched(6, 1, 0), whole, "kind"},
+      {Patched(6, 1, 10), whole, "kind"},
+      {Patched(7, 1, 1), whole, "flags"},
+      {Patched(8, 8, 0), whole, "request id"},
+      {Patched(24, 8, 1u << 20), whole, "end of the piece"},
+      {Patched(24, 8, ~0ull), whole, "end of the piece"},
+      {Patched(16, 8, 0), whole, "end of the piece"},
+      {Patched(32, 8, 511), whole, "bytes at 32"},
+      {Patched(32, 8, ~0ull), whole, "bytes at 32"},
+      {Patched(32, 8, 2u << 20), kStreamHeaderBytes + (2u << 20), "above the limit"},
+      {Patched(48, 1, 1), whole, "reserved byte at 48"},
+      {Patched(63, 1, 1), whole, "reserved byte at 63"},
+      {Patched(6, 1, static_cast<std::uint64_t>(MessageKind::kAnnounce)), whole, "payload of ANNOUNCE"},
+      {Patched(6, 1, static_cast<std::uint64_t>(MessageKind::kPing)), whole, "payload of PING"},
+      {Patched(0, 0, 0), 63, "bytes at 32"},
+  };
+  for (const Row& row : rows) {
+    const auto read = DecodeStreamHeader(row.bytes, row.message_bytes);
+    INFO(row.names);
+    REQUIRE_FALSE(read.ok());
+    CHECK(read.status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(std::string(read.status().message()).find(row.names) != std::string::npos);
+  }
+}
+
+TEST_CASE("random headers are refused or mean what they say") {
+  std::mt19937_64 random(7);
+  int accepted = 0;
+  for (int i = 0; i < 200000; ++i) {
+    Bytes bytes = EncodeStreamHeader(Piece());
+    const int changes = 1 + static_cast<int>(random() % 4);
+    for (int c = 0; c < changes; ++c) bytes[random() % bytes.size()] = std::byte(random());
+    const auto read = DecodeStreamHeader(bytes, kStreamHeaderBytes + 512);
+    if (!read.ok()) continue;
+    ++accepted;
+    REQUIRE(EncodeStreamHeader(*read) == bytes);
+    REQUIRE(read->offset + read->bytes <= read->frame_bytes);
+  }
+  CHECK(accepted > 0);
+}
+
+}  // namespace
+}  // namespace evergrad::wire
