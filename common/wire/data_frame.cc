@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/checked_math.h"
@@ -84,6 +86,7 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Head
     return absl::InvalidArgumentError(absl::StrCat("header_bytes out of range: offset=0 got=", header_bytes, " max=",
                                                    std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
+  google::protobuf::LogSilencer silencer;  // Bytes of a stranger must not fill the log.
   if (!header->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
     return absl::InvalidArgumentError(absl::StrCat("header is not a protobuf message: offset=4 bytes=", header_bytes));
   }
