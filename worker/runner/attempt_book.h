@@ -26,6 +26,7 @@ struct ShardPlace {
 struct ShardMap {
   MapVersion version;
   std::vector<ShardPlace> shards;  // by shard number
+  JobUid job{};                    // versions of two jobs do not compare
 };
 
 // Work as granted. Empty targets with all_targets: every shard that the update touches.
@@ -50,7 +51,7 @@ enum class Next {
   kSettled,      // nothing more to do for this (update, shard)
   kWaitForMap,   // STALE above our map: resend once a map >= `wait_for` is here
   kBackoff,      // STALE at our map, transport error, BUSY: resend after a delay (10 ms to 1 s, doubling)
-  kDropAttempt,  // SUPERSEDED | REFUSED: the attempt has been dropped from the book
+  kDropAttempt,  // SUPERSEDED | REFUSED: the attempt has been dropped from the book. Also for an answer to an attempt that does not run any more
   kFail,         // INVALID | OVER_BUDGET under `fail`
 };
 struct Disposition {
@@ -63,14 +64,18 @@ class AttemptBook {
   explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone) : mutant_(mutant) {}
 
   // --- session
-  // Line 26: one message. Everything of an older term that `adopted` does not name is dropped; returns what was dropped.
+  // Line 26: one message. Whatever `adopted` does not name is dropped; returns what was dropped. (The line says so of older
+  // terms; one of this term that is not named was superseded while the session was cut. Grants come only inside a session,
+  // so nothing can have been added since the Hello.)
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
-  // A map with a version below the held one (of the same or a newer term's Registered) is ignored, unless `replace`.
+  // A map of the same job with a version below the held one is ignored, unless `replace`.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
-  void OnGrant(Work work);                     // queued behind what is held
+  // Queued behind what is held. False: held already, or kQueuedMax wait; the driver then answers AttemptDropped for the latter.
+  bool OnGrant(Work work);
   std::vector<Attempt> OnRecall(Attempt attempt);  // given back if it has not begun
-  // Acknowledged or SUPERSEDED: forgotten either way; a running attempt that is superseded is dropped. Returns whether it was held.
+  // Acknowledged or SUPERSEDED: forgotten either way; a queued or running attempt that is superseded is dropped. Returns
+  // whether it was held. Attempt numbers are a job's own: the driver compares the job first.
   bool OnDoneAnswer(Attempt attempt, bool superseded);
   struct Held { Work work; MapVersion v1; bool begun = false; bool done = false; };
   std::vector<Held> HeldForHello() const;      // not begun, running, Done unanswered
@@ -82,6 +87,7 @@ class AttemptBook {
   void Begin(Attempt attempt);
   const Work* running() const;
   // Declares that the running attempt will push `update` to `shards` (already intersected with its targets): unsettled.
+  // Once per update, before its first push leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
   // The shards of `update` still unsettled.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;
@@ -94,7 +100,10 @@ class AttemptBook {
   DoneReport Finish();
   // The running or queued attempt ends without a Done (Failed sent, drained, superseded). Returns whether it was held.
   bool Drop(Attempt attempt);
-  void DropJob(JobUid job);                    // line 8 for a job that has ended: everything of it goes
+  void DropJob(JobUid job);                    // the job has ended: everything of it goes, its map too
+  bool Holds(Attempt attempt) const;           // queued, running or unanswered
+  std::size_t queued() const { return queued_.size(); }
+  static constexpr std::size_t kQueuedMax = 4096;
 
  private:
   struct Running {
