@@ -78,6 +78,13 @@ std::optional<std::uint64_t> IntervalSet::First() const {
   return intervals_.begin()->first;
 }
 
+std::optional<std::uint64_t> IntervalSet::FirstAtLeast(std::uint64_t from) const {
+  auto it = intervals_.upper_bound(from);
+  if (it != intervals_.begin() && std::prev(it)->second > from) return from;
+  if (it == intervals_.end()) return std::nullopt;
+  return it->first;
+}
+
 std::uint64_t IntervalSet::FirstMissing(std::uint64_t from) const {
   auto it = intervals_.upper_bound(from);
   if (it != intervals_.begin() && std::prev(it)->second > from) return std::prev(it)->second;

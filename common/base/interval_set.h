@@ -41,6 +41,8 @@ class IntervalSet {
   std::uint64_t size() const;
   std::size_t interval_count() const { return intervals_.size(); }
   std::optional<std::uint64_t> First() const;
+  // Smallest member >= `from`.
+  std::optional<std::uint64_t> FirstAtLeast(std::uint64_t from) const;
   // Smallest number >= `from` that is not a member.
   std::uint64_t FirstMissing(std::uint64_t from = 0) const;
 

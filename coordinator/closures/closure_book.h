@@ -2,7 +2,8 @@
 // lists. A pure state machine: no clock, no threads, no I/O. Not thread-safe; the job's driver calls it.
 //
 // Every durable change is a Record: the book applies it to its DurableState and returns it; the driver commits it to the
-// StateStore before it sends any message of the same call. Replaying the records gives the state back.
+// StateStore before it sends any message of the same call. Replaying the records gives the state back. Bracketed numbers
+// are lines of LEDGER.md. Numbers in messages may be anything: a closure or shard outside the plan changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -25,10 +27,10 @@ struct ShardOwner {
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
 };
 
-// Line "Coordinator, durable". `n` numbers V, epochs and attempts of this term.
+// Line "Coordinator, durable". The n of the pairs is not in it: a life numbers nothing before its term is durable, so each
+// life counts from 1 again.
 struct DurableState {
   Term term;
-  std::uint64_t n = 0;
   MapVersion version;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
@@ -38,15 +40,18 @@ struct DurableState {
 
 // One transaction: absent fields are unchanged. Sets are differences, so a record's size is that of the change.
 struct Record {
-  std::optional<Term> term;                         // resets n to 0
-  std::optional<std::uint64_t> n;
+  std::optional<Term> term;
   std::optional<MapVersion> version;
   std::map<std::uint32_t, ShardOwner> map;
   IntervalSet succeeded_add, dead_add;
   std::map<std::uint32_t, IntervalSet> todo_add, todo_remove, lost_add;
   bool empty() const;
+  friend bool operator==(const Record&, const Record&) = default;
 };
+// Removals come before additions.
 void ApplyRecord(const Record& record, DurableState* state);
+// `into` becomes the one record that does what `into` and then `later` do.
+void AppendRecord(const Record& later, Record* into);
 
 class ClosureBook {
  public:
@@ -59,13 +64,15 @@ class ClosureBook {
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
 
-  // Line 18. `highest_reported`: any term that a task reported or the journal holds. Everything volatile is empty; known = V
-  // of the journal; the start-up window is open until CloseWindow().
-  Record BeginTerm(Term highest_reported);
+  // Line 18. `term` = 1 + max(the store's, any that a task reports), of the coordinator and the same for all jobs of this life:
+  // EG_CHECK unless above durable().term. Everything volatile is empty; known = V of the journal; the start-up window is open
+  // until CloseWindow(). Also the first call on a new job's book (with CloseWindow() at once: nobody holds anything of it).
+  // V becomes (term, 1), so that who waits for a map that the journal forgot gets one.
+  Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
 
-  // --- line 23. nullopt: nothing to grant to anybody now.
+  // --- line 23. nullopt: nothing to grant to anybody now (always inside the start-up window).
   struct Granted {
     ClosureId closure;
     Attempt attempt;
@@ -74,21 +81,29 @@ class ClosureBook {
     bool repair = false;
   };
   // `grants_new`: false while an evaluation or the end is due: then only repairs and requeued closures are granted.
-  // `worker` is the registration that will run it. The record carries n only if the caller journals numbers; grants are not journaled.
+  // `worker` is the registration that will run it. Grants are not journaled.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true);
-  // The worker is gone (or dropped this attempt): what it had is granted again first, with a higher attempt.
+  // A number for work that this book does not count (evaluation, describe, export): one sequence, never reused.
+  Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
+  // The worker is gone, or registered anew (after RegisterWorker of the new registration): what it had and nobody adopted is
+  // granted again first, with a higher attempt.
   std::vector<ClosureId> ReleaseWorker(TaskId worker);
+  // The worker dropped this attempt. Nothing happens unless it is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
 
   // --- line 19, 20, 20b
   struct DoneResult {
+    bool deferred = false;        // the start-up window is open: keep the Done and ask again after CloseWindow()
     bool acknowledged = false;    // else SUPERSEDED
     bool counted = false;         // first success of c: metrics count
     Record record;
   };
-  DoneResult OnDone(ClosureId closure, Attempt attempt, bool all_targets, const std::set<ShardId>& targets, MapVersion v0, MapVersion v1);
-  Record Cancel(ClosureId closure);                                             // 20; empty if in succeeded
-  Record FailRepair(ClosureId closure, Attempt attempt, const std::set<ShardId>& targets);  // 20b; empty if the attempt is not current
+  // Targets are those of the current attempt, as granted or adopted.
+  DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
+  Record Cancel(ClosureId closure);                           // 20; empty if it is in succeeded or dead
+  // 20: each owner has answered Closed with it or got it in its Assign: the user may be told.
+  bool RefusedEverywhere(ClosureId closure) const;
+  Record FailRepair(ClosureId closure, Attempt attempt);      // 20b; empty unless the attempt is current and a repair
 
   // --- shards
   struct AssignOrder {
@@ -104,12 +119,14 @@ class ClosureBook {
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
     bool map_changed = false;     // send the map to every worker
   };
-  // First placement of a shard, and line 21 with `snapshot_done` = s.done ({} for the seed).
-  MapChange Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done = {});
-  // Shards mapped to `server` become ownerless: no owner until Rollback gives one.
+  // First placement of a shard, and line 21 with s.done and s.refused ({} for the seed). `server` is there and gets the Assign.
+  MapChange Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done = {}, const IntervalSet& snapshot_refused = {});
   std::vector<ShardId> ShardsOf(const std::string& server) const;
-  // Line 22, second half: the state has arrived at `server`.
-  MapChange Move(ShardId shard, const std::string& server);
+  // Line 22, second half: the state that left its owner at `from` has arrived at `server`. Empty, and the state is void, unless
+  // `from` is still the shard's epoch.
+  MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
+  // Line 20a: the owner is silent; nobody holds the shard until Rollback.
+  MapChange Unmap(ShardId shard);
 
   // --- line 25
   struct HeldShard {
@@ -119,7 +136,8 @@ class ClosureBook {
     IntervalSet done, refused;
   };
   // What is held as mapped is kept; mapped but not held exactly: rolled back to the seed on this server, unless
-  // `restore` is false (then listed in `unheld` for the caller, who knows the snapshots).
+  // `restore` is false (then listed in `unheld` for the caller, who knows the snapshots and calls Rollback). Held but not mapped: drops.
+  // `held` names only shards of this job; a shard whose Assign is being loaded counts as held.
   struct ServerRegistration {
     MapChange change;
     std::vector<ShardId> unheld;
@@ -137,6 +155,7 @@ class ClosureBook {
   std::vector<HeldAttempt> RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted
 
   // --- line 24. The first per (session, p, epoch) is whole, later ones hold what was added; after `ignored` the next is whole.
+  // One is on its way per (session, p, epoch): the next follows OnClosed. EndServerSession forgets the session.
   struct CloseOrder {
     ShardId shard;
     ShardEpoch epoch;
@@ -145,14 +164,14 @@ class ClosureBook {
     bool whole = false;
   };
   std::vector<CloseOrder> MakeCloses(TaskId server_session, const std::string& server);  // only those with news
-  void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, MapVersion version, bool taken);
+  void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
   void EndServerSession(TaskId server_session);
 
   // --- questions
   bool AllEnded() const;            // every closure of the plan is in succeeded or dead
-  bool Quiet() const;               // AllEnded, todo empty, every shard owned, nothing current
-  bool RepairsPending() const;      // some todo not empty
-  std::uint64_t InFlight() const;   // closures with a current attempt
+  bool Quiet() const;               // AllEnded, todo empty, every shard owned, nothing current, window closed
+  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo not empty
+  std::uint64_t InFlight() const { return current_.size(); }   // closures with a current attempt
   std::uint64_t granted_attempts() const { return granted_attempts_; }
   std::uint64_t repairs_granted() const { return repairs_granted_; }
   // Highest closure number never granted yet: everything below has been granted at least once in this term or ended.
@@ -163,21 +182,42 @@ class ClosureBook {
   const std::map<ClosureId, Current>& current() const { return current_; }
 
  private:
-  MapVersion BumpVersion(Record* record);
-  Attempt NextAttempt();
-  IntervalSet DoneFor(std::uint32_t shard) const;
+  using CurrentIterator = std::map<ClosureId, Current>::iterator;
+  // Applies `record` to state_, keeps what is derived from it, and appends it to `all`.
+  void Commit(const Record& record, Record* all);
+  MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
+  IntervalSet DoneFor(std::uint32_t shard) const;     // of line 24
+  IntervalSet RefusedFor(std::uint32_t shard) const;
+  Record TodoBecomes(std::uint32_t shard, const IntervalSet& wanted) const;
+  void BuryUnknown(const IntervalSet& refused, Record* all);  // 25: refused, and neither dead nor succeeded here -> dead
+  void Release(CurrentIterator it);                   // from current_, to be granted again
+  void Forget(CurrentIterator it);                    // from current_
+  bool Unknown(MapVersion v1) const { return v1.term < state_.term.value() && v1 > known_; }
 
   const Options options_;
   DurableState state_;
+  std::uint64_t n_ = 0;         // numbers V, epochs and attempts of this life
   MapVersion known_;            // V in the journal at the start of this life [18]
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
-  std::set<std::uint64_t> requeued_;
+  std::uint64_t current_all_ = 0;        // of current_, those with all targets
+  std::set<std::uint64_t> requeued_;     // granted in this life, or adopted, and neither current nor ended
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::uint64_t granted_attempts_ = 0, repairs_granted_ = 0;
-  struct SentClose { IntervalSet done, refused; ShardEpoch epoch; };
+  std::set<std::uint32_t> with_todo_;    // shards whose todo is not empty
+  std::uint64_t repair_hint_ = 0;        // no closure below it is in a todo without being current
+  MapVersion newest_start_;              // of all shards
+  std::uint64_t revision_ = 1;           // +1 whenever what Closes carry may have changed
+  struct SentClose {
+    ShardEpoch epoch;
+    std::uint64_t revision = 0;
+    bool pending = false, whole_next = true;
+    IntervalSet done, refused;           // sent so far under this epoch
+  };
   std::map<std::pair<TaskId, std::uint32_t>, SentClose> sent_closes_;
+  struct Refusing { ShardEpoch epoch; IntervalSet refused; };
+  std::vector<Refusing> refusing_;       // by shard: what its owner is known to refuse
 };
 
 }  // namespace evergrad::coordinator

@@ -1,0 +1,464 @@
+#include "coordinator/closures/closure_book.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using fault::Mutant;
+
+void Resize(std::uint32_t shards, DurableState* state) {
+  if (state->map.size() < shards) state->map.resize(shards);
+  if (state->todo.size() < shards) state->todo.resize(shards);
+  if (state->lost.size() < shards) state->lost.resize(shards);
+}
+
+}  // namespace
+
+bool Record::empty() const { return *this == Record{}; }
+
+void ApplyRecord(const Record& record, DurableState* state) {
+  if (record.term) state->term = *record.term;
+  if (record.version) state->version = *record.version;
+  for (const auto& [p, owner] : record.map) {
+    Resize(p + 1, state);
+    state->map[p] = owner;
+  }
+  state->succeeded.UnionWith(record.succeeded_add);
+  state->dead.UnionWith(record.dead_add);
+  for (const auto& [p, set] : record.todo_remove) {
+    Resize(p + 1, state);
+    state->todo[p].Subtract(set);
+  }
+  for (const auto& [p, set] : record.todo_add) {
+    Resize(p + 1, state);
+    state->todo[p].UnionWith(set);
+  }
+  for (const auto& [p, set] : record.lost_add) {
+    Resize(p + 1, state);
+    state->lost[p].UnionWith(set);
+  }
+}
+
+void AppendRecord(const Record& later, Record* into) {
+  if (later.term) into->term = later.term;
+  if (later.version) into->version = later.version;
+  for (const auto& [p, owner] : later.map) into->map[p] = owner;
+  into->succeeded_add.UnionWith(later.succeeded_add);
+  into->dead_add.UnionWith(later.dead_add);
+  for (const auto& [p, set] : later.todo_remove) {
+    into->todo_remove[p].UnionWith(set);
+    if (const auto it = into->todo_add.find(p); it != into->todo_add.end()) it->second.Subtract(set);
+  }
+  for (const auto& [p, set] : later.todo_add) into->todo_add[p].UnionWith(set);
+  for (const auto& [p, set] : later.lost_add) into->lost_add[p].UnionWith(set);
+}
+
+ClosureBook::ClosureBook(Options options, DurableState state) : options_(options), state_(std::move(state)) {
+  EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards && state_.lost.size() <= options_.shards);
+  Resize(options_.shards, &state_);
+  refusing_.resize(options_.shards);
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    if (!state_.todo[p].empty()) with_todo_.insert(p);
+    newest_start_ = std::max(newest_start_, state_.map[p].start);
+  }
+}
+
+Record ClosureBook::BeginLife(Term term) {
+  EG_CHECK(term > state_.term);
+  known_ = state_.version;
+  window_open_ = true;
+  n_ = 0;
+  current_.clear();
+  current_all_ = 0;
+  requeued_.clear();
+  next_new_ = 0;
+  repair_hint_ = 0;
+  sent_closes_.clear();
+  std::fill(refusing_.begin(), refusing_.end(), Refusing{});
+  Record record, all;
+  record.term = term;
+  record.version = MapVersion{term.value(), ++n_};
+  Commit(record, &all);
+  return all;
+}
+
+void ClosureBook::Commit(const Record& record, Record* all) {
+  ApplyRecord(record, &state_);
+  for (const auto& [p, set] : record.todo_add) {
+    if (const auto first = set.First()) repair_hint_ = std::min(repair_hint_, *first);
+    if (!state_.todo[p].empty()) with_todo_.insert(p);
+  }
+  for (const auto& [p, set] : record.todo_remove) {
+    if (state_.todo[p].empty()) with_todo_.erase(p);
+  }
+  for (const auto& [p, owner] : record.map) newest_start_ = std::max(newest_start_, owner.start);
+  ++revision_;
+  AppendRecord(record, all);
+}
+
+IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
+  IntervalSet done = state_.succeeded;
+  if (options_.mutant != Mutant::kCloseIgnoresTodo) done.Subtract(state_.todo[shard]);
+  done.Subtract(state_.lost[shard]);
+  return done;
+}
+
+IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const { return state_.dead.Union(state_.lost[shard]); }
+
+Record ClosureBook::TodoBecomes(std::uint32_t shard, const IntervalSet& wanted) const {
+  Record record;
+  IntervalSet add = wanted.Minus(state_.todo[shard]);
+  IntervalSet remove = state_.todo[shard].Minus(wanted);
+  if (!add.empty()) record.todo_add[shard] = std::move(add);
+  if (!remove.empty()) record.todo_remove[shard] = std::move(remove);
+  return record;
+}
+
+void ClosureBook::Forget(CurrentIterator it) {
+  repair_hint_ = std::min(repair_hint_, it->first.value());
+  if (it->second.all_targets) --current_all_;
+  current_.erase(it);
+}
+
+void ClosureBook::Release(CurrentIterator it) {
+  const std::uint64_t c = it->first.value();
+  if (it->second.all_targets && !state_.succeeded.Contains(c) && !state_.dead.Contains(c)) requeued_.insert(c);
+  Forget(it);
+}
+
+// ---------------------------------------------------------------- 23
+
+std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool grants_new) {
+  if (window_open_) return std::nullopt;
+  Granted granted;
+  while (!with_todo_.empty()) {
+    std::optional<std::uint64_t> first;
+    for (const std::uint32_t p : with_todo_) {
+      const auto c = state_.todo[p].FirstAtLeast(repair_hint_);
+      if (c && (!first || *c < *first)) first = c;
+    }
+    if (!first) break;
+    repair_hint_ = *first + 1;
+    if (current_.contains(ClosureId(*first))) continue;
+    granted.closure = ClosureId(*first);
+    granted.all_targets = false;
+    granted.repair = true;
+    for (const std::uint32_t p : with_todo_) {
+      if (state_.todo[p].Contains(*first)) granted.targets.insert(ShardId(p));
+    }
+    break;
+  }
+  if (!granted.repair) {
+    if (!requeued_.empty()) {
+      granted.closure = ClosureId(*requeued_.begin());
+      requeued_.erase(requeued_.begin());
+    } else {
+      if (!grants_new || current_all_ >= options_.open_max) return std::nullopt;
+      for (std::uint64_t before = ~0ull; before != next_new_;) {
+        before = next_new_;
+        next_new_ = state_.dead.FirstMissing(state_.succeeded.FirstMissing(next_new_));
+        if (current_.contains(ClosureId(next_new_))) ++next_new_;
+      }
+      if (next_new_ >= std::min(options_.closures, new_limit_)) {
+        next_new_ = std::min(next_new_, options_.closures);
+        return std::nullopt;
+      }
+      granted.closure = ClosureId(next_new_++);
+    }
+    ++current_all_;
+  }
+  granted.attempt = NextAttempt();
+  ++granted_attempts_;
+  if (granted.repair) ++repairs_granted_;
+  current_[granted.closure] = Current{granted.attempt, worker, granted.all_targets, granted.targets};
+  return granted;
+}
+
+std::vector<ClosureId> ClosureBook::ReleaseWorker(TaskId worker) {
+  std::vector<ClosureId> released;
+  for (auto it = current_.begin(); it != current_.end();) {
+    const auto here = it++;
+    if (here->second.worker != worker) continue;
+    released.push_back(here->first);
+    Release(here);
+  }
+  return released;
+}
+
+void ClosureBook::ReleaseAttempt(ClosureId closure, Attempt attempt) {
+  const auto it = current_.find(closure);
+  if (it != current_.end() && it->second.attempt == attempt) Release(it);
+}
+
+// ---------------------------------------------------------------- 19, 20, 20b
+
+ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1) {
+  DoneResult result;
+  if (window_open_) {
+    result.deferred = true;
+    return result;
+  }
+  const auto it = current_.find(closure);
+  if (it == current_.end() || it->second.attempt != attempt) return result;
+  const std::uint64_t c = closure.value();
+  if (state_.dead.Contains(c) || Unknown(v1)) {
+    Release(it);
+    return result;
+  }
+  const bool ignores_v0 = options_.mutant == Mutant::kDoneIgnoresV0;
+  Record record;
+  if (it->second.all_targets) {
+    record.succeeded_add.Add(c);
+    if (newest_start_ > v0 && !ignores_v0) {
+      for (std::uint32_t p = 0; p < options_.shards; ++p) {
+        if (state_.map[p].start > v0) record.todo_add[p].Add(c);
+      }
+    }
+    result.counted = true;
+  } else {
+    for (const ShardId p : it->second.targets) {
+      if ((state_.map[p.value()].start <= v0 || ignores_v0) && state_.todo[p.value()].Contains(c)) record.todo_remove[p.value()].Add(c);
+    }
+  }
+  Forget(it);
+  result.acknowledged = true;
+  if (!record.empty()) Commit(record, &result.record);
+  return result;
+}
+
+Record ClosureBook::Cancel(ClosureId closure) {
+  Record all;
+  const std::uint64_t c = closure.value();
+  if (c >= options_.closures || state_.succeeded.Contains(c) || state_.dead.Contains(c)) return all;
+  Record record;
+  record.dead_add.Add(c);
+  if (const auto it = current_.find(closure); it != current_.end()) Forget(it);
+  requeued_.erase(c);
+  Commit(record, &all);  // todo[*] holds members of succeeded only
+  return all;
+}
+
+bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    if (state_.map[p].server.empty()) continue;
+    if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.Contains(closure.value())) return false;
+  }
+  return true;
+}
+
+Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
+  Record all;
+  const auto it = current_.find(closure);
+  if (it == current_.end() || it->second.attempt != attempt || it->second.all_targets) return all;
+  Record record;
+  for (const ShardId p : it->second.targets) {
+    if (!state_.todo[p.value()].Contains(closure.value())) continue;
+    record.todo_remove[p.value()].Add(closure.value());
+    record.lost_add[p.value()].Add(closure.value());
+  }
+  Forget(it);
+  if (!record.empty()) Commit(record, &all);
+  return all;
+}
+
+// ---------------------------------------------------------------- 21, 22, 20a
+
+void ClosureBook::BuryUnknown(const IntervalSet& refused, Record* all) {
+  Record record;
+  record.dead_add = refused.Intersect(IntervalSet::Range(0, options_.closures)).Minus(state_.succeeded).Minus(state_.dead);
+  if (record.dead_add.empty()) return;
+  for (auto it = current_.begin(); it != current_.end();) {
+    const auto here = it++;
+    if (record.dead_add.Contains(here->first.value())) Forget(here);
+  }
+  std::erase_if(requeued_, [&](std::uint64_t c) { return record.dead_add.Contains(c); });
+  Commit(record, all);
+}
+
+ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
+                                             const IntervalSet& snapshot_refused) {
+  const std::uint32_t p = shard.value();
+  EG_CHECK(p < options_.shards);
+  MapChange change;
+  BuryUnknown(snapshot_refused, &change.record);
+  IntervalSet todo = state_.succeeded.Minus(snapshot_done).Minus(state_.lost[p]);
+  if (options_.mutant == Mutant::kNoTodo) todo.Clear();
+  Record record = TodoBecomes(p, todo);
+  const MapVersion version = NextVersion();
+  const ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
+  record.version = version;
+  record.map[p] = owner;
+  Commit(record, &change.record);
+  change.map_changed = true;
+  change.assigns.push_back({shard, server, owner.epoch, owner.start, version, RefusedFor(p)});
+  refusing_[p] = {owner.epoch, change.assigns.back().refused};
+  return change;
+}
+
+std::vector<ShardId> ClosureBook::ShardsOf(const std::string& server) const {
+  std::vector<ShardId> shards;
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    if (state_.map[p].server == server) shards.push_back(ShardId(p));
+  }
+  return shards;
+}
+
+ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from, const std::string& server) {
+  const std::uint32_t p = shard.value();
+  EG_CHECK(p < options_.shards);
+  MapChange change;
+  if (state_.map[p].epoch != from) return change;
+  const ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, state_.map[p].start};
+  Record record;
+  record.version = NextVersion();
+  record.map[p] = owner;
+  Commit(record, &change.record);
+  change.map_changed = true;
+  change.assigns.push_back({shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p)});
+  refusing_[p] = {owner.epoch, change.assigns.back().refused};
+  return change;
+}
+
+ClosureBook::MapChange ClosureBook::Unmap(ShardId shard) {
+  const std::uint32_t p = shard.value();
+  EG_CHECK(p < options_.shards);
+  MapChange change;
+  if (state_.map[p].server.empty()) return change;
+  Record record;
+  record.version = NextVersion();
+  record.map[p] = ShardOwner{"", state_.map[p].epoch, state_.map[p].start};
+  Commit(record, &change.record);
+  change.map_changed = true;
+  return change;
+}
+
+// ---------------------------------------------------------------- 25, 26
+
+ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& server, const std::vector<HeldShard>& held, bool restore) {
+  ServerRegistration result;
+  MapChange& change = result.change;
+  std::set<std::uint32_t> exact;
+  for (const HeldShard& h : held) {
+    const std::uint32_t p = h.shard.value();
+    if (p >= options_.shards) {
+      change.drops.emplace_back(h.shard, h.epoch);
+      continue;
+    }
+    BuryUnknown(h.refused, &change.record);
+    const ShardOwner& owner = state_.map[p];
+    if (owner.server == server && owner.epoch == h.epoch) {
+      exact.insert(p);
+      // A repair that the shard was told to refuse can never be applied: the journal lost the record of 20b.
+      Record record;
+      IntervalSet lost = h.refused.Intersect(state_.todo[p]);
+      if (!lost.empty()) {
+        record.todo_remove[p] = lost;
+        record.lost_add[p] = std::move(lost);
+        Commit(record, &change.record);
+      }
+    } else if (window_open_ && h.epoch > owner.epoch && h.epoch.term < state_.term.value()) {
+      exact.insert(p);
+      Record record = TodoBecomes(p, state_.succeeded.Minus(h.done).Minus(state_.lost[p]));
+      record.version = NextVersion();
+      record.map[p] = ShardOwner{server, h.epoch, h.start};
+      Commit(record, &change.record);
+      change.map_changed = true;
+    } else {
+      change.drops.emplace_back(h.shard, h.epoch);
+    }
+  }
+  if (options_.mutant == Mutant::kRegisterOneWay) return result;
+  for (const ShardId shard : ShardsOf(server)) {
+    if (exact.contains(shard.value())) continue;
+    if (!restore) {
+      result.unheld.push_back(shard);
+      continue;
+    }
+    MapChange rolled = Rollback(shard, server);
+    AppendRecord(rolled.record, &change.record);
+    change.map_changed = true;
+    change.assigns.push_back(std::move(rolled.assigns.front()));
+  }
+  return result;
+}
+
+std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held) {
+  std::vector<HeldAttempt> adopted;
+  for (const HeldAttempt& h : held) {
+    const std::uint64_t c = h.closure.value();
+    if (c >= options_.closures || h.attempt.term > state_.term.value() || Unknown(h.v1)) continue;
+    bool needed = !state_.succeeded.Contains(c) && !state_.dead.Contains(c);
+    if (!h.all_targets) {
+      const auto in_plan = [&](ShardId p) { return p.value() < options_.shards; };
+      if (!std::all_of(h.targets.begin(), h.targets.end(), in_plan)) continue;
+      needed = std::any_of(h.targets.begin(), h.targets.end(), [&](ShardId p) { return state_.todo[p.value()].Contains(c); });
+    }
+    if (!needed) continue;
+    if (const auto it = current_.find(h.closure); it != current_.end()) {
+      if (it->second.attempt > h.attempt) continue;
+      Forget(it);
+    }
+    requeued_.erase(c);
+    if (h.all_targets) ++current_all_;
+    current_[h.closure] = Current{h.attempt, worker, h.all_targets, h.targets};
+    adopted.push_back(h);
+  }
+  return adopted;
+}
+
+// ---------------------------------------------------------------- 24
+
+std::vector<ClosureBook::CloseOrder> ClosureBook::MakeCloses(TaskId server_session, const std::string& server) {
+  std::vector<CloseOrder> closes;
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    const ShardOwner& owner = state_.map[p];
+    if (owner.server != server) continue;
+    SentClose& sent = sent_closes_[{server_session, p}];
+    if (sent.epoch != owner.epoch) {
+      sent = SentClose{};
+      sent.epoch = owner.epoch;
+    }
+    if (sent.pending || (sent.revision == revision_ && !sent.whole_next)) continue;
+    IntervalSet done = DoneFor(p), refused = RefusedFor(p);
+    CloseOrder order{ShardId(p), owner.epoch, state_.version, {}, {}, sent.whole_next};
+    order.done = sent.whole_next ? done : done.Minus(sent.done);
+    order.refused = sent.whole_next ? refused : refused.Minus(sent.refused);
+    sent.revision = revision_;
+    if (order.done.empty() && order.refused.empty()) continue;
+    sent.done = std::move(done);
+    sent.refused = std::move(refused);
+    sent.whole_next = false;
+    sent.pending = true;
+    closes.push_back(std::move(order));
+  }
+  return closes;
+}
+
+void ClosureBook::OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken) {
+  const auto it = sent_closes_.find({server_session, shard.value()});
+  if (it == sent_closes_.end() || it->second.epoch != epoch || !it->second.pending) return;
+  it->second.pending = false;
+  if (!taken) {
+    it->second.whole_next = true;
+    return;
+  }
+  if (state_.map[shard.value()].epoch == epoch) refusing_[shard.value()] = {epoch, it->second.refused};
+}
+
+void ClosureBook::EndServerSession(TaskId server_session) {
+  sent_closes_.erase(sent_closes_.lower_bound({server_session, 0}), sent_closes_.upper_bound({server_session, ~0u}));
+}
+
+// ---------------------------------------------------------------- questions
+
+bool ClosureBook::AllEnded() const { return state_.succeeded.size() + state_.dead.size() == options_.closures; }
+
+bool ClosureBook::Quiet() const {
+  return !window_open_ && current_.empty() && with_todo_.empty() && AllEnded() &&
+         std::none_of(state_.map.begin(), state_.map.end(), [](const ShardOwner& owner) { return owner.server.empty(); });
+}
+
+}  // namespace evergrad::coordinator
