@@ -139,6 +139,7 @@ const std::vector<std::pair<std::string, std::string>>& Failpoints::Known() {
 
 absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
   std::map<std::string, Site, std::less<>> parsed;
+  if (absl::StripAsciiWhitespace(spec) == "none") return absl::OkStatus();
   for (absl::string_view entry : absl::StrSplit(spec, ';')) {
     entry = absl::StripAsciiWhitespace(entry);
     if (entry.empty()) continue;

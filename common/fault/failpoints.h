@@ -5,6 +5,7 @@
 //             `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) | `on` (the site asks IsArmed only)
 //   prefix    `N*action`   only at the N-th hit and never again;  `N+action`  from the N-th hit on
 //             `P%action`   with probability P percent at each hit, by the seed given to Arm and the hit's number
+// The whole specification may be `none`: nothing is armed, but the daemon is one for tests (counting jobs are accepted).
 // Several actions for one name are separated by `,`; at a hit the first one that fires acts. A name that no site has
 // declared (known_failpoints.inc) is refused at start.
 #pragma once
