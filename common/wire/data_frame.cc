@@ -35,25 +35,34 @@ std::uint32_t LoadLength(const std::byte* in) {
   return value;
 }
 
+// A section's bytes lie behind each other, whatever pieces they come in.
+struct Payload {
+  std::span<tensor::SharedBytes> pieces;
+  std::uint64_t bytes = 0;
+};
+
 // `sections` are header.pushes of a request or header.pulls of a response. The offsets are part of the header that they
 // come after: its size is first taken with the widest offsets, and the rest up to the first payload is padding.
 template <class Header, class Sections>
-std::vector<tensor::SharedBytes> Build(const Header& header, Sections* sections, std::vector<tensor::SharedBytes> payloads) {
+std::vector<tensor::SharedBytes> Build(const Header& header, Sections* sections, std::vector<Payload> payloads) {
   EG_CHECK_MSG(static_cast<std::size_t>(sections->size()) == payloads.size(), "one payload a section");
   std::uint64_t payload_bytes = 0;
+  std::size_t piece_count = 0;
   for (std::size_t i = 0; i < payloads.size(); ++i) {
+    for (const auto& piece : payloads[i].pieces) payloads[i].bytes += piece.bytes.size();
     auto* section = sections->Mutable(static_cast<int>(i));
-    section->set_payload_bytes(payloads[i].bytes.size());
-    section->set_payload_offset(payloads[i].bytes.empty() ? 0 : kWidestOffset);
-    payload_bytes += RoundUp(payloads[i].bytes.size(), kAlignment);
+    section->set_payload_bytes(payloads[i].bytes);
+    section->set_payload_offset(payloads[i].bytes == 0 ? 0 : kWidestOffset);
+    payload_bytes += RoundUp(payloads[i].bytes, kAlignment);
+    piece_count += payloads[i].pieces.size();
   }
   const std::uint64_t first_payload = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
   EG_CHECK_MSG(first_payload + payload_bytes <= kWidestOffset, "a frame stays below 4 GiB");
   std::uint64_t end = first_payload;
   for (std::size_t i = 0; i < payloads.size(); ++i) {
-    if (payloads[i].bytes.empty()) continue;
+    if (payloads[i].bytes == 0) continue;
     sections->Mutable(static_cast<int>(i))->set_payload_offset(end);
-    end = RoundUp(end + payloads[i].bytes.size(), kAlignment);
+    end = RoundUp(end + payloads[i].bytes, kAlignment);
   }
 
   const std::uint64_t header_bytes = header.ByteSizeLong();
@@ -64,14 +73,16 @@ std::vector<tensor::SharedBytes> Build(const Header& header, Sections* sections,
   EG_CHECK(header.SerializeToArray(head_data + kLengthBytes, static_cast<int>(header_bytes)));
 
   std::vector<tensor::SharedBytes> pieces;
-  pieces.reserve(1 + 2 * payloads.size());
+  pieces.reserve(1 + payloads.size() + piece_count);
   pieces.push_back({head, {head_data, head->size()}});
   std::uint64_t gap = 0;  // Padding goes before a payload, so that a frame never ends in it.
   for (auto& payload : payloads) {
-    if (payload.bytes.empty()) continue;
+    if (payload.bytes == 0) continue;
     if (gap > 0) pieces.push_back({nullptr, {kZeros.data(), gap}});
-    gap = RoundUp(payload.bytes.size(), kAlignment) - payload.bytes.size();
-    pieces.push_back(std::move(payload));
+    gap = RoundUp(payload.bytes, kAlignment) - payload.bytes;
+    for (auto& piece : payload.pieces) {
+      if (!piece.bytes.empty()) pieces.push_back(std::move(piece));
+    }
   }
   return pieces;
 }
@@ -139,11 +150,21 @@ absl::Status CheckIds(absl::string_view field, int index, const Section& section
 }  // namespace
 
 std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads) {
-  return Build(header, header.mutable_pushes(), std::move(payloads));
+  std::vector<Payload> sections;
+  for (auto& payload : payloads) sections.push_back({{&payload, 1}});
+  return Build(header, header.mutable_pushes(), std::move(sections));
 }
 
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads) {
-  return Build(header, header.mutable_pulls(), std::move(payloads));
+  std::vector<Payload> sections;
+  for (auto& payload : payloads) sections.push_back({{&payload, 1}});
+  return Build(header, header.mutable_pulls(), std::move(sections));
+}
+
+std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader header, std::vector<std::vector<tensor::SharedBytes>> payloads) {
+  std::vector<Payload> sections;
+  for (auto& payload : payloads) sections.push_back({payload});
+  return Build(header, header.mutable_pulls(), std::move(sections));
 }
 
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame) {

@@ -19,6 +19,8 @@ namespace evergrad::wire {
 // payloads.size() must equal the number of push sections (request) or pull results (response).
 std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads);
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads);
+// The same bytes from payloads in pieces: a shard's values lie in chunks.
+std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader header, std::vector<std::vector<tensor::SharedBytes>> payloads);
 
 struct Request {
   v1::RequestHeader header;

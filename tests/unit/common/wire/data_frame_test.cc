@@ -126,6 +126,17 @@ TEST_CASE("a response with results but no payload is header only") {
   CHECK(response->header.pulls(0).answer() == v1::UNCHANGED);
 }
 
+TEST_CASE("a response from pieces has the bytes of one from whole payloads, and holds each piece") {
+  v1::ResponseHeader header;
+  for (std::uint32_t shard : {0u, 1u, 2u}) header.add_pulls()->set_shard(shard);
+  const auto piece = Bytes("0123456");
+  const auto whole = BuildResponse(header, {Bytes("01234560123456xyz"), {}, Bytes("tail")});
+  auto pieces = BuildResponseOfPieces(header, {{piece, piece, Bytes(""), Bytes("xyz")}, {}, {Bytes("ta"), Bytes("il")}});
+  CHECK(Text(View(Flat(pieces))) == Text(View(Flat(whole))));
+  CHECK(pieces[1].bytes.data() == piece.bytes.data());
+  CHECK(piece.owner.use_count() == 3);
+}
+
 TEST_CASE("the bytes of a request are the golden ones") {
   const auto flat = Flat(BuildRequest(TwoPushesOnePull(), {Bytes("first payload"), Bytes(""), Bytes(std::string(70, 'z'))}));
   CHECK(Hex(View(flat)) == ReadText(test::SourceDir() + "/tests/golden/wire/request_frame.hex"));
