@@ -1,12 +1,13 @@
 // Talks to the servers of one job: one data stream per server, requests split by owner, one answer per shard section.
 // The retry table lives in worker/runner (LEDGER line 15) because it depends on the attempt; this class reports answers.
-// Thread-safe; callbacks run on a transport thread.
+// Thread-safe; callbacks run on a transport thread, or on the caller's before Send returns when a call fails at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,17 @@ namespace evergrad::client {
 
 class ParameterClient {
  public:
-  // `transport` outlives the client.
-  ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name);
-  ~ParameterClient();
+  // `transport` outlives the client. `host_id` is fs::HostId() of this process: a server's unix socket is used only if the
+  // endpoint names the same host and options.use_unix is set.
+  ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name, std::string host_id = "");
+  ~ParameterClient();  // Retain({}): calls outstanding end with kCancelled before it returns. Not from a callback.
 
   // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address). payloads: one per push.
-  // `done` gets the parsed answer, whose payload spans live as long as `frame`.
+  // client_name and response_bytes_max of the header are filled in. `done` is called exactly once and gets the parsed answer,
+  // whose payload spans live as long as `frame`: one result per section, each for the shard that was asked for.
+  // Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the
+  // same identity. kInternal: the answer does not fit the request. What the server said about the frame as a whole comes
+  // with its origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     v1::ResponseHeader header;
@@ -33,7 +39,7 @@ class ParameterClient {
   };
   void Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done);
-  // Closes streams to addresses not in `keep`.
+  // Closes streams to addresses not in `keep`; their calls end with kCancelled before it returns. Not from a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats { std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0; };
   Stats stats() const;

@@ -1,0 +1,186 @@
+#include "common/client/parameter_client.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/wire/data_frame.h"
+
+namespace evergrad::client {
+namespace {
+
+// What an answer must have in common with its request, kept while the request is on its way.
+struct Asked {
+  std::vector<std::uint32_t> pushes, pulls;
+};
+
+absl::Status Misfit(absl::string_view what, std::size_t index, std::uint64_t want, std::uint64_t got) {
+  return absl::InternalError(absl::StrCat("answer does not fit its request: ", what, " section=", index, " want=", want, " got=", got));
+}
+
+absl::Status CheckFits(const Asked& asked, const v1::ResponseHeader& header) {
+  if (static_cast<std::size_t>(header.pushes_size()) != asked.pushes.size()) {
+    return Misfit("number of push results", 0, asked.pushes.size(), static_cast<std::uint64_t>(header.pushes_size()));
+  }
+  if (static_cast<std::size_t>(header.pulls_size()) != asked.pulls.size()) {
+    return Misfit("number of pull results", 0, asked.pulls.size(), static_cast<std::uint64_t>(header.pulls_size()));
+  }
+  for (std::size_t i = 0; i < asked.pushes.size(); ++i) {
+    const auto got = header.pushes(static_cast<int>(i)).shard();
+    if (got != asked.pushes[i]) return Misfit("shard of a push result", i, asked.pushes[i], got);
+  }
+  for (std::size_t i = 0; i < asked.pulls.size(); ++i) {
+    const auto got = header.pulls(static_cast<int>(i)).shard();
+    if (got != asked.pulls[i]) return Misfit("shard of a pull result", i, asked.pulls[i], got);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::ReceivedFrame frame) {
+  const std::span<const std::byte> bytes(frame.bytes.data(), frame.bytes.size());
+  EG_ASSIGN_OR_RETURN(wire::Response response, wire::ParseResponse(bytes));
+  if (response.header.has_error()) return FromErrorDetail(response.header.error());
+  EG_RETURN_IF_ERROR(CheckFits(asked, response.header));
+  ParameterClient::Answer answer;
+  answer.header = std::move(response.header);
+  answer.payloads = std::move(response.payloads);
+  answer.frame = std::move(frame);  // The buffer keeps its address, so the spans stay good.
+  return answer;
+}
+
+}  // namespace
+
+struct ParameterClient::Impl {
+  // A channel and its stream. `users` counts the Sends that are inside the stream: who retires a peer waits for them and
+  // destroys it himself, because the last user may be a transport thread, which must not wait for its own callbacks.
+  struct Peer {
+    std::string address;
+    std::unique_ptr<transport::Channel> channel;
+    std::unique_ptr<transport::DataStream> stream;  // Goes before its channel.
+    int users = 0;
+  };
+
+  // The peer with users + 1.
+  absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
+    const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
+    const transport::Address address{endpoint.address(), options.use_unix && same_host ? endpoint.unix_path() : std::string()};
+    const std::pair<std::string, std::string> key(address.host_port, address.unix_path);
+    {
+      MutexLock lock(&mu);
+      if (const auto it = peers.find(key); it != peers.end()) {
+        ++it->second->users;
+        return it->second;
+      }
+    }
+    // Without the lock, for certificates are read from files. Two callers may dial at once: the second one's is dropped.
+    auto made = std::make_shared<Peer>();
+    made->address = address.host_port;
+    EG_ASSIGN_OR_RETURN(made->channel, transport->Dial(address, options));
+    made->stream = made->channel->OpenData();
+    MutexLock lock(&mu);
+    auto& peer = peers.try_emplace(key, made).first->second;
+    ++peer->users;
+    return peer;
+  }
+
+  void Release(Peer& peer) {
+    MutexLock lock(&mu);
+    if (--peer.users == 0) idle.NotifyAll();
+  }
+
+  void Retire(const std::function<bool(const std::string&)>& retired) {
+    std::vector<std::shared_ptr<Peer>> gone;
+    {
+      MutexLock lock(&mu);
+      for (auto it = peers.begin(); it != peers.end();) {
+        if (retired(it->second->address)) {
+          gone.push_back(std::move(it->second));
+          it = peers.erase(it);
+        } else {
+          ++it;
+        }
+      }
+      for (const auto& peer : gone) {
+        while (peer->users > 0) idle.Wait(&mu);
+      }
+    }
+    for (const auto& peer : gone) {
+      peer->stream.reset();
+      peer->channel.reset();
+    }
+  }
+
+  transport::Transport* transport;
+  transport::ChannelOptions options;
+  std::string client_name;
+  std::string host_id;
+  mutable Mutex mu;
+  CondVar idle;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
+  Stats stats ABSL_GUARDED_BY(mu);
+};
+
+ParameterClient::ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name, std::string host_id)
+    : impl_(std::make_shared<Impl>()) {
+  impl_->transport = transport;
+  impl_->options = std::move(options);
+  impl_->client_name = std::move(client_name);
+  impl_->host_id = std::move(host_id);
+}
+
+ParameterClient::~ParameterClient() {
+  impl_->Retire([](const std::string&) { return true; });
+}
+
+void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
+                           std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done) {
+  if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
+    return done(absl::InvalidArgumentError(absl::StrCat("one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
+  }
+  auto used = impl_->Use(endpoint);
+  if (!used.ok()) return done(used.status());
+  const std::shared_ptr<Impl::Peer> peer = *std::move(used);
+
+  Asked asked;
+  for (const auto& push : header.pushes()) asked.pushes.push_back(push.shard());
+  for (const auto& pull : header.pulls()) asked.pulls.push_back(pull.shard());
+  header.set_response_bytes_max(response_bytes_max);
+  if (header.client_name().empty()) header.set_client_name(CleanText(impl_->client_name, 256));
+  transport::Frame frame{wire::BuildRequest(std::move(header), std::move(payloads))};
+  {
+    MutexLock lock(&impl_->mu);
+    ++impl_->stats.calls;
+    impl_->stats.bytes_sent += frame.size();
+  }
+  transport::DataOptions options;
+  options.response_bytes_max = response_bytes_max;
+  options.deadline = deadline;
+  // The callback holds the counters, never the peer: it must not be the one that destroys the stream that calls it.
+  peer->stream->Call(0, std::move(frame), options,
+                     [impl = impl_, asked = std::move(asked), done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {
+                       const std::uint64_t bytes = received.ok() ? received->bytes.size() : 0;
+                       absl::StatusOr<Answer> answer = received.ok() ? Read(asked, *std::move(received)) : absl::StatusOr<Answer>(received.status());
+                       {
+                         MutexLock lock(&impl->mu);
+                         impl->stats.bytes_received += bytes;
+                         if (!answer.ok()) ++impl->stats.failures;
+                       }
+                       done(std::move(answer));
+                     });
+  impl_->Release(*peer);
+}
+
+void ParameterClient::Retain(const std::vector<std::string>& keep) {
+  impl_->Retire([&keep](const std::string& address) { return std::find(keep.begin(), keep.end(), address) == keep.end(); });
+}
+
+ParameterClient::Stats ParameterClient::stats() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->stats;
+}
+
+}  // namespace evergrad::client

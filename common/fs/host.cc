@@ -1,0 +1,39 @@
+#include "common/fs/host.h"
+
+#include <unistd.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/fs/file.h"
+
+namespace evergrad::fs {
+namespace {
+
+constexpr std::size_t kIdBytesMax = 256;
+
+std::string FirstLineOf(const char* path) {
+  const auto contents = ReadFile(path, kIdBytesMax);
+  return contents.ok() ? std::string(absl::StripAsciiWhitespace(*contents)) : std::string();
+}
+
+}  // namespace
+
+std::string HostId() {
+  // The boot id first: it differs between machines that were cloned with one machine id, and does not outlive a boot, as no
+  // socket does.
+  std::string machine = FirstLineOf("/proc/sys/kernel/random/boot_id");
+  if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
+  char space[64];
+  const ssize_t n = ::readlink("/proc/self/ns/net", space, sizeof(space));
+  if (machine.empty() || n <= 0) return "";
+  return absl::StrCat(machine, "/", absl::string_view(space, static_cast<std::size_t>(n)));
+}
+
+std::string HostName() {
+  char name[256];
+  if (::gethostname(name, sizeof(name)) != 0) return "localhost";
+  name[sizeof(name) - 1] = '\0';
+  return name;
+}
+
+}  // namespace evergrad::fs
