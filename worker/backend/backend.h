@@ -2,7 +2,9 @@
 //
 // cpu/ (oneDNN + Eigen) is the default; no_cuda/ says why CUDA is absent. One contract suite over every implementation.
 // A Backend is used from one thread at a time (the compute thread). Plans (oneDNN primitives) are cached by shape.
-// Bits: a function of inputs and shapes, the same on every call.
+// Bits: a function of inputs, shapes and `threads`, the same on every call. Sizes are checked by the caller (Graph): each span
+// has exactly the elements that its shape says, and no shape exceeds kElementsMax. Outputs never alias inputs unless said.
+// NaN and Inf are carried through every primitive, so that the loss shows them.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,8 @@
 #include "absl/strings/string_view.h"
 
 namespace evergrad::worker {
+
+inline constexpr std::int64_t kElementsMax = (std::int64_t{1} << 31) - 1;  // of one array: argmax is 32-bit, and so are oneDNN's kernels
 
 struct Conv2dShape {
   std::int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
@@ -36,24 +40,30 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string name() const = 0;          // "cpu (oneDNN 2.6, avx512_core)"
 
-  // y[batch,out] = x[batch,in] * w[in,out] + b[out]; b may be empty.
-  virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Out y) = 0;
+  // A primitive that could not compute (no memory, a shape that the library refuses) leaves its outputs unspecified and the
+  // first such error here. Returns it and forgets it; OK when there is none. Ask once per step, before the results are used.
+  virtual absl::Status TakeError() = 0;
+
+  // y[batch,out] = activation(x[batch,in] * w[in,out] + b[out]); b may be empty.
+  virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) = 0;
   // dx may be empty (first layer). db empty when there is no bias. dw, db are overwritten.
   virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In dy, Out dx, Out dw, Out db) = 0;
 
-  // w is HWIO. b may be empty.
-  virtual void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Out y) = 0;
+  // w is HWIO. b may be empty. y = activation(conv + b).
+  virtual void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) = 0;
   virtual void Conv2dBackward(const Conv2dShape& s, In x, In w, In dy, Out dx, Out dw, Out db) = 0;
 
-  // `argmax` [outputs] receives the flat input index of each maximum (first one on ties), for the backward pass.
+  // `argmax` [outputs] receives the flat input index of each maximum (first one on ties; the first NaN, if there is one), for the
+  // backward pass. Padding never wins.
   virtual void MaxPoolForward(const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) = 0;
   virtual void MaxPoolBackward(const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) = 0;
 
-  // Softmax is over the last dimension of `columns`. Backward uses the output y.
+  // Softmax is over the last dimension of `columns`. Backward uses the output y. In place is allowed: y == x, dx == dy.
   virtual void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) = 0;
   virtual void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) = 0;
 
   // y = x * mask / (1 - rate); mask from Philox by (key, element index): the same on every backend. Backward with dy for x.
+  // An element is kept where Uniform(key, index) >= rate. In place is allowed. 0 <= rate < 1.
   virtual void Dropout(double rate, std::uint64_t key, In x, Out y) = 0;
 };
 
@@ -63,5 +73,11 @@ struct BackendOptions {
 };
 // InvalidArgument / Unimplemented naming the type: "cuda" where it was not built says so.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+
+// First line of a daemon's main(), before any thread: lets the pools that compute sleep instead of spin between two
+// primitives, or two workers on one host take each other's cores. libgomp reads OMP_WAIT_POLICY when it is loaded, before
+// main(), so when the variable is not set this sets it and executes the program again: same pid, arguments and open files.
+// Returns when it is set (by the user, a supervisor or the first pass), or when executing failed, which costs only speed.
+void PrepareThreadPools(char** argv);
 
 }  // namespace evergrad::worker

@@ -1,0 +1,170 @@
+// The float32 gradients of every layer, loss and activation against central differences of a plain float64 forward.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "common/random/philox.h"
+#include "tests/unit/worker/graph/reference_fixture.h"
+#include "worker/graph/graph.h"
+
+namespace evergrad::worker {
+namespace {
+
+using namespace test;
+
+struct Case {
+  std::string name;
+  config::ModelSpec model;
+  std::int64_t classes = 0;  // labels are 0..classes-1; 0: real targets in (0, 1)
+};
+
+config::ModelSpec Model(std::vector<config::InputSpec> inputs, std::vector<config::LayerSpec> layers, std::vector<config::LossSpec> losses) {
+  config::ModelSpec model;
+  model.inputs = std::move(inputs), model.layers = std::move(layers), model.losses = std::move(losses);
+  return model;
+}
+
+config::LayerSpec WithoutBias(config::LayerSpec spec) {
+  spec.use_bias = false;
+  return spec;
+}
+
+std::vector<Case> Cases() {
+  const auto sparse = [](const char* output) { return LossOf("sparse_categorical_crossentropy", output, true); };
+  std::vector<Case> cases;
+  cases.push_back({"mlp of odd sizes, relu", Model({{"x", {7}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}), 3});
+  cases.push_back({"softmax and probabilities", Model({{"x", {6}}}, {DenseSpec("a", "x", 5, "tanh"), DenseSpec("b", "a", 4, "softmax")}, {LossOf("sparse_categorical_crossentropy", "b")}), 4});
+  cases.push_back({"sigmoid and binary", Model({{"x", {5}}}, {DenseSpec("a", "x", 3, "sigmoid"), DenseSpec("b", "a", 1, "sigmoid")}, {LossOf("binary_crossentropy", "b")}), 2});
+  cases.push_back({"binary from logits, soft targets, three outputs", Model({{"x", {5}}}, {DenseSpec("a", "x", 3)}, {LossOf("binary_crossentropy", "a", true)}), 0});
+  cases.push_back({"mean squared error, no bias", Model({{"x", {4}}}, {WithoutBias(DenseSpec("a", "x", 3))}, {LossOf("mean_squared_error", "a")}), 0});
+  cases.push_back({"conv valid, pool, flatten",
+                   Model({{"x", {9, 7, 2}}}, {Conv2dSpec("c", "x", 3, 3, 2, 1, 1, "valid", "relu"), MaxPooling2dSpec("p", "c", 2, 2, 2, 2), FlattenSpec("f", "p"), DenseSpec("d", "f", 4)},
+                         {sparse("d")}),
+                   4});
+  cases.push_back({"conv same with strides, asymmetric padding, overlapping pool same",
+                   Model({{"x", {6, 7, 3}}},
+                         {Conv2dSpec("c", "x", 5, 3, 2, 2, 1, "same", "tanh"), MaxPooling2dSpec("p", "c", 3, 3, 2, 2, "same"), FlattenSpec("f", "p"), DenseSpec("d", "f", 3)}, {sparse("d")}),
+                   3});
+  cases.push_back({"two convs, the second through the first, even kernel same",
+                   Model({{"x", {5, 6, 1}}},
+                         {Conv2dSpec("c1", "x", 4, 2, 2, 1, 1, "same", "sigmoid"), WithoutBias(Conv2dSpec("c2", "c1", 3, 4, 4, 3, 2, "same")), FlattenSpec("f", "c2"), DenseSpec("d", "f", 3)},
+                         {sparse("d")}),
+                   3});
+  cases.push_back({"conv 1x1 with stride larger than kernel, softmax over channels",
+                   Model({{"x", {5, 5, 3}}}, {Conv2dSpec("c", "x", 4, 1, 1, 2, 3, "valid", "softmax"), FlattenSpec("f", "c"), DenseSpec("d", "f", 2)}, {LossOf("mean_squared_error", "d")}), 0});
+  cases.push_back({"pool with gaps between windows, 17 channels",
+                   Model({{"x", {7, 8, 1}}}, {Conv2dSpec("c", "x", 17, 2, 3), MaxPooling2dSpec("p", "c", 2, 1, 3, 2), FlattenSpec("f", "p"), DenseSpec("d", "f", 3)}, {sparse("d")}), 3});
+  cases.push_back({"dense over the last axis, one label a position", Model({{"x", {2, 3, 4}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}), 3});
+  cases.push_back({"activation layers", Model({{"x", {6}}},
+                                              {DenseSpec("a", "x", 5), ActivationSpec("t", "a", "tanh"), DenseSpec("b", "t", 4), ActivationSpec("r", "b", "relu"), DenseSpec("c", "r", 4),
+                                               ActivationSpec("g", "c", "sigmoid"), ActivationSpec("l", "g", "linear"), ActivationSpec("s", "l", "softmax")},
+                                              {LossOf("sparse_categorical_crossentropy", "s")}),
+                   4});
+  cases.push_back({"dropout between and before variables", Model({{"x", {9}}}, {DropoutSpec("e", "x", 0.2), DenseSpec("a", "e", 8, "tanh"), DropoutSpec("o", "a", 0.5), DenseSpec("b", "o", 3)}, {sparse("b")}), 3});
+  cases.push_back({"fan-out: a trunk feeds two heads, a view and its source are both used",
+                   Model({{"x", {6, 6, 2}}},
+                         {Conv2dSpec("trunk", "x", 3, 3, 3, 1, 1, "valid", "tanh"), FlattenSpec("flat", "trunk"), DenseSpec("head1", "flat", 3), MaxPooling2dSpec("pool", "trunk", 2, 2, 2, 2),
+                          FlattenSpec("flat2", "pool"), DenseSpec("mid", "flat2", 4, "sigmoid"), DenseSpec("head2", "mid", 3), DenseSpec("head3", "mid", 3, "softmax")},
+                         {sparse("head1"), sparse("head2"), LossOf("sparse_categorical_crossentropy", "head3")}),
+                   3});
+  cases.push_back({"two inputs, one head each", Model({{"x", {3}}, {"z", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "z", 3)}, {sparse("a"), sparse("b")}), 3});
+  cases.push_back({"two losses on one output", Model({{"x", {3}}}, {DenseSpec("a", "x", 2, "sigmoid")}, {LossOf("mean_squared_error", "a"), LossOf("binary_crossentropy", "a")}), 0});
+  return cases;
+}
+
+// Numbers in (-1, 1), a function of the key and the position.
+std::vector<double> Draw(std::uint64_t key, std::size_t n) {
+  std::vector<double> values(n);
+  for (std::size_t i = 0; i < n; ++i) values[i] = 2.0 * random::Uniform(key, i) - 1.0;
+  return values;
+}
+std::vector<float> Floats(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+void Check(const Case& c, std::int64_t size, int threads) {
+  INFO(c.name << ", batch " << size << ", threads " << threads);
+  auto backend = MakeBackend({"cpu", threads});
+  REQUIRE(backend.ok());
+  auto graph = Graph::Build(c.model, backend->get());
+  INFO(graph.status().ToString());
+  REQUIRE(graph.ok());
+  constexpr std::uint64_t kDropoutKey = 77;
+
+  std::vector<std::vector<double>> weights;
+  std::vector<std::vector<float>> weights32, gradients32;
+  std::vector<std::span<const float>> weight_spans;
+  std::vector<std::span<float>> gradient_spans;
+  for (const Variable& variable : (*graph)->variables()) {
+    // Rounded to float first, so that both sides compute on the same numbers.
+    weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
+    weights.emplace_back(weights32.back().begin(), weights32.back().end());
+    gradients32.emplace_back(variable.shape.elements(), std::nanf(""));
+  }
+  for (std::size_t v = 0; v < weights32.size(); ++v) {
+    weight_spans.emplace_back(weights32[v]);
+    gradient_spans.emplace_back(gradients32[v]);
+  }
+  ReferenceBatch batch;
+  batch.size = size;
+  std::vector<std::vector<float>> inputs32;
+  for (const config::InputSpec& input : c.model.inputs) {
+    std::size_t elements = static_cast<std::size_t>(size);
+    for (const std::uint64_t d : input.shape) elements *= d;
+    inputs32.push_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
+    batch.inputs.emplace_back(inputs32.back().begin(), inputs32.back().end());
+  }
+  std::vector<float> labels32(static_cast<std::size_t>(size) * (*graph)->label_elements());
+  for (std::size_t i = 0; i < labels32.size(); ++i) {
+    const float u = random::Uniform(3, i);
+    labels32[i] = c.classes > 0 ? std::floor(u * static_cast<float>(c.classes)) : u;
+  }
+  batch.labels.assign(labels32.begin(), labels32.end());
+  Batch batch32;
+  batch32.size = size;
+  for (const auto& input : inputs32) batch32.inputs.emplace_back(input);
+  batch32.labels = labels32;
+
+  const auto step = (*graph)->TrainStep(weight_spans, batch32, kDropoutKey, gradient_spans);
+  INFO(step.status().ToString());
+  REQUIRE(step.ok());
+  CHECK(step->finite);
+  const ReferenceResult reference = ReferenceForward(c.model, weights, batch, true, kDropoutKey);
+  CHECK(step->loss_sum == Approx(reference.loss_sum).epsilon(1e-5));
+
+  for (std::size_t v = 0; v < weights.size(); ++v) {
+    double worst = 0, scale = 0;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < weights[v].size(); ++i) {
+      constexpr double kStep = 1e-5;
+      const double weight = weights[v][i];
+      weights[v][i] = weight + kStep;
+      const double above = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
+      weights[v][i] = weight - kStep;
+      const double below = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
+      weights[v][i] = weight;
+      const double want = (above - below) / (2 * kStep) / static_cast<double>(size);
+      const double error = std::abs(want - gradients32[v][i]);
+      scale = std::max(scale, std::abs(want));
+      if (!(error <= worst)) worst = error, at = i;
+    }
+    INFO((*graph)->variables()[v].name << " element " << at << " of " << weights[v].size() << ", largest gradient " << scale);
+    CHECK(worst <= 2e-5 * scale + 2e-8);
+  }
+
+  // Evaluation: no dropout, and a batch smaller than the buffers.
+  const auto evaluated = (*graph)->Evaluate(weight_spans, batch32);
+  REQUIRE(evaluated.ok());
+  CHECK(evaluated->loss_sum == Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(1e-5));
+}
+
+TEST_CASE("gradients equal central differences of a float64 forward") {
+  for (const Case& c : Cases()) {
+    for (const std::int64_t size : {5, 1}) Check(c, size, 1);
+  }
+}
+
+TEST_CASE("gradients equal central differences on two threads") {
+  for (const Case& c : Cases()) Check(c, 3, 2);
+}
+
+}  // namespace
+}  // namespace evergrad::worker

@@ -1,0 +1,245 @@
+#include "tests/unit/worker/graph/reference_fixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <map>
+
+#include "common/random/philox.h"
+
+namespace evergrad::worker::test {
+namespace {
+
+struct Tensor {
+  std::vector<std::uint64_t> shape;  // of one example
+  std::vector<double> data;          // [batch, shape…]
+};
+
+std::int64_t Elements(const std::vector<std::uint64_t>& shape) {
+  std::int64_t n = 1;
+  for (const std::uint64_t d : shape) n *= static_cast<std::int64_t>(d);
+  return n;
+}
+
+void Activate(const std::string& name, std::int64_t columns, std::vector<double>& x) {
+  if (name == "relu") {
+    for (double& v : x) v = std::max(v, 0.0);
+  } else if (name == "tanh") {
+    for (double& v : x) v = std::tanh(v);
+  } else if (name == "sigmoid") {
+    for (double& v : x) v = 1.0 / (1.0 + std::exp(-v));
+  } else if (name == "softmax") {
+    for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(columns)) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < columns; ++c) sum += std::exp(x[row + static_cast<std::size_t>(c)]);
+      for (std::int64_t c = 0; c < columns; ++c) x[row + static_cast<std::size_t>(c)] = std::exp(x[row + static_cast<std::size_t>(c)]) / sum;
+    }
+  } else if (name != "linear") {
+    std::abort();
+  }
+}
+
+// TensorFlow's rule, from its documentation: out = ceil(in / stride), the padding's smaller half first.
+void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::string& padding, std::int64_t& out, std::int64_t& before) {
+  if (padding == "valid") {
+    out = 0;
+    while (out * stride + window <= in) ++out;
+    before = 0;
+    return;
+  }
+  out = 0;
+  while (out * stride < in) ++out;
+  before = std::max<std::int64_t>(0, (out - 1) * stride + window - in) / 2;
+}
+
+}  // namespace
+
+ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch, bool training,
+                                 std::uint64_t dropout_key) {
+  std::map<std::string, Tensor> values;
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
+  std::size_t next = 0;
+  for (const config::LayerSpec& layer : model.layers) {
+    const Tensor& x = values.at(layer.inputs[0]);
+    Tensor y;
+    if (layer.type == "dense") {
+      const std::vector<double>& kernel = weights[next++];
+      const std::vector<double>* bias = layer.use_bias ? &weights[next++] : nullptr;
+      const std::size_t in = x.shape.back(), out = layer.units;
+      y.shape = x.shape;
+      y.shape.back() = out;
+      for (std::size_t row = 0; row < x.data.size() / in; ++row) {
+        for (std::size_t o = 0; o < out; ++o) {
+          double sum = bias ? (*bias)[o] : 0;
+          for (std::size_t i = 0; i < in; ++i) sum += x.data[row * in + i] * kernel[i * out + o];
+          y.data.push_back(sum);
+        }
+      }
+      Activate(layer.activation, static_cast<std::int64_t>(out), y.data);
+    } else if (layer.type == "conv2d") {
+      const std::vector<double>& kernel = weights[next++];
+      const std::vector<double>* bias = layer.use_bias ? &weights[next++] : nullptr;
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]), ic = static_cast<std::int64_t>(x.shape[2]);
+      const std::int64_t kh = static_cast<std::int64_t>(layer.kernel_h), kw = static_cast<std::int64_t>(layer.kernel_w), f = static_cast<std::int64_t>(layer.filters);
+      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
+      std::int64_t oh, ow, top, left;
+      Axis(ih, kh, sh, layer.padding, oh, top);
+      Axis(iw, kw, sw, layer.padding, ow, left);
+      y.shape = {static_cast<std::uint64_t>(oh), static_cast<std::uint64_t>(ow), layer.filters};
+      for (std::int64_t n = 0; n < batch.size; ++n)
+        for (std::int64_t a = 0; a < oh; ++a)
+          for (std::int64_t b = 0; b < ow; ++b)
+            for (std::int64_t o = 0; o < f; ++o) {
+              double sum = bias ? (*bias)[static_cast<std::size_t>(o)] : 0;
+              for (std::int64_t p = 0; p < kh; ++p)
+                for (std::int64_t q = 0; q < kw; ++q) {
+                  const std::int64_t r = a * sh - top + p, c = b * sw - left + q;
+                  if (r < 0 || c < 0 || r >= ih || c >= iw) continue;
+                  for (std::int64_t i = 0; i < ic; ++i)
+                    sum += x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + i)] * kernel[static_cast<std::size_t>(((p * kw + q) * ic + i) * f + o)];
+                }
+              y.data.push_back(sum);
+            }
+      Activate(layer.activation, f, y.data);
+    } else if (layer.type == "max_pooling2d") {
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]), ic = static_cast<std::int64_t>(x.shape[2]);
+      const std::int64_t ph = static_cast<std::int64_t>(layer.pool_h), pw = static_cast<std::int64_t>(layer.pool_w);
+      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
+      std::int64_t oh, ow, top, left;
+      Axis(ih, ph, sh, layer.padding, oh, top);
+      Axis(iw, pw, sw, layer.padding, ow, left);
+      y.shape = {static_cast<std::uint64_t>(oh), static_cast<std::uint64_t>(ow), x.shape[2]};
+      for (std::int64_t n = 0; n < batch.size; ++n)
+        for (std::int64_t a = 0; a < oh; ++a)
+          for (std::int64_t b = 0; b < ow; ++b)
+            for (std::int64_t o = 0; o < ic; ++o) {
+              double best = -std::numeric_limits<double>::infinity();
+              for (std::int64_t p = 0; p < ph; ++p)
+                for (std::int64_t q = 0; q < pw; ++q) {
+                  const std::int64_t r = a * sh - top + p, c = b * sw - left + q;
+                  if (r >= 0 && c >= 0 && r < ih && c < iw) best = std::max(best, x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + o)]);
+                }
+              y.data.push_back(best);
+            }
+    } else if (layer.type == "flatten") {
+      y = {{static_cast<std::uint64_t>(Elements(x.shape))}, x.data};
+    } else if (layer.type == "activation") {
+      y = x;
+      Activate(layer.activation, static_cast<std::int64_t>(x.shape.back()), y.data);
+    } else if (layer.type == "dropout") {
+      y = x;
+      const std::uint64_t key = random::KeyOf(dropout_key, layer.seed ? layer.name + "#" + std::to_string(*layer.seed) : layer.name);
+      for (std::size_t i = 0; training && i < y.data.size(); ++i) y.data[i] = random::Uniform(key, i) >= layer.rate ? y.data[i] / (1.0 - layer.rate) : 0.0;
+    } else {
+      std::abort();
+    }
+    values[layer.name] = std::move(y);
+  }
+
+  ReferenceResult result;
+  const double epsilon = 1e-7;
+  for (std::size_t l = 0; l < model.losses.size(); ++l) {
+    const config::LossSpec& loss = model.losses[l];
+    const Tensor& y = values.at(loss.output);
+    const std::int64_t elements = Elements(y.shape), columns = static_cast<std::int64_t>(y.shape.back());
+    for (std::int64_t n = 0; n < batch.size; ++n) {
+      const double* output = y.data.data() + n * elements;
+      double sum = 0;
+      bool correct = true;
+      if (loss.type == "sparse_categorical_crossentropy") {
+        const std::int64_t rows = elements / columns;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const double* row = output + r * columns;
+          const std::int64_t label = static_cast<std::int64_t>(batch.labels[static_cast<std::size_t>(n * rows + r)]);
+          double total = 0;
+          for (std::int64_t c = 0; c < columns; ++c) total += loss.from_logits ? std::exp(row[c]) : std::clamp(row[c], epsilon, 1 - epsilon);
+          sum += std::log(total) - (loss.from_logits ? row[label] : std::log(std::clamp(row[label], epsilon, 1 - epsilon)));
+          correct = correct && std::max_element(row, row + columns) - row == label;
+        }
+        sum /= static_cast<double>(rows);
+      } else {
+        for (std::int64_t e = 0; e < elements; ++e) {
+          const double t = batch.labels[static_cast<std::size_t>(n * elements + e)];
+          if (loss.type == "mean_squared_error") {
+            sum += (output[e] - t) * (output[e] - t);
+          } else {
+            double p = loss.from_logits ? 1.0 / (1.0 + std::exp(-output[e])) : std::clamp(output[e], epsilon, 1 - epsilon);
+            const double inside = loss.from_logits ? 0 : epsilon;
+            sum -= t * std::log(p + inside) + (1 - t) * std::log(1 - p + inside);
+            correct = correct && (p > 0.5) == (t > 0.5);
+          }
+        }
+        sum /= static_cast<double>(elements);
+      }
+      result.loss_sum += sum;
+      if (l == 0 && correct && !model.metrics.empty()) ++result.correct;
+    }
+  }
+  return result;
+}
+
+config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units, const std::string& activation) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "dense", spec.inputs = {input}, spec.units = units, spec.activation = activation;
+  return spec;
+}
+config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w, std::uint64_t stride_h,
+                             std::uint64_t stride_w, const std::string& padding, const std::string& activation) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "conv2d", spec.inputs = {input}, spec.filters = filters, spec.activation = activation, spec.padding = padding;
+  spec.kernel_h = kernel_h, spec.kernel_w = kernel_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
+  return spec;
+}
+config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w, std::uint64_t stride_h, std::uint64_t stride_w,
+                                   const std::string& padding) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "max_pooling2d", spec.inputs = {input}, spec.padding = padding;
+  spec.pool_h = pool_h, spec.pool_w = pool_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
+  return spec;
+}
+config::LayerSpec FlattenSpec(const std::string& name, const std::string& input) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "flatten", spec.inputs = {input};
+  return spec;
+}
+config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "activation", spec.inputs = {input}, spec.activation = activation;
+  return spec;
+}
+config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = "dropout", spec.inputs = {input}, spec.rate = rate;
+  return spec;
+}
+config::LossSpec LossOf(const std::string& type, const std::string& output, bool from_logits) {
+  config::LossSpec spec;
+  spec.type = type, spec.output = output, spec.from_logits = from_logits, spec.labels = "label";
+  return spec;
+}
+
+config::ModelSpec MlpModel() {
+  config::ModelSpec model;
+  model.inputs = {{"image", {28, 28, 1}}};
+  model.layers = {FlattenSpec("flat", "image"), DenseSpec("dense1", "flat", 256, "relu"), DenseSpec("dense2", "dense1", 128, "relu"), DenseSpec("logits", "dense2", 10)};
+  model.losses = {LossOf("sparse_categorical_crossentropy", "logits", true)};
+  model.metrics = {"accuracy"};
+  return model;
+}
+config::ModelSpec SmallCnnModel() {
+  config::ModelSpec model;
+  model.inputs = {{"image", {28, 28, 1}}};
+  model.layers = {Conv2dSpec("conv1", "image", 8, 3, 3, 1, 1, "valid", "relu"),
+                  MaxPooling2dSpec("pool1", "conv1", 2, 2, 2, 2),
+                  Conv2dSpec("conv2", "pool1", 16, 3, 3, 1, 1, "valid", "relu"),
+                  MaxPooling2dSpec("pool2", "conv2", 2, 2, 2, 2),
+                  FlattenSpec("flat", "pool2"),
+                  DenseSpec("dense1", "flat", 32, "relu"),
+                  DenseSpec("logits", "dense1", 10)};
+  model.losses = {LossOf("sparse_categorical_crossentropy", "logits", true)};
+  model.metrics = {"accuracy"};
+  return model;
+}
+
+}  // namespace evergrad::worker::test

@@ -1,0 +1,155 @@
+#include "worker/backend/cpu/convolution.h"
+
+#include <optional>
+#include <unordered_map>
+
+namespace evergrad::worker::cpu {
+namespace {
+
+using dnnl::memory;
+using Tag = memory::format_tag;
+
+memory::desc Desc(memory::dims dims, Tag tag) { return {std::move(dims), memory::data_type::f32, tag}; }
+
+// A tensor of the interface and the same tensor as a primitive wants it: one memory when the layouts agree, else two and a reorder.
+class Operand {
+ public:
+  Operand() = default;
+  Operand(const memory::desc& ours, const memory::desc& wanted, const dnnl::engine& engine) : ours_(ours, engine, nullptr) {
+    if (ours != wanted) wanted_.emplace(wanted, engine);
+  }
+  // The memory to hand to the primitive. oneDNN has no pointer to const; inputs are only read.
+  const memory& at_primitive() const { return wanted_ ? *wanted_ : ours_; }
+  void Load(In values, dnnl::stream& stream) {
+    ours_.set_data_handle(const_cast<float*>(values.data()));
+    if (wanted_) Reorder(load_, ours_, *wanted_, stream);
+  }
+  void Aim(Out values) { ours_.set_data_handle(values.data()); }
+  void Store(dnnl::stream& stream) {
+    if (wanted_) Reorder(store_, *wanted_, ours_, stream);
+  }
+
+ private:
+  static void Reorder(std::optional<dnnl::reorder>& reorder, memory& from, memory& to, dnnl::stream& stream) {
+    if (!reorder) reorder.emplace(from, to);
+    reorder->execute(stream, from, to);
+  }
+  memory ours_;
+  std::optional<memory> wanted_;
+  std::optional<dnnl::reorder> load_, store_;
+};
+
+}  // namespace
+
+struct Convolution::Pass {
+  dnnl::primitive primitive;
+  Operand data, weights, bias, output;  // `data` is x or dx, `output` is y or dy
+};
+
+Convolution::~Convolution() = default;
+
+Convolution::Convolution(const Conv2dShape& s, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream)
+    : shape_(s), with_bias_(with_bias), with_relu_(with_relu), engine_(engine), stream_(stream) {
+  const auto x = Desc({s.batch, s.in_c, s.in_h, s.in_w}, Tag::nhwc), y = Desc({s.batch, s.filters, s.out_h, s.out_w}, Tag::nhwc);
+  const auto w = Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any), b = with_bias ? Desc({s.filters}, Tag::x) : memory::desc();
+  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, x, w, b, y, {s.stride_h, s.stride_w},
+                                             {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
+  dnnl::primitive_attr attributes;
+  if (with_relu) {
+    dnnl::post_ops relu;
+    relu.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+    attributes.set_post_ops(relu);
+  }
+  forward_desc_ = dnnl::convolution_forward::primitive_desc(desc, attributes, engine_);
+}
+
+namespace {
+// HWIO seen by oneDNN, whose logical order is (out, in, h, w).
+memory::desc KernelDesc(const Conv2dShape& s) { return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio); }
+memory::desc InputDesc(const Conv2dShape& s) { return Desc({s.batch, s.in_c, s.in_h, s.in_w}, Tag::nhwc); }
+memory::desc OutputDesc(const Conv2dShape& s) { return Desc({s.batch, s.filters, s.out_h, s.out_w}, Tag::nhwc); }
+}  // namespace
+
+std::unique_ptr<Convolution::Pass> Convolution::MakeForward() {
+  auto pass = std::make_unique<Pass>();
+  pass->primitive = dnnl::convolution_forward(forward_desc_);
+  pass->data = Operand(InputDesc(shape_), forward_desc_.src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(shape_), forward_desc_.weights_desc(), engine_);
+  if (with_bias_) pass->bias = Operand(Desc({shape_.filters}, Tag::x), forward_desc_.bias_desc(), engine_);
+  pass->output = Operand(OutputDesc(shape_), forward_desc_.dst_desc(), engine_);
+  return pass;
+}
+
+std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
+  const Conv2dShape& s = shape_;
+  const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s), Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any),
+                                                   OutputDesc(s), {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
+  const dnnl::convolution_backward_data::primitive_desc made(desc, engine_, forward_desc_);
+  auto pass = std::make_unique<Pass>();
+  pass->primitive = dnnl::convolution_backward_data(made);
+  pass->data = Operand(InputDesc(s), made.diff_src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(s), made.weights_desc(), engine_);
+  pass->output = Operand(OutputDesc(s), made.diff_dst_desc(), engine_);
+  return pass;
+}
+
+std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardWeights() {
+  const Conv2dShape& s = shape_;
+  const dnnl::convolution_backward_weights::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s), Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any),
+                                                      with_bias_ ? Desc({s.filters}, Tag::x) : memory::desc(), OutputDesc(s), {s.stride_h, s.stride_w},
+                                                      {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
+  const dnnl::convolution_backward_weights::primitive_desc made(desc, engine_, forward_desc_);
+  auto pass = std::make_unique<Pass>();
+  pass->primitive = dnnl::convolution_backward_weights(made);
+  pass->data = Operand(InputDesc(s), made.src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(s), made.diff_weights_desc(), engine_);
+  if (with_bias_) pass->bias = Operand(Desc({s.filters}, Tag::x), made.diff_bias_desc(), engine_);
+  pass->output = Operand(OutputDesc(s), made.diff_dst_desc(), engine_);
+  return pass;
+}
+
+void Convolution::Forward(In x, In w, In b, Out y) {
+  if (!forward_) forward_ = MakeForward();
+  Pass& pass = *forward_;
+  pass.data.Load(x, stream_);
+  pass.weights.Load(w, stream_);
+  pass.output.Aim(y);
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, pass.data.at_primitive()}, {DNNL_ARG_WEIGHTS, pass.weights.at_primitive()}, {DNNL_ARG_DST, pass.output.at_primitive()}};
+  if (with_bias_) {
+    pass.bias.Load(b, stream_);
+    arguments.emplace(DNNL_ARG_BIAS, pass.bias.at_primitive());
+  }
+  pass.primitive.execute(stream_, arguments);
+  pass.output.Store(stream_);
+}
+
+void Convolution::BackwardData(In w, In dy, Out dx) {
+  if (!backward_data_) backward_data_ = MakeBackwardData();
+  Pass& pass = *backward_data_;
+  pass.weights.Load(w, stream_);
+  pass.output.Load(dy, stream_);
+  pass.data.Aim(dx);
+  pass.primitive.execute(
+      stream_, {{DNNL_ARG_DIFF_DST, pass.output.at_primitive()}, {DNNL_ARG_WEIGHTS, pass.weights.at_primitive()}, {DNNL_ARG_DIFF_SRC, pass.data.at_primitive()}});
+  pass.data.Store(stream_);
+}
+
+void Convolution::BackwardWeights(In x, In dy, Out dw, Out db) {
+  if (!backward_weights_) backward_weights_ = MakeBackwardWeights();
+  Pass& pass = *backward_weights_;
+  pass.data.Load(x, stream_);
+  pass.output.Load(dy, stream_);
+  pass.weights.Aim(dw);
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, pass.data.at_primitive()}, {DNNL_ARG_DIFF_DST, pass.output.at_primitive()}, {DNNL_ARG_DIFF_WEIGHTS, pass.weights.at_primitive()}};
+  if (with_bias_) {
+    pass.bias.Aim(db);
+    arguments.emplace(DNNL_ARG_DIFF_BIAS, pass.bias.at_primitive());
+  }
+  pass.primitive.execute(stream_, arguments);
+  pass.weights.Store(stream_);
+  if (with_bias_) pass.bias.Store(stream_);
+}
+
+}  // namespace evergrad::worker::cpu

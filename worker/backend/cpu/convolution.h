@@ -1,0 +1,38 @@
+// One convolution shape as oneDNN primitives: forward, backward by data, backward by weights, each made when first needed.
+//
+// Activations stay NHWC, the layout of the interface, in which oneDNN's vector kernels work directly; weights are few, so they
+// are reordered from HWIO into the layout that each primitive prefers, and their gradients back, on every call.
+#pragma once
+
+#include <memory>
+
+#include "dnnl.hpp"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+// Throws dnnl::error; the backend catches it. Not thread-safe. `engine` and `stream` outlive it.
+class Convolution {
+ public:
+  Convolution(const Conv2dShape& shape, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream);
+  ~Convolution();
+
+  void Forward(In x, In w, In b, Out y);
+  void BackwardData(In w, In dy, Out dx);
+  void BackwardWeights(In x, In dy, Out dw, Out db);
+
+ private:
+  struct Pass;
+  std::unique_ptr<Pass> MakeForward();
+  std::unique_ptr<Pass> MakeBackwardData();
+  std::unique_ptr<Pass> MakeBackwardWeights();
+
+  const Conv2dShape shape_;
+  const bool with_bias_, with_relu_;
+  const dnnl::engine& engine_;
+  dnnl::stream& stream_;
+  dnnl::convolution_forward::primitive_desc forward_desc_;  // also the hint that the backward primitives ask for
+  std::unique_ptr<Pass> forward_, backward_data_, backward_weights_;
+};
+
+}  // namespace evergrad::worker::cpu

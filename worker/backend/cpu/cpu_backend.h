@@ -1,0 +1,14 @@
+// The default backend: oneDNN for convolutions and matrix products, our own loops and Eigen for the rest.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker {
+
+// InvalidArgument: threads < 1 or above 1024. Unavailable: oneDNN could not make an engine.
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads);
+
+}  // namespace evergrad::worker

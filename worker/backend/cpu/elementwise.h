@@ -1,0 +1,18 @@
+// Loops over rows and columns: bias, activations, dropout. Each gives the same bits however the work is cut.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+// y[r, c] += b[c]
+void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, Out y);
+// sums[c] = sum over r of x[r, c], in row order.
+void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out sums);
+void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y);
+void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx);
+void Dropout(int threads, double rate, std::uint64_t key, In x, Out y);
+
+}  // namespace evergrad::worker::cpu

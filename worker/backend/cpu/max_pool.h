@@ -1,0 +1,14 @@
+// Max pooling over NHWC with the index of each maximum. Our own loops: oneDNN's workspace is opaque, ours is the contract's argmax.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+void MaxPoolForward(int threads, const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax);
+void MaxPoolBackward(int threads, const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx);
+
+}  // namespace evergrad::worker::cpu

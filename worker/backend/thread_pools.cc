@@ -1,0 +1,22 @@
+// See PrepareThreadPools: the one place that sets an environment variable, on main()'s behalf.
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker {
+
+void PrepareThreadPools(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;
+  // The path, not /proc/self/exe itself: the kernel names the process after the last part of what it executes.
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0) return;
+  path[length] = '\0';
+  ::execv(path, argv);
+}
+
+}  // namespace evergrad::worker

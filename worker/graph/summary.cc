@@ -1,0 +1,56 @@
+#include "worker/graph/summary.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::worker {
+namespace {
+
+std::string WithCommas(std::uint64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string text;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string Padded(std::string text, std::size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections) {
+  std::vector<std::vector<std::string>> cells = {{"Layer (type)", "Output Shape", "Param #"}};
+  if (show_connections) cells[0].push_back("Connected to");
+  std::uint64_t total = 0;
+  for (const SummaryRow& row : rows) {
+    cells.push_back({row.layer, row.output_shape, std::to_string(row.parameters)});
+    if (show_connections) cells.back().push_back(row.connected_to.empty() ? "[]" : absl::StrCat("['", row.connected_to, "']"));
+    total += row.parameters;
+  }
+  std::vector<std::size_t> widths = {27, 25, 10, 17};  // Keras' columns, wider where a name asks for it
+  widths.resize(cells[0].size());
+  for (const auto& line : cells) {
+    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size() + 1);
+  }
+  std::size_t width = 1;
+  for (const std::size_t w : widths) width += w + 1;
+  const std::string thin(width, '_'), thick(width, '=');
+  std::string table = absl::StrCat(thin, "\n");
+  for (std::size_t l = 0; l < cells.size(); ++l) {
+    std::string line;
+    for (std::size_t c = 0; c < cells[l].size(); ++c) absl::StrAppend(&line, " ", Padded(cells[l][c], widths[c]));
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&table, line, "\n");
+    if (l == 0) absl::StrAppend(&table, thick, "\n");
+  }
+  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total), "\nNon-trainable params: 0\n", thin, "\n");
+  return table;
+}
+
+}  // namespace evergrad::worker

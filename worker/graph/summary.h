@@ -1,0 +1,20 @@
+// The table of a model for people, in Keras' form.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace evergrad::worker {
+
+struct SummaryRow {
+  std::string layer;         // "conv1 (Conv2D)"
+  std::string output_shape;  // "(None, 26, 26, 32)"
+  std::uint64_t parameters = 0;
+  std::string connected_to;  // the layer that it takes, "" for an input
+};
+
+// The "Connected to" column appears when some layer takes another than the one above it.
+std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections);
+
+}  // namespace evergrad::worker

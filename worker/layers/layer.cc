@@ -1,0 +1,67 @@
+#include "worker/layers/layer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+
+void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, std::string initializer, std::uint64_t fan_in, std::uint64_t fan_out) {
+  variables_.push_back({absl::StrCat(name_, "/", suffix), std::move(shape), std::move(initializer), fan_in, fan_out});
+}
+
+absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text) {
+  const config::Location& at = spec.where;
+  const std::string place = at.file.empty() ? "" : absl::StrCat(at.file, ":", at.line, ":", at.column, ": ");
+  return UserError(absl::InvalidArgumentError(absl::StrCat(place, "layer `", spec.name, "`: ", text)));
+}
+
+absl::StatusOr<Activation> ParseActivation(const config::LayerSpec& spec) {
+  static constexpr std::pair<absl::string_view, Activation> kNames[] = {{"linear", Activation::kLinear},
+                                                                        {"relu", Activation::kRelu},
+                                                                        {"tanh", Activation::kTanh},
+                                                                        {"sigmoid", Activation::kSigmoid},
+                                                                        {"softmax", Activation::kSoftmax}};
+  for (const auto& [name, activation] : kNames) {
+    if (spec.activation == name) return activation;
+  }
+  return LayerError(spec, absl::StrCat("unknown activation `", spec.activation, "`; one of linear, relu, tanh, sigmoid, softmax"));
+}
+
+absl::StatusOr<tensor::Shape> CheckedShape(const config::LayerSpec& spec, absl::string_view what, std::vector<std::uint64_t> dims) {
+  auto shape = tensor::Shape::Checked(std::move(dims));
+  if (!shape.ok()) return LayerError(spec, absl::StrCat(what, " cannot be: ", shape.status().message()));
+  if (shape->elements() > static_cast<std::uint64_t>(kElementsMax)) {
+    return LayerError(spec, absl::StrCat(what, " ", shape->ToString(), " has ", shape->elements(), " elements, more than ", kElementsMax));
+  }
+  return shape;
+}
+
+WindowAxis SlideWindow(std::int64_t in, std::int64_t window, std::int64_t stride, bool same) {
+  if (!same) return {(in - window) / stride + 1, 0, 0};
+  const std::int64_t out = (in + stride - 1) / stride;
+  const std::int64_t padding = std::max<std::int64_t>(0, (out - 1) * stride + window - in);
+  return {out, padding / 2, padding - padding / 2};
+}
+
+absl::StatusOr<bool> PaddingIsSame(const config::LayerSpec& spec) {
+  if (spec.padding == "same") return true;
+  if (spec.padding == "valid") return false;
+  return LayerError(spec, absl::StrCat("unknown padding `", spec.padding, "`; one of valid, same"));
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const tensor::Shape& input) {
+  using Maker = absl::StatusOr<std::unique_ptr<Layer>> (*)(const config::LayerSpec&, const tensor::Shape&);
+  static constexpr std::pair<absl::string_view, Maker> kMakers[] = {
+      {"dense", &MakeDense},     {"conv2d", &MakeConv2d},         {"max_pooling2d", &MakeMaxPooling2d},
+      {"flatten", &MakeFlatten}, {"activation", &MakeActivation}, {"dropout", &MakeDropout},
+  };
+  for (const auto& [type, make] : kMakers) {
+    if (spec.type == type) return make(spec, input);
+  }
+  return LayerError(spec, absl::StrCat("unknown type `", spec.type, "`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout"));
+}
+
+}  // namespace evergrad::worker

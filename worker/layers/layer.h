@@ -1,0 +1,94 @@
+// A layer: the shape that it makes of its input's, its variables, and forward and backward over one batch.
+//
+// One file per type; MakeLayer knows them all. A layer takes one input and gives one output. It holds no weights and no
+// activations: the graph hands them in. What it does keep between Forward and Backward (pooling's argmax) makes it usable from
+// one thread at a time. Shapes are of one example; a batch puts its size in front.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/config/job_spec.h"
+#include "common/tensor/tensor.h"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker {
+
+// Names are Keras': "dense/kernel".
+struct Variable {
+  std::string name;
+  tensor::Shape shape;
+  std::string initializer;
+  std::uint64_t fan_in = 0, fan_out = 0;
+};
+
+// What a layer computes with, for one batch.
+struct Pass {
+  Backend& backend;
+  std::int64_t batch = 0;
+  bool training = false;
+  std::uint64_t dropout_key = 0;
+};
+
+class Layer {
+ public:
+  Layer(const config::LayerSpec& spec, absl::string_view type, tensor::Shape input, tensor::Shape output)
+      : name_(spec.name), type_(type), input_shape_(std::move(input)), output_shape_(std::move(output)) {}
+  virtual ~Layer() = default;
+
+  const std::string& name() const { return name_; }
+  const std::string& type() const { return type_; }  // as Keras prints it: "Conv2D"
+  const tensor::Shape& input_shape() const { return input_shape_; }
+  const tensor::Shape& output_shape() const { return output_shape_; }
+  const std::vector<Variable>& variables() const { return variables_; }
+  // True when the output is the input's memory under another shape: the graph then calls neither Forward nor Backward.
+  virtual bool is_view() const { return false; }
+
+  // `weights` and `gradients` follow variables(). Forward writes all of y.
+  virtual void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) = 0;
+  // After Forward of the same batch in training. `dy` is the layer's to spoil. dx is overwritten; empty when nobody needs it.
+  // Every gradient is overwritten.
+  virtual void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) = 0;
+
+ protected:
+  void AddVariable(absl::string_view suffix, tensor::Shape shape, std::string initializer, std::uint64_t fan_in, std::uint64_t fan_out);
+
+ private:
+  const std::string name_, type_;
+  const tensor::Shape input_shape_, output_shape_;
+  std::vector<Variable> variables_;
+};
+
+// UserError naming the layer, the shapes and what was expected; with file:line:column when the spec knows it.
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const tensor::Shape& input);
+
+// The maker of each type; MakeLayer's table.
+absl::StatusOr<std::unique_ptr<Layer>> MakeDense(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const config::LayerSpec& spec, const tensor::Shape& input);
+
+// "job.yaml:12:9: layer `conv1`: TEXT"
+absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
+// linear | relu | tanh | sigmoid | softmax; LayerError otherwise.
+absl::StatusOr<Activation> ParseActivation(const config::LayerSpec& spec);
+// Elements of one example, refused above kElementsMax.
+absl::StatusOr<tensor::Shape> CheckedShape(const config::LayerSpec& spec, absl::string_view what, std::vector<std::uint64_t> dims);
+
+// The axis of a sliding window: output size and padding as TensorFlow computes them.
+struct WindowAxis {
+  std::int64_t out = 0, pad_before = 0, pad_after = 0;
+};
+// `valid` gives floor((in - window) / stride) + 1; `same` gives ceil(in / stride), padding more at the end. window <= in for `valid`.
+WindowAxis SlideWindow(std::int64_t in, std::int64_t window, std::int64_t stride, bool same);
+// LayerError unless spec.padding is valid or same.
+absl::StatusOr<bool> PaddingIsSame(const config::LayerSpec& spec);
+
+}  // namespace evergrad::worker
