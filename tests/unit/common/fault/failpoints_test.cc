@@ -1,0 +1,170 @@
+#include "common/fault/failpoints.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "common/base/status.h"
+
+namespace evergrad::fault {
+namespace {
+
+std::string Hits(Failpoints& failpoints, const char* name, int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) {
+    switch (failpoints.At(name).action) {
+      case Action::kNone: out += '.'; break;
+      case Action::kOn: out += 'o'; break;
+      case Action::kError: out += 'e'; break;
+      case Action::kUserError: out += 'u'; break;
+      case Action::kDrop: out += 'd'; break;
+      case Action::kDelay: out += 'w'; break;
+    }
+  }
+  return out;
+}
+
+TEST_CASE("what a spec makes of seven hits") {
+  struct Case {
+    const char* spec;
+    const char* want;
+  };
+  const Case cases[] = {
+      {"worker.step=error", "eeeeeee"},
+      {"worker.step=3*error", "..e...."},
+      {"worker.step=3+drop", "..ddddd"},
+      {"worker.step=2*error,4*user_error", ".e.u..."},
+      {"worker.step=2*error,drop", "deddddd"},   // Order matters: the first that fires acts.
+      {" worker.step = 1*on , 3*delay(20) ", "o.w...."},
+      {"worker.step=100%on", "ooooooo"},
+      {"worker.step=0%on", "......."},
+      {"", "......."},
+      {"session.cut=on", "......."},
+      {"session.cut=on;worker.step=7*on;", "......o"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.spec);
+    Failpoints failpoints;
+    REQUIRE(failpoints.Arm(c.spec, 1).ok());
+    CHECK(Hits(failpoints, "worker.step", 7) == c.want);
+  }
+}
+
+TEST_CASE("nothing armed: nothing happens, whatever name is asked for") {
+  Failpoints failpoints;
+  CHECK_FALSE(failpoints.AnyArmed());
+  CHECK_FALSE(failpoints.At("worker.step"));
+  CHECK_FALSE(failpoints.At("no such name"));
+  CHECK(failpoints.ErrorAt("worker.step").ok());
+}
+
+TEST_CASE("a percentage is drawn by seed and hit number") {
+  const auto draw = [](std::uint64_t seed) {
+    Failpoints failpoints;
+    REQUIRE(failpoints.Arm("push.duplicate=30%on", seed).ok());
+    return Hits(failpoints, "push.duplicate", 1000);
+  };
+  const std::string a = draw(1);
+  CHECK(a == draw(1));
+  CHECK(a != draw(2));
+  const auto fired = std::count(a.begin(), a.end(), 'o');
+  CHECK(fired > 220);
+  CHECK(fired < 380);
+}
+
+TEST_CASE("a delay carries its milliseconds, errors carry name and blame") {
+  Failpoints failpoints;
+  REQUIRE(failpoints.Arm("server.before_apply=delay(250);worker.step=user_error;worker.open_data=error", 1).ok());
+  CHECK(failpoints.At("server.before_apply").delay_ms == 250);
+  CHECK(failpoints.ErrorAt("server.before_apply").ok());
+  const absl::Status user = failpoints.ErrorAt("worker.step");
+  CHECK(BlameOf(user) == Blame::kUser);
+  CHECK_THAT(std::string(user.message()), Catch::Contains("worker.step"));
+  const absl::Status machine = failpoints.ErrorAt("worker.open_data");
+  CHECK(machine.code() == absl::StatusCode::kInternal);
+  CHECK(BlameOf(machine) == Blame::kMachine);
+}
+
+TEST_CASE("armed means that an action is left, and asking does not count") {
+  Failpoints failpoints;
+  REQUIRE(failpoints.Arm("worker.step=2*error;ledger.off=on", 1).ok());
+  for (int i = 0; i < 5; ++i) CHECK(failpoints.IsArmed("worker.step"));
+  CHECK(Hits(failpoints, "worker.step", 2) == ".e");
+  CHECK_FALSE(failpoints.IsArmed("worker.step"));
+  CHECK(failpoints.IsArmed("ledger.off"));
+  CHECK_FALSE(failpoints.IsArmed("session.cut"));
+}
+
+TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
+  struct Case {
+    const char* spec;
+    const char* words;
+  };
+  const Case cases[] = {
+      {"worker.stp=error", "did you mean `worker.step`?"},
+      {"worker.befor_push=kill", "did you mean `worker.before_push`?"},
+      {"worker.step", "expected name=action"},
+      {"worker.step=", "unknown action"},
+      {"worker.step=explode", "unknown action"},
+      {"worker.step=0*error", "whole number from 1"},
+      {"worker.step=1.5*error", "whole number from 1"},
+      {"worker.step=3error", "wants *, + or %"},
+      {"worker.step=101%error", "between 0 and 100"},
+      {"worker.step=1.2.3%error", "between 0 and 100"},
+      {"worker.step=delay", "unknown action"},
+      {"worker.step=delay()", "unknown action"},
+      {"worker.step=delay(x)", "delay(MS)"},
+      {"worker.step=delay(-1)", "delay(MS)"},
+      {"worker.step=delay(9999999)", "delay(MS)"},
+      {"worker.step=error,", "unknown action"},
+      {"worker.step=error;worker.step=drop", "stands twice"},
+      {"session.cut=on;worker.step=99999999999999999999*on", "whole number from 1"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.spec);
+    Failpoints failpoints;
+    const absl::Status status = failpoints.Arm(c.spec, 1);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK_THAT(std::string(status.message()), Catch::Contains(c.words) && Catch::Contains("entry="));
+    CHECK_FALSE(failpoints.AnyArmed());
+  }
+}
+
+TEST_CASE("every known name is listed once and explained") {
+  std::set<std::string> names;
+  for (const auto& [name, what] : Failpoints::Known()) {
+    CHECK(names.insert(name).second);
+    CHECK(what.size() > 10);
+  }
+  for (const char* name : {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push", "worker.between_pushes", "worker.after_push", "worker.before_done",
+                           "worker.open_data", "worker.step", "server.before_apply", "server.after_apply", "server.after_answer", "coordinator.before_grant",
+                           "coordinator.before_done_answer", "coordinator.evaluate"}) {
+    CHECK(names.count(name) == 1);
+  }
+}
+
+TEST_CASE("kill ends the process with SIGKILL, and stop stops it until it is continued") {
+  Failpoints failpoints;
+  REQUIRE(failpoints.Arm("worker.step=1*stop,2*kill", 1).ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    failpoints.At("worker.step");
+    failpoints.At("worker.step");
+    ::_exit(0);
+  }
+  REQUIRE(child > 0);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, WUNTRACED) == child);
+  REQUIRE(WIFSTOPPED(status));
+  REQUIRE(::kill(child, SIGCONT) == 0);
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGKILL);
+}
+
+}  // namespace
+}  // namespace evergrad::fault

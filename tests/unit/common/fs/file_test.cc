@@ -1,0 +1,105 @@
+#include "common/fs/file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/fs/host.h"
+
+namespace evergrad::fs {
+namespace {
+
+// A fresh folder that goes away with the test.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "evergrad fs XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  std::size_t entries() const {
+    std::size_t n = 0;
+    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator(path_)) ++n;
+    return n;
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST_CASE("what is written atomically is read back, over an older file and with any bytes") {
+  Folder folder;
+  const std::string path = folder / "a file";
+  std::string bytes(300000, 'x');
+  bytes[5] = '\0';
+  REQUIRE(WriteFileAtomic(path, "old").ok());
+  REQUIRE(WriteFileAtomic(path, bytes).ok());
+  CHECK(*ReadFile(path, 1 << 20) == bytes);
+  CHECK(folder.entries() == 1);  // Nothing is left beside it.
+  struct stat info;
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0400) != 0);
+}
+
+TEST_CASE("errors of files name the path and have their own code") {
+  Folder folder;
+  const auto missing = ReadFile(folder / "missing", 10);
+  CHECK(missing.status().code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(std::string(missing.status().message()), Catch::Contains("path=") && Catch::Contains("missing"));
+  REQUIRE(WriteFileAtomic(folder / "large", "12345678901").ok());
+  CHECK(ReadFile(folder / "large", 10).status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(ReadFile(folder / "large", 11).ok());
+  CHECK(ReadFile(folder / ".", 10).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(WriteFileAtomic(folder / "no/such/folder", "x").code() == absl::StatusCode::kNotFound);
+  CHECK_FALSE(MakeDirectories(folder / "large").ok());
+  CHECK_FALSE(MakeDirectories(folder / "large/below").ok());
+}
+
+TEST_CASE("a file that says it has no size is read to its end, and no further than allowed") {
+  CHECK(!ReadFile("/proc/self/status", 1 << 20)->empty());
+  CHECK(ReadFile("/dev/zero", 100000).status().code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("a rename that fails leaves nothing beside the target") {
+  Folder folder;
+  REQUIRE(MakeDirectories(folder / "target/inside").ok());
+  CHECK_FALSE(WriteFileAtomic(folder / "target", "x").ok());
+  CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("lines are appended, and folders are made with their parents, again and again") {
+  Folder folder;
+  REQUIRE(MakeDirectories(folder / "a/b/c").ok());
+  REQUIRE(MakeDirectories(folder / "a/b/c").ok());
+  CHECK(Exists(folder / "a/b/c"));
+  CHECK_FALSE(Exists(folder / "a/b/d"));
+  REQUIRE(AppendLine(folder / "a/log", "one").ok());
+  REQUIRE(AppendLine(folder / "a/log", "two").ok());
+  CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
+}
+
+TEST_CASE("only local paths are files today, other schemes are refused by name") {
+  CHECK(*LocalPath("/x/y") == "/x/y");
+  CHECK(*LocalPath("relative/y") == "relative/y");
+  CHECK(*LocalPath("file:///x/y") == "/x/y");
+  CHECK(LocalPath("file://host/x").status().code() == absl::StatusCode::kInvalidArgument);
+  const auto s3 = LocalPath("s3://bucket/x");
+  CHECK(s3.status().code() == absl::StatusCode::kUnimplemented);
+  CHECK_THAT(std::string(s3.status().message()), Catch::Contains("scheme=s3"));
+}
+
+TEST_CASE("a host has an id that does not change, and a name") {
+  CHECK(HostId() == HostId());
+  CHECK_THAT(HostId(), Catch::Contains("/net:"));
+  CHECK(!HostName().empty());
+}
+
+}  // namespace
+}  // namespace evergrad::fs

@@ -1,0 +1,84 @@
+#include "common/metrics/metrics.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "common/runtime/executor.h"
+
+namespace evergrad::metrics {
+namespace {
+
+TEST_CASE("the Prometheus text of every kind of metric") {
+  Registry registry;
+  registry.GetCounter("evergrad_worker_steps_total", "Steps done.").Add(3);
+  registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "a\"b\\c\nd"}}).Set(0.25);
+  registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "z"}, {"part", "1"}}).Set(INFINITY);
+  auto& histogram = registry.GetHistogram("evergrad_worker_step_seconds", "Time\nof \\ a step.", {0.1, 1});
+  for (double v : {0.05, 0.1, 0.5, 7.0}) histogram.Observe(v);
+  double level = 12;
+  registry.AddCallbackGauge("evergrad_worker_queue_items", "Queue.", {}, [&] { return level; });
+  level = 13.5;
+  CHECK(registry.PrometheusText() ==
+        "# HELP evergrad_worker_loss_ratio Loss.\n"
+        "# TYPE evergrad_worker_loss_ratio gauge\n"
+        "evergrad_worker_loss_ratio{job=\"a\\\"b\\\\c\\nd\"} 0.25\n"
+        "evergrad_worker_loss_ratio{job=\"z\",part=\"1\"} +Inf\n"
+        "# HELP evergrad_worker_queue_items Queue.\n"
+        "# TYPE evergrad_worker_queue_items gauge\n"
+        "evergrad_worker_queue_items 13.5\n"
+        "# HELP evergrad_worker_step_seconds Time\\nof \\\\ a step.\n"
+        "# TYPE evergrad_worker_step_seconds histogram\n"
+        "evergrad_worker_step_seconds_bucket{le=\"0.1\"} 2\n"
+        "evergrad_worker_step_seconds_bucket{le=\"1\"} 3\n"
+        "evergrad_worker_step_seconds_bucket{le=\"+Inf\"} 4\n"
+        "evergrad_worker_step_seconds_sum 7.65\n"
+        "evergrad_worker_step_seconds_count 4\n"
+        "# HELP evergrad_worker_steps_total Steps done.\n"
+        "# TYPE evergrad_worker_steps_total counter\n"
+        "evergrad_worker_steps_total 3\n");
+}
+
+TEST_CASE("a name and its labels are one metric, however often it is asked for") {
+  Registry registry;
+  Counter& a = registry.GetCounter("evergrad_x_total", "X.", {{"k", "1"}});
+  Counter& b = registry.GetCounter("evergrad_x_total", "X.", {{"k", "2"}});
+  CHECK(&a != &b);
+  CHECK(&a == &registry.GetCounter("evergrad_x_total", "X.", {{"k", "1"}}));
+}
+
+TEST_CASE("counts of many threads add up") {
+  Registry registry;
+  Counter& counter = registry.GetCounter("evergrad_x_total", "X.");
+  Gauge& gauge = registry.GetGauge("evergrad_x_items", "X.");
+  Histogram& histogram = registry.GetHistogram("evergrad_x_seconds", "X.", {1});
+  {
+    std::vector<runtime::Thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back("adder", [&] {
+        for (int i = 0; i < 2000; ++i) {
+          counter.Add();
+          gauge.Add(0.5);
+          histogram.Observe(2);
+        }
+      });
+    }
+    for (int i = 0; i < 20; ++i) registry.PrometheusText();
+  }
+  CHECK(counter.value() == 8000);
+  CHECK(gauge.value() == 4000);
+  CHECK(histogram.Read().cumulative == std::vector<std::uint64_t>{0, 8000});
+}
+
+TEST_CASE("a limit shows its level, its bound and its refusals") {
+  Registry registry;
+  Limit limit(registry, "evergrad_ps_server_budget_bytes", "Granted payload.", 1024);
+  limit.current.Set(512);
+  limit.refused.Add(2);
+  const std::string text = registry.PrometheusText();
+  CHECK_THAT(text, Catch::Contains("\nevergrad_ps_server_budget_bytes_current 512\n"));
+  CHECK_THAT(text, Catch::Contains("\nevergrad_ps_server_budget_bytes_limit 1024\n"));
+  CHECK_THAT(text, Catch::Contains("\nevergrad_ps_server_budget_bytes_refused_total 2\n"));
+}
+
+}  // namespace
+}  // namespace evergrad::metrics

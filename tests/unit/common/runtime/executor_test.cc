@@ -1,0 +1,207 @@
+#include "common/runtime/executor.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "common/runtime/bounded_queue.h"
+
+namespace evergrad::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("a thread executor runs tasks in the order in which they were posted, on its own thread") {
+  ThreadExecutor executor({"order"});
+  std::vector<int> ran;  // Touched by the executor only, and read after its end.
+  bool own_thread = true;
+  for (int i = 0; i < 1000; ++i) {
+    REQUIRE(executor.Post([&, i] {
+      ran.push_back(i);
+      own_thread = own_thread && executor.InThisThread();
+    }));
+  }
+  CHECK_FALSE(executor.InThisThread());
+  executor.Shutdown();
+  REQUIRE(ran.size() == 1000);
+  for (int i = 0; i < 1000; ++i) REQUIRE(ran[static_cast<std::size_t>(i)] == i);
+  CHECK(own_thread);
+}
+
+TEST_CASE("tasks of many threads all run, each thread's in order") {
+  ThreadExecutor executor({"many"});
+  std::vector<std::vector<int>> ran(4);
+  {
+    std::vector<Thread> threads;
+    for (std::size_t t = 0; t < 4; ++t) {
+      threads.emplace_back("poster", [&, t] {
+        for (int i = 0; i < 500; ++i) executor.Post([&ran, t, i] { ran[t].push_back(i); });
+      });
+    }
+  }
+  executor.Shutdown();
+  for (const auto& list : ran) {
+    REQUIRE(list.size() == 500);
+    CHECK(std::is_sorted(list.begin(), list.end()));
+  }
+}
+
+TEST_CASE("timers of a thread executor fire in order of their time, not before it") {
+  ThreadExecutor executor({"timers"});
+  RealClock clock;
+  Event done;
+  std::string ran;
+  const MonoTime start = clock.Now();
+  MonoTime fired{0};
+  executor.PostAfter(30ms, [&] {
+    ran += 'c';
+    fired = clock.Now();
+    done.Set();
+  });
+  executor.PostAfter(10ms, [&] { ran += 'b'; });
+  executor.PostAfter(0ms, [&] { ran += 'a'; });
+  done.Wait();
+  executor.Shutdown();
+  CHECK(ran == "abc");
+  CHECK(fired - start >= 30ms);
+}
+
+TEST_CASE("a shutdown runs what was posted, drops timers, and is final") {
+  ThreadExecutor executor({"shutdown"});
+  auto alive = std::make_shared<int>(0);
+  Event started, go;
+  int ran = 0;
+  executor.Post([&] {
+    started.Set();
+    go.Wait();
+  });
+  for (int i = 0; i < 10; ++i) executor.Post([&] { ++ran; });
+  executor.PostAfter(1h, [alive] {});
+  started.Wait();
+  CHECK(alive.use_count() == 2);
+  CHECK(executor.queue_depth() >= 10);
+  go.Set();
+  executor.Shutdown();
+  CHECK(ran == 10);
+  CHECK(alive.use_count() == 1);  // The timer's task was destroyed unrun.
+  CHECK_FALSE(executor.Post([alive] {}));
+  CHECK_FALSE(executor.PostAfter(0ms, [alive] {}));
+  CHECK(alive.use_count() == 1);
+  executor.Shutdown();  // Again: nothing.
+}
+
+TEST_CASE("a task that is refused may post from its destructor") {
+  ThreadExecutor executor({"refused"});
+  executor.Shutdown();
+  struct PostsAtEnd {
+    ThreadExecutor* executor;
+    ~PostsAtEnd() { executor->Post([] {}); }
+  };
+  auto last_words = std::make_shared<PostsAtEnd>(PostsAtEnd{&executor});
+  CHECK_FALSE(executor.Post([last_words = std::move(last_words)] {}));
+}
+
+TEST_CASE("a manual executor runs nothing until told, then everything due in order") {
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  std::string ran;
+  executor.PostAfter(20ms, [&] { ran += 'd'; });
+  executor.PostAfter(10ms, [&] {
+    ran += 'c';
+    executor.Post([&] { ran += '!'; });
+    executor.PostAfter(10ms, [&] { ran += 'e'; });
+  });
+  executor.Post([&] {
+    ran += 'a';
+    executor.Post([&] { ran += 'b'; });
+  });
+  CHECK(ran.empty());
+  CHECK(executor.RunReady() == 2);
+  CHECK(ran == "ab");
+  CHECK(executor.Advance(9ms) == 0);
+  CHECK(executor.Advance(1ms) == 2);
+  CHECK(ran == "abc!");
+  CHECK(executor.Advance(1h) == 2);
+  CHECK(ran == "abc!de");
+  CHECK(clock.Now() == 1h + 10ms);
+}
+
+TEST_CASE("a manual executor moves the clock timer by timer: each sees its own time") {
+  ManualClock clock;
+  ManualExecutor executor(&clock);
+  std::vector<MonoTime> seen;
+  std::function<void()> tick = [&] {
+    seen.push_back(clock.Now());
+    if (seen.size() < 4) executor.PostAfter(5ms, tick);
+  };
+  executor.PostAfter(5ms, tick);
+  executor.Advance(100ms);
+  CHECK(seen == std::vector<MonoTime>{5ms, 10ms, 15ms, 20ms});
+}
+
+TEST_CASE("an event wakes its waiters once set, and times out before") {
+  Event event;
+  CHECK_FALSE(event.IsSet());
+  CHECK_FALSE(event.WaitFor(1ms));
+  Thread setter("setter", [&] { event.Set(); });
+  event.Wait();
+  CHECK(event.IsSet());
+  CHECK(event.WaitFor(0ms));
+}
+
+TEST_CASE("a bounded queue refuses or waits when full, and drains after it was closed") {
+  BoundedQueue<int> queue(2);
+  CHECK(queue.TryPush(1));
+  CHECK(queue.TryPush(2));
+  CHECK_FALSE(queue.TryPush(3));
+  std::atomic<bool> pushed{false};
+  Thread producer("producer", [&] { pushed = queue.Push(3); });
+  CHECK(*queue.Pop() == 1);
+  producer.Join();
+  CHECK(pushed);
+  CHECK(queue.size() == 2);
+  queue.Close();
+  CHECK_FALSE(queue.Push(4));
+  CHECK(*queue.Pop() == 2);
+  CHECK(*queue.Pop() == 3);
+  CHECK_FALSE(queue.Pop().has_value());
+}
+
+TEST_CASE("closing a queue wakes who waits in it") {
+  BoundedQueue<int> queue(1);
+  std::atomic<bool> ended{false};
+  Thread consumer("consumer", [&] {
+    while (queue.Pop()) {
+    }
+    ended = true;
+  });
+  queue.Push(1);
+  queue.Close();
+  consumer.Join();
+  CHECK(ended);
+}
+
+TEST_CASE("a signal is waited for and returned once; a requested stop is 0") {
+  SignalWaiter::Install();
+  {
+    SignalWaiter waiter;
+    CHECK(waiter.WaitFor(0ms) == SignalWaiter::kTimedOut);
+    REQUIRE(::kill(::getpid(), SIGTERM) == 0);
+    CHECK(waiter.Wait() == SIGTERM);
+    CHECK(waiter.WaitFor(0ms) == SignalWaiter::kTimedOut);
+    Thread stopper("stopper", [&] { waiter.RequestStop(); });
+    CHECK(waiter.Wait() == 0);
+    CHECK(waiter.Wait() == 0);
+    REQUIRE(::kill(::getpid(), SIGINT) == 0);
+    CHECK(waiter.Wait() == SIGINT);
+  }
+  SignalWaiter::ResetInChild();
+}
+
+}  // namespace
+}  // namespace evergrad::runtime

@@ -1,0 +1,30 @@
+#include "common/time/clock.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("a manual clock moves when told, both of its hands") {
+  ManualClock clock;
+  CHECK(clock.Now() == 0ns);
+  clock.Advance(1500ms);
+  CHECK(clock.Now() == 1500ms);
+  CHECK(clock.WallMillis() == 1500);
+}
+
+TEST_CASE("the real clock never goes back and knows the century") {
+  RealClock clock;
+  MonoTime last = clock.Now();
+  for (int i = 0; i < 1000; ++i) {
+    const MonoTime now = clock.Now();
+    REQUIRE(now >= last);
+    last = now;
+  }
+  CHECK(clock.WallMillis() > 1'600'000'000'000);
+}
+
+}  // namespace
+}  // namespace evergrad
