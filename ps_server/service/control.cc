@@ -1,0 +1,270 @@
+#include "ps_server/service/control.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "ps_server/service/shard_spec.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+constexpr std::size_t kLogLinesDefault = 1000, kLogLinesMax = 10000;
+constexpr std::size_t kLogBatchBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
+constexpr std::size_t kLogTextBytesMax = 16 * 1024;
+
+}  // namespace
+
+void Control::FillHello(v1::Hello* hello) {
+  hello->set_highest_term(highest_term_);
+  hello->set_life_id(life_id_);
+  for (const auto& [key, held] : held_) {
+    v1::HeldShard* shard = hello->add_shards();
+    shard->set_job_uid(key.job.value());
+    shard->set_shard(key.shard.value());
+    *shard->mutable_epoch() = client::ToProto(held.epoch);
+    *shard->mutable_start() = client::ToProto(held.start);
+    *shard->mutable_done() = client::ToProto(held.done);
+    *shard->mutable_refused() = client::ToProto(held.refused);
+    shard->set_loading(held.loading);
+  }
+}
+
+void Control::OnRegistered(const v1::Registered& registered) {
+  ++session_;
+  if (registered.term() >= highest_term_) {
+    highest_term_ = registered.term();
+    life_id_ = registered.life_id();
+  }
+  if (registered.has_job()) job_names_[JobUid(registered.job().job_uid())] = registered.job().name();
+  // The Hello may have said "loading" of shards that are loaded by now.
+  for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {})) options_.send(std::move(message));
+}
+
+void Control::OnLost() { ++session_; }
+
+void Control::OnMessage(const v1::CoordinatorMessage& message) {
+  switch (message.message_case()) {
+    case v1::CoordinatorMessage::kAssign: return OnAssign(message.assign());
+    case v1::CoordinatorMessage::kDrop: return OnDrop(message.drop());
+    case v1::CoordinatorMessage::kClose: return OnClose(message.close());
+    case v1::CoordinatorMessage::kSeal: return OnSeal(message.seal());
+    case v1::CoordinatorMessage::kReportShards: return OnReport(message.report_shards());
+    case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
+    case v1::CoordinatorMessage::kJobEnded: return OnJobEnded(message.job_ended());
+    case v1::CoordinatorMessage::kJob: job_names_[JobUid(message.job().job_uid())] = message.job().name(); return;
+    case v1::CoordinatorMessage::kMap: {
+      const JobUid job(message.map().job_uid());
+      const auto it = held_.lower_bound({job, ShardId(0)});
+      if (it != held_.end() && it->first.job == job) options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
+      return;
+    }
+    default: options_.logger->Warning(absl::StrCat("message that is not for a server: kind=", static_cast<int>(message.message_case()))); return;
+  }
+}
+
+void Control::OnAssign(const v1::Assign& assign) {
+  const JobUid job(assign.job_uid());
+  const ShardKey key{job, ShardId(assign.spec().shard())};
+  const auto epoch = client::FromProto<ShardEpoch>(assign.epoch());
+  const auto start = client::FromProto<MapVersion>(assign.start());
+  if (const auto it = held_.find(key); it != held_.end()) {
+    if (epoch < it->second.epoch) {
+      return SendAssigned(key, epoch, absl::FailedPreconditionError(absl::StrCat("an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
+                                                                                " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
+    }
+    if (epoch == it->second.epoch) {  // a repeat: answered when it is loaded
+      if (!it->second.loading) SendAssigned(key, epoch, absl::OkStatus());
+      return;
+    }
+  }
+  auto settings = ShardSettingsOf(job, assign.spec());
+  auto refused = client::FromProto(assign.refused());
+  absl::Status problem = settings.ok() ? refused.status() : settings.status();
+  if (problem.ok() && !assign.snapshot().empty()) problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot()));
+  if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
+    problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
+  }
+  if (!problem.ok()) {
+    options_.logger->Error(absl::StrCat("shard not taken: shard=", key.shard.ToString(), " cause=", problem.message()), About(job));
+    return SendAssigned(key, epoch, problem);
+  }
+  options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()), assign.shards_total());
+  if (const auto it = held_.find(key); it == held_.end() || !it->second.loading) ++loading_;
+  Held& held = held_[key];
+  held = Held{};
+  held.epoch = epoch;
+  held.start = start;
+  held.refused = *refused;
+  options_.logger->Debug(absl::StrCat("loading from the seed: shard=", key.shard.ToString(), " variable=", settings->variable, " rows=", settings->row_begin, "-",
+                                      settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
+                         About(job));
+  options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
+    options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+  });
+}
+
+void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded) {
+  const auto it = held_.find(key);
+  if (it == held_.end() || it->second.epoch != epoch) return;  // dropped or assigned anew meanwhile: nobody waits for this one
+  --loading_;
+  it->second.loading = false;
+  it->second.value_bytes = loaded.value_bytes;
+  it->second.slot_bytes = loaded.slot_bytes;
+  if (!loaded.status.ok()) {
+    options_.logger->Error(absl::StrCat("shard not loaded: shard=", key.shard.ToString(), " cause=", loaded.status.message()), About(key.job));
+    held_.erase(it);
+  }
+  SendAssigned(key, epoch, loaded.status);
+  if (!loaded.status.ok()) ForgetJobIfUnheld(key.job);
+  if (loading_ == 0) {
+    const v1::ServerProgress progress = Progress();
+    options_.logger->Info(absl::StrCat("holding shards: shards=", progress.shards(), " bytes=", progress.bytes()), About(key.job));
+  }
+}
+
+void Control::SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& status) {
+  v1::TaskMessage message;
+  v1::Assigned* assigned = message.mutable_assigned();
+  assigned->set_job_uid(key.job.value());
+  assigned->set_shard(key.shard.value());
+  *assigned->mutable_epoch() = client::ToProto(epoch);
+  assigned->set_ok(status.ok());
+  if (!status.ok()) *assigned->mutable_error() = client::ToErrorDetail(status);
+  if (options_.send(message)) return;
+  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value(); });
+  unsent_assigned_.push_back(std::move(message));
+}
+
+void Control::SendIn(std::uint64_t session, v1::TaskMessage message) {
+  if (session == session_) options_.send(std::move(message));
+}
+
+void Control::OnDrop(const v1::Drop& drop) {
+  const ShardKey key{JobUid(drop.job_uid()), ShardId(drop.shard())};
+  const auto epoch = client::FromProto<ShardEpoch>(drop.epoch());
+  const auto it = held_.find(key);
+  if (it == held_.end() || it->second.epoch != epoch) return;
+  if (it->second.loading) --loading_;
+  held_.erase(it);
+  options_.host->lane(key.shard).Drop(key, epoch);
+  ForgetJobIfUnheld(key.job);
+}
+
+void Control::OnClose(const v1::Close& close) {
+  const ShardKey key{JobUid(close.job_uid()), ShardId(close.shard())};
+  const auto epoch = client::FromProto<ShardEpoch>(close.epoch());
+  const auto version = client::FromProto<MapVersion>(close.version());
+  v1::TaskMessage message;
+  v1::Closed* closed = message.mutable_closed();
+  closed->set_job_uid(close.job_uid());
+  closed->set_shard(close.shard());
+  *closed->mutable_epoch() = close.epoch();
+  *closed->mutable_version() = close.version();
+  auto done = client::FromProto(close.done());
+  auto refused = client::FromProto(close.refused());
+  const auto it = held_.find(key);
+  if (!done.ok() || !refused.ok() || it == held_.end() || it->second.epoch != epoch || it->second.start > version) {
+    if (!done.ok() || !refused.ok()) {
+      options_.logger->Error(absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()), About(key.job));
+    }
+    options_.send(std::move(message));
+    return;
+  }
+  options_.host->jobs().Learn(key.job, version, 0);
+  it->second.done.UnionWith(*done);
+  it->second.refused.UnionWith(*refused);
+  options_.host->lane(key.shard).Close(key, epoch, version, *std::move(done), *std::move(refused), [this, message = std::move(message), session = session_](bool taken) {
+    options_.executor->Post([this, message, session, taken]() mutable {
+      message.mutable_closed()->set_taken(taken);
+      SendIn(session, std::move(message));
+    });
+  });
+}
+
+void Control::OnSeal(const v1::Seal& seal) {
+  const ShardKey key{JobUid(seal.job_uid()), ShardId(seal.shard())};
+  v1::TaskMessage message;
+  v1::Sealed* sealed = message.mutable_sealed();
+  sealed->set_job_uid(seal.job_uid());
+  sealed->set_shard(seal.shard());
+  *sealed->mutable_epoch() = seal.epoch();
+  options_.host->lane(key.shard).Seal(key, client::FromProto<ShardEpoch>(seal.epoch()), [this, message = std::move(message), session = session_] {
+    options_.executor->Post([this, message, session] { SendIn(session, message); });
+  });
+}
+
+void Control::OnReport(const v1::ReportShards& request) {
+  options_.host->Report(JobUid(request.job_uid()), request.digests(), [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
+    v1::TaskMessage message;
+    message.mutable_shard_report()->set_request_id(id);
+    for (v1::ShardState& state : states) *message.mutable_shard_report()->add_shards() = std::move(state);
+    options_.executor->Post([this, message = std::move(message), session] { SendIn(session, message); });
+  });
+}
+
+void Control::OnReadLogs(const v1::ReadLogs& request) {
+  const std::size_t lines_max = request.lines_max() == 0 ? kLogLinesDefault : std::min<std::size_t>(request.lines_max(), kLogLinesMax);
+  const auto lines = options_.logger->Read(0, request.since_wall_ms(), request.job(), lines_max);
+  v1::TaskMessage message;
+  std::size_t bytes = 0;
+  const auto flush = [&](bool end) {
+    message.mutable_log_lines()->set_request_id(request.request_id());
+    message.mutable_log_lines()->set_end(end);
+    options_.send(std::exchange(message, {}));
+    bytes = 0;
+  };
+  for (const log::Line& line : lines) {
+    v1::LogLine* to = message.mutable_log_lines()->add_lines();
+    to->set_wall_ms(line.wall_ms);
+    to->set_level(std::string(log::LevelName(line.level)));
+    to->set_text(client::CleanText(line.text, kLogTextBytesMax));
+    to->set_job(client::CleanText(line.job, 256));
+    to->set_task(client::CleanText(line.task, 256));
+    bytes += to->ByteSizeLong();
+    if (bytes >= kLogBatchBytesMax) flush(false);
+  }
+  flush(true);
+}
+
+void Control::OnJobEnded(const v1::JobEnded& ended) {
+  const JobUid job(ended.job_uid());
+  const auto count = std::erase_if(held_, [&](const auto& entry) {
+    if (entry.first.job != job) return false;
+    if (entry.second.loading) --loading_;
+    return true;
+  });
+  options_.host->DropJob(job);
+  options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count), About(job));
+  options_.host->jobs().Forget(job);
+  job_names_.erase(job);
+  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
+}
+
+void Control::ForgetJobIfUnheld(JobUid job) {
+  const auto it = held_.lower_bound({job, ShardId(0)});
+  if (it != held_.end() && it->first.job == job) return;
+  options_.logger->Info("no shard of this job is held any more", About(job));
+  options_.host->jobs().Forget(job);
+  job_names_.erase(job);
+}
+
+v1::ServerProgress Control::Progress() const {
+  v1::ServerProgress progress;
+  std::uint64_t bytes = 0;
+  for (const auto& [key, held] : held_) bytes += held.value_bytes + held.slot_bytes;
+  progress.set_shards(static_cast<std::uint32_t>(held_.size()));
+  progress.set_bytes(bytes);
+  progress.set_updates_applied(options_.host->updates_applied());
+  progress.set_duplicates_refused(options_.host->duplicates());
+  return progress;
+}
+
+log::Context Control::About(JobUid job) const {
+  const auto it = job_names_.find(job);
+  return {it == job_names_.end() ? JobUidString(job) : it->second, ""};
+}
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,114 @@
+#include "ps_server/service/data_call.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+constexpr std::uint32_t kBusyAfterMs = 100;
+
+v1::PushAnswer AnswerOf(PushCode code) {
+  switch (code) {
+    case PushCode::kApplied: return v1::APPLIED;
+    case PushCode::kDuplicate: return v1::DUPLICATE;
+    case PushCode::kStale: return v1::STALE;
+    case PushCode::kSuperseded: return v1::SUPERSEDED;
+    case PushCode::kRefused: return v1::REFUSED;
+    case PushCode::kBusy: return v1::BUSY;
+    case PushCode::kOverBudget: return v1::OVER_BUDGET;
+    case PushCode::kInvalid: return v1::INVALID;
+  }
+  return v1::INVALID;
+}
+
+v1::PullAnswer AnswerOf(const DataCall::PullOutcome& outcome) {
+  if (!outcome.invalid.empty()) return v1::PULL_INVALID;
+  switch (outcome.result.code) {
+    case PullCode::kValues: return v1::VALUES;
+    case PullCode::kUnchanged: return v1::UNCHANGED;
+    case PullCode::kStale: return v1::PULL_STALE;
+  }
+  return v1::PULL_INVALID;
+}
+
+std::uint64_t BytesOf(const std::vector<tensor::SharedBytes>& pieces) {
+  std::uint64_t bytes = 0;
+  for (const tensor::SharedBytes& piece : pieces) bytes += piece.bytes.size();
+  return bytes;
+}
+
+}  // namespace
+
+DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
+                   std::uint64_t answer_bytes_max, fault::Failpoints* failpoints)
+    : frame_(std::move(frame)),
+      request_(std::move(request)),
+      responder_(std::move(responder)),
+      answer_bytes_max_(answer_bytes_max),
+      failpoints_(failpoints),
+      pushes_(static_cast<std::size_t>(request_.header.pushes_size())),
+      pulls_(static_cast<std::size_t>(request_.header.pulls_size())),
+      remaining_(pushes_.size() + pulls_.size()) {}
+
+void DataCall::FinishSection() {
+  if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) Answer();
+}
+
+void DataCall::Answer() {
+  v1::ResponseHeader header;
+  for (std::size_t i = 0; i < pushes_.size(); ++i) {
+    PushOutcome& outcome = pushes_[i];
+    v1::PushResult* result = header.add_pushes();
+    result->set_shard(request_.header.pushes(static_cast<int>(i)).shard());
+    result->set_answer(AnswerOf(outcome.result.code));
+    if (outcome.result.code == PushCode::kStale) *result->mutable_version() = client::ToProto(outcome.version);
+    if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
+    result->set_message(std::move(outcome.result.message));
+    result->set_lsn(outcome.result.lsn);
+  }
+  // What was reserved for the answer is what it may take: a pull beyond it is refused, and those before it are served.
+  const std::uint64_t bytes_max = std::min(request_.header.response_bytes_max(), answer_bytes_max_);
+  std::uint64_t left = bytes_max;
+  std::vector<std::vector<tensor::SharedBytes>> payloads(pulls_.size());
+  for (std::size_t i = 0; i < pulls_.size(); ++i) {
+    PullOutcome& outcome = pulls_[i];
+    const std::uint64_t bytes = BytesOf(outcome.result.chunks);
+    if (bytes > left) {
+      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header.pulls(static_cast<int>(i)).shard(), " bytes=", bytes,
+                                     " reserved=", bytes_max, " left=", left);
+    } else {
+      left -= bytes;
+      payloads[i] = std::move(outcome.result.chunks);
+    }
+    v1::PullResult* result = header.add_pulls();
+    result->set_shard(request_.header.pulls(static_cast<int>(i)).shard());
+    result->set_answer(AnswerOf(outcome));
+    result->set_message(std::move(outcome.invalid));
+    if (result->answer() == v1::PULL_STALE) *result->mutable_version() = client::ToProto(outcome.version);
+    if (result->answer() == v1::VALUES || result->answer() == v1::UNCHANGED) {
+      *result->mutable_start() = client::ToProto(outcome.result.start);
+      result->set_vlsn(outcome.result.vlsn);
+      result->set_dtype(v1::DTYPE_FLOAT32);
+    }
+  }
+  // The request's bytes and their place in the budget go before the answer takes its own way.
+  request_ = {};
+  frame_ = {};
+  if (answer_lost_.load(std::memory_order_relaxed)) {
+    responder_->Fail(absl::InternalError("answer lost by a failpoint"));
+    return;
+  }
+  responder_->Answer({wire::BuildResponseOfPieces(std::move(header), std::move(payloads))});
+  if (failpoints_ != nullptr) failpoints_->At("server.after_answer");
+}
+
+transport::Frame DataCall::Refusal(const absl::Status& status) {
+  v1::ResponseHeader header;
+  *header.mutable_error() = client::ToErrorDetail(status);
+  return {wire::BuildResponse(std::move(header), {})};
+}
+
+}  // namespace evergrad::ps_server

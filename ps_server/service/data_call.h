@@ -1,0 +1,62 @@
+// One data request on its way through the shards: taken apart into sections, answered once when the last one is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/fault/failpoints.h"
+#include "common/transport/transport.h"
+#include "common/wire/data_frame.h"
+#include "ps_server/shard/shard.h"
+
+namespace evergrad::ps_server {
+
+// Sections are written by the executors of their shards, each its own slot; the thread that answers the last section builds
+// the response. Shared by the executors that still hold a section. Dropped unanswered (an executor was shut down), the
+// transport tells the caller.
+class DataCall {
+ public:
+  struct PushOutcome {
+    PushResult result;
+    MapVersion version;  // kStale
+  };
+  struct PullOutcome {
+    PullResult result;
+    MapVersion version;   // kStale
+    std::string invalid;  // not "": the section was malformed
+  };
+
+  // `failpoints` outlives the call and may be null. `answer_bytes_max`: whatever the request says that it reserved.
+  DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint64_t answer_bytes_max,
+           fault::Failpoints* failpoints);
+
+  const wire::Request& request() const { return request_; }
+  PushOutcome& push(std::size_t i) { return pushes_[i]; }
+  PullOutcome& pull(std::size_t i) { return pulls_[i]; }
+
+  // A test's failpoint takes the answer away: the caller gets Internal instead.
+  void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
+  // One more section has its outcome. The last one answers.
+  void FinishSection();
+  // For a request without sections.
+  void Answer();
+
+  // The answer to a frame that was not understood: nothing has changed.
+  static transport::Frame Refusal(const absl::Status& status);
+
+ private:
+  transport::ReceivedFrame frame_;
+  wire::Request request_;  // views into frame_
+  std::unique_ptr<transport::DataResponder> responder_;
+  const std::uint64_t answer_bytes_max_;
+  fault::Failpoints* const failpoints_;
+  std::vector<PushOutcome> pushes_;
+  std::vector<PullOutcome> pulls_;
+  std::atomic<std::size_t> remaining_;
+  std::atomic<bool> answer_lost_{false};
+};
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,117 @@
+#include "ps_server/service/shard_host.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+// A header of this size is parsed in some ten microseconds: less than it takes to wake another thread.
+constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
+
+std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
+  std::uint32_t bytes = 0;
+  if (frame.bytes.size() >= sizeof bytes) std::memcpy(&bytes, frame.bytes.data(), sizeof bytes);
+  return bytes;
+}
+
+}  // namespace
+
+ShardHost::ShardHost(Options options) : options_(std::move(options)) {
+  EG_CHECK(!options_.executors.empty());
+  metrics::Registry& registry = *options_.registry;
+  const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
+  for (int i = 0; i < 8; ++i) {
+    metrics_.updates[i] = &registry.GetCounter("evergrad_ps_server_updates_total", "Pushes of one update to one shard, by answer", {{"answer", answers[i]}});
+  }
+  const char* pulls[4] = {"values", "unchanged", "stale", "invalid"};
+  for (int i = 0; i < 4; ++i) {
+    metrics_.pulls[i] = &registry.GetCounter("evergrad_ps_server_pulls_total", "Pulls of one shard, by answer", {{"answer", pulls[i]}});
+  }
+  metrics_.push_bytes = &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
+  metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls");
+  malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total", "Requests that were not understood as a whole");
+  auto pool = std::make_shared<storage::ChunkPool>(options_.pool_bytes_max);
+  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {}, [pool] { return static_cast<double>(pool->bytes()); });
+  registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Limit of spare blocks").Set(static_cast<double>(options_.pool_bytes_max));
+  for (runtime::Executor* executor : options_.executors) {
+    ShardLane::Options lane;
+    lane.executor = executor;
+    lane.jobs = &jobs_;
+    lane.failpoints = options_.failpoints;
+    lane.metrics = &metrics_;
+    lane.pool = pool;
+    lane.mutant = options_.mutant;
+    lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
+  }
+}
+
+void ShardHost::Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  if (HeaderBytes(frame) <= kParseInlineBytesMax) return Parse(std::move(frame), std::move(responder));
+  // Shared, because a posted task must be copyable.
+  auto held = std::make_shared<std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(std::move(frame), std::move(responder));
+  options_.executors[next_parser_.fetch_add(1, std::memory_order_relaxed) % options_.executors.size()]->Post(
+      [this, held] { Parse(std::move(held->first), std::move(held->second)); });
+}
+
+void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
+  if (!request.ok()) {
+    malformed_->Add();
+    frame = {};
+    return responder->Answer(DataCall::Refusal(request.status()));
+  }
+  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), options_.frame_bytes_max, options_.failpoints);
+  const v1::RequestHeader& header = call->request().header;
+  if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
+  std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());
+  // Pushes first: the pull of a shard in the same request follows its push.
+  for (int i = 0; i < header.pushes_size(); ++i) {
+    by_lane[header.pushes(i).shard() % lanes_.size()].push_back({call, static_cast<std::uint32_t>(i), true});
+  }
+  for (int i = 0; i < header.pulls_size(); ++i) {
+    by_lane[header.pulls(i).shard() % lanes_.size()].push_back({call, static_cast<std::uint32_t>(i), false});
+  }
+  call.reset();
+  for (std::size_t lane = 0; lane < by_lane.size(); ++lane) {
+    if (!by_lane[lane].empty()) lanes_[lane]->Submit(std::move(by_lane[lane]));
+  }
+}
+
+void ShardHost::DropJob(JobUid job) {
+  for (const auto& lane : lanes_) lane->DropJob(job);
+}
+
+void ShardHost::Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done) {
+  struct Gathered {
+    Mutex mu;
+    std::vector<v1::ShardState> states ABSL_GUARDED_BY(mu);
+    std::size_t missing ABSL_GUARDED_BY(mu) = 0;
+    std::function<void(std::vector<v1::ShardState>)> done;
+  };
+  auto gathered = std::make_shared<Gathered>();
+  {
+    MutexLock lock(&gathered->mu);
+    gathered->missing = lanes_.size();
+  }
+  gathered->done = std::move(done);
+  for (const auto& lane : lanes_) {
+    lane->Report(job, digests, [gathered](std::vector<v1::ShardState> states) {
+      std::vector<v1::ShardState> all;
+      {
+        MutexLock lock(&gathered->mu);
+        for (v1::ShardState& state : states) gathered->states.push_back(std::move(state));
+        if (--gathered->missing > 0) return;
+        all = std::move(gathered->states);
+      }
+      std::ranges::sort(all, [](const v1::ShardState& a, const v1::ShardState& b) {
+        return std::pair(a.job_uid(), a.shard()) < std::pair(b.job_uid(), b.shard());
+      });
+      gathered->done(std::move(all));
+    });
+  }
+}
+
+}  // namespace evergrad::ps_server

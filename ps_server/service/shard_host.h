@@ -1,0 +1,59 @@
+// All shards of one server: requests in, one answer each; control operations by shard.
+//
+// A shard lives on the executor of its number (shard % executors). Thread-safe; callbacks of control operations run on a
+// shard's executor and must not block.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/fault/failpoints.h"
+#include "common/base/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "common/transport/transport.h"
+#include "ps_server/service/job_table.h"
+#include "ps_server/service/shard_lane.h"
+
+namespace evergrad::ps_server {
+
+class ShardHost {
+ public:
+  struct Options {
+    std::vector<runtime::Executor*> executors;     // At least one. Outlive the host; shut down before it is destroyed.
+    metrics::Registry* registry = nullptr;         // All pointers outlive the host.
+    fault::Failpoints* failpoints = nullptr;       // May be null.
+    std::uint64_t frame_bytes_max = 1ull << 30;    // of an answer
+    std::uint64_t pool_bytes_max = 256ull << 20;   // spare blocks kept for writing out of place
+    fault::Mutant mutant = fault::Mutant::kNone;
+  };
+  explicit ShardHost(Options options);
+
+  // A whole request from the transport; answers through `responder`. Never blocks, may be called on a transport thread.
+  void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
+
+  JobTable& jobs() { return jobs_; }
+  ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
+  void DropJob(JobUid job);
+  // The states of the shards of `job` (0: all), in order of job and shard.
+  void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
+
+  // Since the process began.
+  std::uint64_t updates_applied() const { return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value(); }
+  std::uint64_t duplicates() const { return metrics_.updates[static_cast<int>(PushCode::kDuplicate)]->value(); }
+
+ private:
+  void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
+
+  const Options options_;
+  JobTable jobs_;
+  LaneMetrics metrics_;
+  metrics::Counter* malformed_;
+  std::vector<std::unique_ptr<ShardLane>> lanes_;
+  std::atomic<std::size_t> next_parser_{0};
+};
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,284 @@
+#include "ps_server/service/shard_lane.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+constexpr std::uint64_t kTurnBytes = 1 << 20;    // about a millisecond of applying
+constexpr std::uint64_t kSectionCost = 2048;     // of a section without bytes
+
+ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
+  const v1::RequestHeader& header = call.request().header;
+  const int i = static_cast<int>(section.index);
+  return {JobUid(header.job_uid()), ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
+}
+
+// What is wrong with a push apart from its numbers; "" when nothing is. The shard answers it in its place (line 11).
+std::string DefectOf(const v1::PushSection& push) {
+  if (push.kind() != v1::GRADIENT && push.kind() != v1::SKIP) {
+    return absl::StrCat("update kind is not built, expected GRADIENT or SKIP, got=", static_cast<int>(push.kind()));
+  }
+  if (push.codec() != v1::CODEC_NONE) return absl::StrCat("codec is not built, expected CODEC_NONE, got=", static_cast<int>(push.codec()));
+  if (push.has_ids()) return "a dense shard takes no id list";
+  if (push.dtype() != v1::DTYPE_FLOAT32 && !(push.kind() == v1::SKIP && push.dtype() == v1::DTYPE_UNSPECIFIED)) {
+    return absl::StrCat("gradient dtype mismatch, want=DTYPE_FLOAT32 got=", static_cast<int>(push.dtype()));
+  }
+  return "";
+}
+
+bool LosesAnswer(const fault::Hit& hit) {
+  return hit.action == fault::Action::kError || hit.action == fault::Action::kUserError || hit.action == fault::Action::kDrop;
+}
+
+}  // namespace
+
+void ShardLane::Submit(std::vector<Section> sections) {
+  options_.executor->Post([this, sections = std::move(sections)]() mutable {
+    for (Section& section : sections) Enqueue(std::move(section));
+    if (!turn_posted_) Turn();
+  });
+}
+
+void ShardLane::Enqueue(Section section) {
+  const ShardKey key = KeyOf(*section.call, section);
+  const auto it = slots_.find(key);
+  if (it == slots_.end()) return AnswerUnheld(section);
+  it->second.queue.push_back(std::move(section));
+  if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
+}
+
+// Line 8: STALE with the V that is known here; but a number that no shard of the job can have is the caller's mistake.
+void ShardLane::AnswerUnheld(const Section& section) {
+  const ShardKey key = KeyOf(*section.call, section);
+  const JobTable::Job job = options_.jobs->Find(key.job);
+  const bool unknown = job.shards_total != 0 && key.shard.value() >= job.shards_total;
+  std::string message;
+  if (unknown) message = absl::StrCat("unknown shard: shard=", key.shard.value(), " shards=", job.shards_total, " job=", JobUidString(key.job));
+  if (section.is_push) {
+    auto& outcome = section.call->push(section.index);
+    outcome.result.code = unknown ? PushCode::kInvalid : PushCode::kStale;
+    outcome.result.message = std::move(message);
+    outcome.version = job.version;
+    options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
+  } else {
+    auto& outcome = section.call->pull(section.index);
+    outcome.invalid = std::move(message);
+    outcome.version = job.version;
+    options_.metrics->pulls[unknown ? 3 : 2]->Add();
+  }
+  section.call->FinishSection();
+}
+
+void ShardLane::Turn() {
+  std::uint64_t spent = 0;
+  while (!ready_.empty() && spent < kTurnBytes) {
+    const ShardKey key = ready_.front();
+    ready_.pop_front();
+    const auto it = slots_.find(key);
+    if (it == slots_.end()) continue;  // dropped: its sections were answered then
+    it->second.waiting = false;
+    if (it->second.queue.empty()) continue;  // dropped and assigned anew meanwhile
+    spent += Run(key, &it->second);
+    if (!it->second.queue.empty() && !it->second.waiting) {
+      it->second.waiting = true;
+      ready_.push_back(key);
+    }
+  }
+  if (!ready_.empty()) PostTurn();
+}
+
+void ShardLane::PostTurn() {
+  turn_posted_ = options_.executor->Post([this] {
+    turn_posted_ = false;
+    Turn();
+  });
+}
+
+std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
+  Section section = std::move(slot->queue.front());
+  slot->queue.pop_front();
+  if (section.is_push && !section.delayed && options_.failpoints != nullptr && options_.failpoints->AnyArmed()) {
+    const fault::Hit hit = options_.failpoints->At("server.before_apply");
+    if (hit.action == fault::Action::kDelay) {
+      // This shard's queue waits, in order; the others go on.
+      section.delayed = true;
+      slot->queue.push_front(std::move(section));
+      slot->waiting = true;
+      options_.executor->PostAfter(std::chrono::milliseconds(hit.delay_ms), [this, key] {
+        if (!slots_.contains(key)) return;
+        ready_.push_back(key);
+        if (!turn_posted_) Turn();
+      });
+      return kSectionCost;
+    }
+    if (LosesAnswer(hit)) {  // as if the push had never arrived
+      section.call->LoseAnswer();
+      section.call->FinishSection();
+      return kSectionCost;
+    }
+  }
+  const std::uint64_t bytes = section.is_push ? RunPush(slot->shard.get(), section) : RunPull(slot->shard.get(), section);
+  section.call->FinishSection();
+  return kSectionCost + bytes;
+}
+
+std::uint64_t ShardLane::RunPush(Shard* shard, const Section& section) {
+  const v1::PushSection& from = section.call->request().header.pushes(static_cast<int>(section.index));
+  const std::string defect = DefectOf(from);
+  Push push;
+  push.epoch = client::FromProto<ShardEpoch>(from.epoch());
+  push.closure = ClosureId(from.closure());
+  push.update = UpdateIndex(from.update());
+  push.attempt = client::FromProto<Attempt>(from.attempt());
+  push.kind = from.kind() == v1::SKIP ? UpdateKind::kSkip : UpdateKind::kGradient;
+  push.global_step = from.global_step();
+  push.rows = from.rows();
+  push.payload = section.call->request().payloads[section.index];
+  push.skip_reason = from.skip_reason();
+  push.defect = defect;
+  DataCall::PushOutcome& outcome = section.call->push(section.index);
+  outcome.result = shard->Apply(push);
+  if (outcome.result.code == PushCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
+  options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
+  if (outcome.result.code != PushCode::kApplied) return 0;
+  options_.metrics->push_bytes->Add(push.payload.size());
+  if (options_.failpoints != nullptr && options_.failpoints->AnyArmed()) {
+    if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
+  }
+  return push.payload.size();
+}
+
+std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
+  const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
+  DataCall::PullOutcome& outcome = section.call->pull(section.index);
+  if (from.has_ids()) {
+    outcome.invalid = absl::StrCat("a dense shard takes no id list: variable=", shard->settings().variable, " shard=", from.shard());
+    options_.metrics->pulls[3]->Add();
+    return 0;
+  }
+  outcome.result = shard->Read({client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn()});
+  options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
+  if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
+  if (outcome.result.code == PullCode::kValues) options_.metrics->pull_bytes->Add(shard->value_bytes());
+  return outcome.result.chunks.size() * 256;  // references, no bytes
+}
+
+void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done) {
+  options_.executor->Post([this, settings = std::move(settings), epoch, start, refused = std::move(refused), done = std::move(done)]() mutable {
+    const ShardKey key{settings.job, settings.shard};
+    // What it replaces goes first: both need not fit into memory, and its sections are stale by now.
+    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool);
+    Loaded loaded{shard.status(), 0, 0};
+    if (shard.ok()) {
+      loaded.value_bytes = (*shard)->value_bytes();
+      loaded.slot_bytes = (*shard)->slot_bytes();
+      slots_[key].shard = *std::move(shard);
+    }
+    done(std::move(loaded));
+  });
+}
+
+void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
+  const std::deque<Section> queue = std::move(it->second.queue);
+  slots_.erase(it);
+  for (const Section& section : queue) AnswerUnheld(section);
+}
+
+void ShardLane::Drop(ShardKey key, ShardEpoch epoch) {
+  options_.executor->Post([this, key, epoch] {
+    const auto it = slots_.find(key);
+    if (it != slots_.end() && it->second.shard->epoch() == epoch) Remove(it);
+  });
+}
+
+void ShardLane::DropJob(JobUid job) {
+  options_.executor->Post([this, job] {
+    for (auto it = slots_.lower_bound({job, ShardId(0)}); it != slots_.end() && it->first.job == job;) {
+      const auto next = std::next(it);
+      Remove(it);
+      it = next;
+    }
+  });
+}
+
+void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done, IntervalSet refused, std::function<void(bool)> answer) {
+  options_.executor->Post([this, key, epoch, version, done = std::move(done), refused = std::move(refused), answer = std::move(answer)] {
+    const auto it = slots_.find(key);
+    answer(it != slots_.end() && it->second.shard->Close(epoch, version, done, refused));
+  });
+}
+
+void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
+  options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
+    // Not held at this epoch: what is pushed under it is answered STALE, which is as good as sealed.
+    const auto it = slots_.find(key);
+    if (it != slots_.end() && it->second.shard->epoch() == epoch) it->second.shard->Seal();
+    sealed();
+  });
+}
+
+struct ShardLane::ReportTask {
+  JobUid job;
+  bool digests = false;
+  std::vector<ShardKey> keys;  // last one first
+  std::vector<v1::ShardState> states;
+  std::function<void(std::vector<v1::ShardState>)> done;
+};
+
+void ShardLane::Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done) {
+  options_.executor->Post([this, job, digests, done = std::move(done)]() mutable {
+    auto task = std::make_shared<ReportTask>();
+    task->job = job;
+    task->digests = digests;
+    task->done = std::move(done);
+    for (auto it = slots_.rbegin(); it != slots_.rend(); ++it) {
+      if (job == JobUid(0) || it->first.job == job) task->keys.push_back(it->first);
+    }
+    ContinueReport(std::move(task));
+  });
+}
+
+void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
+  std::uint64_t spent = 0;
+  while (!task->keys.empty() && spent < kTurnBytes) {
+    const auto it = slots_.find(task->keys.back());
+    task->keys.pop_back();
+    if (it == slots_.end()) continue;
+    const Shard& shard = *it->second.shard;
+    v1::ShardState state;
+    state.set_job_uid(it->first.job.value());
+    state.set_shard(it->first.shard.value());
+    state.set_variable(shard.settings().variable);
+    state.set_row_begin(shard.settings().row_begin);
+    state.set_row_end(shard.settings().row_end);
+    state.set_bytes(shard.value_bytes());
+    state.set_slot_bytes(shard.slot_bytes());
+    *state.mutable_epoch() = client::ToProto(shard.epoch());
+    *state.mutable_start() = client::ToProto(shard.start());
+    state.set_lsn(shard.lsn());
+    state.set_vlsn(shard.vlsn());
+    state.set_updates_applied(shard.updates_applied());
+    std::uint64_t skips = 0;
+    for (const auto& [reason, count] : shard.skips()) skips += count;
+    state.set_skips(skips);
+    state.set_duplicates_refused(shard.duplicates());
+    if (task->digests) {
+      state.set_digest(shard.Digest());
+      state.set_slot_digest(shard.SlotDigest());
+      spent += shard.value_bytes() + shard.slot_bytes();
+    }
+    state.set_open_closures(static_cast<std::uint32_t>(shard.ledger().open().size()));
+    state.set_ledger_intervals(static_cast<std::uint32_t>(shard.ledger().done().interval_count() + shard.ledger().refused().interval_count()));
+    task->states.push_back(std::move(state));
+    spent += kSectionCost;
+  }
+  if (task->keys.empty()) return task->done(std::move(task->states));
+  options_.executor->Post([this, task] { ContinueReport(task); });
+}
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,97 @@
+// One executor and the shards that live on it: the single writer of each (LEDGER line 6).
+//
+// Every shard has a queue of sections in order of arrival. Shards with work take turns; after about a megabyte of work the
+// lane lets other tasks of its executor run, so that a small pull never waits behind a row of large applies.
+// Control operations (assign, drop, close, seal, report) run at once, before what is queued: the fence and the ledger make
+// either order right. Nothing here blocks, and nothing has a lock but the table of jobs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/fault/failpoints.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "evergrad/v1/session.pb.h"
+#include "ps_server/service/data_call.h"
+#include "ps_server/service/job_table.h"
+#include "ps_server/shard/shard.h"
+
+namespace evergrad::ps_server {
+
+struct ShardKey {
+  JobUid job;
+  ShardId shard;
+  friend auto operator<=>(const ShardKey&, const ShardKey&) = default;
+};
+
+// What the lanes of a server count; made by ShardHost.
+struct LaneMetrics {
+  metrics::Counter* updates[8];     // by PushCode
+  metrics::Counter* pulls[4];       // values, unchanged, stale, invalid
+  metrics::Counter* push_bytes;     // applied
+  metrics::Counter* pull_bytes;     // answered
+};
+
+class ShardLane {
+ public:
+  struct Options {
+    runtime::Executor* executor = nullptr;       // Outlives the lane; shut down before the lane is destroyed.
+    const JobTable* jobs = nullptr;              // All pointers outlive the lane.
+    fault::Failpoints* failpoints = nullptr;     // May be null.
+    const LaneMetrics* metrics = nullptr;
+    std::shared_ptr<storage::ChunkPool> pool;    // Shared by all lanes and their shards.
+    fault::Mutant mutant = fault::Mutant::kNone;
+  };
+  explicit ShardLane(Options options) : options_(std::move(options)) {}
+
+  struct Section {
+    std::shared_ptr<DataCall> call;  // shared with the other lanes that answer a part of it
+    std::uint32_t index = 0;
+    bool is_push = false;
+    bool delayed = false;            // its failpoint's delay is over
+  };
+
+  // --- any thread: what follows happens on the executor.
+  void Submit(std::vector<Section> sections);
+  struct Loaded {
+    absl::Status status;
+    std::uint64_t value_bytes = 0, slot_bytes = 0;
+  };
+  void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done);
+  void Drop(ShardKey key, ShardEpoch epoch);
+  void DropJob(JobUid job);
+  void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done, IntervalSet refused, std::function<void(bool taken)> answer);
+  void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
+  // States of this lane's shards of `job` (0: all), one shard a task: a digest of a large one does not hold up the others.
+  void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
+
+ private:
+  struct Slot {
+    std::unique_ptr<Shard> shard;
+    std::deque<Section> queue;  // Bounded by the transport's budget: each entry is part of a request that it granted.
+    bool waiting = false;       // in ready_, or paused by a failpoint's delay
+  };
+  void Enqueue(Section section);
+  void Turn();
+  void PostTurn();
+  // Returns about how many bytes were touched.
+  std::uint64_t Run(ShardKey key, Slot* slot);
+  std::uint64_t RunPush(Shard* shard, const Section& section);
+  std::uint64_t RunPull(Shard* shard, const Section& section);
+  void AnswerUnheld(const Section& section);
+  void Remove(std::map<ShardKey, Slot>::iterator it);
+  struct ReportTask;
+  void ContinueReport(std::shared_ptr<ReportTask> task);
+
+  const Options options_;
+  std::map<ShardKey, Slot> slots_;
+  std::deque<ShardKey> ready_;
+  bool turn_posted_ = false;
+};
+
+}  // namespace evergrad::ps_server
