@@ -1,0 +1,55 @@
+#include "ps_server/config.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+constexpr std::uint64_t kMiB = 1ull << 20;
+constexpr unsigned kExecutorsDefaultMax = 8;
+// A frame offset is counted in 32 bits (common/wire/FORMAT.md).
+constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
+
+}  // namespace
+
+void AddOptions(daemon::OptionTable* table, Config* config) {
+  table->Add("index", &config->index, "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 is 3), else 0");
+  table->Add("executors", &config->executors, "threads that apply updates, each the only writer of its shards; 0: one per core, at most 8", {0, 256});
+  table->AddBytes("budget_bytes_max", &config->budget_bytes_max, "payload of requests and answers in flight, all workers together", {kMiB, 1ull << 40});
+  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max, "reserve for requests of at most 64 KiB, which need no grant", {kMiB, 1ull << 40});
+  table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max, "one worker's share of that reserve", {64 << 10, 1ull << 40});
+  table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer", {kMiB, kFrameBytesLimit});
+  table->AddBytes("pool_bytes_max", &config->pool_bytes_max, "spare memory kept for writing beside values that are being read", {0, 1ull << 40});
+  table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
+  table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
+}
+
+std::string OrdinalOf(absl::string_view host_name) {
+  const absl::string_view name = host_name.substr(0, host_name.find('.'));
+  std::size_t digits = name.size();
+  while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
+  std::uint32_t ordinal = 0;
+  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return "0";
+  return absl::StrCat(ordinal);
+}
+
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config) {
+  if (config->index.empty()) config->index = OrdinalOf(host_name);
+  std::uint32_t index = 0;
+  if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
+  }
+  if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsDefaultMax);
+  if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max,
+                                                             " max=", config->small_reserve_bytes_max)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,34 @@
+// Settings of evergrad-ps-server beside those of every daemon (common/daemon): each is declared once in AddOptions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/daemon/option_table.h"
+
+namespace evergrad::ps_server {
+
+struct Config {
+  std::string index;                 // "": the ordinal of the host name, else 0
+  std::uint32_t executors = 0;       // 0: one per core, at most 8
+  std::uint64_t budget_bytes_max = 256ull << 20;
+  std::uint64_t small_reserve_bytes_max = 16ull << 20;
+  std::uint64_t peer_small_bytes_max = 4ull << 20;
+  std::uint64_t frame_bytes_max = 1ull << 30;
+  std::uint64_t pool_bytes_max = 256ull << 20;
+  std::uint32_t streams_max = 4096;
+  std::string unix_dir;              // "": no unix socket
+};
+
+// `config` outlives the table.
+void AddOptions(daemon::OptionTable* table, Config* config);
+
+// Fills in what depends on the machine. InvalidArgument (a user's): an identity that is no number, limits that exclude each other.
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config);
+
+// "ps-server-3" -> "3"; "0" for a name without an ordinal behind a dash.
+std::string OrdinalOf(absl::string_view host_name);
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,51 @@
+// evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
+#include <csignal>
+#include <unistd.h>
+
+#include <thread>
+
+#include "common/base/ids.h"
+#include "common/daemon/daemon.h"
+#include "common/fs/host.h"
+#include "common/random/philox.h"
+#include "common/time/clock.h"
+#include "common/transport/grpc_transport.h"
+#include "ps_server/config.h"
+#include "ps_server/server.h"
+
+int main(int argc, char** argv) {
+  using namespace evergrad;
+  daemon::Daemon daemon(Role::kPsServer, "Holds shards of training jobs' variables and applies workers' updates to them, each exactly once.");
+  ps_server::Config config;
+  ps_server::AddOptions(&daemon.options(), &config);
+  if (const auto code = daemon.Start(argc, argv)) return *code;
+  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok()) return daemon.Fail(status);
+
+  const RealClock clock;
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  auto server = ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()}, config, daemon.server_options());
+  if (!server.ok()) return daemon.Fail(server.status());
+  if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok()) return daemon.Fail(status);
+
+  ps_server::Server::Identity identity;
+  identity.coordinator_address = daemon.common().coordinator;
+  identity.advertised_address = daemon.advertised_address();
+  identity.metrics_address = daemon.metrics_address();
+  identity.insecure_listen = daemon.insecure();
+  identity.pid = getpid();
+  identity.host = fs::HostName();
+  identity.host_id = fs::HostId();
+  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  client::SessionClient::Options session;
+  session.channel = daemon.channel_options();
+  (*server)->Join(std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); });
+
+  const int signal = daemon.signals().Wait();
+  if (signal == 0) {  // the coordinator refused this process for good; it is in the log
+    (*server)->Stop("refused");
+    return daemon::kExitFailed;
+  }
+  daemon.logger().Info("leaving: stopped by a signal");
+  (*server)->Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  return daemon::kExitOk;
+}

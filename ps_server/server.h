@@ -1,0 +1,65 @@
+// A parameter server: shards on executors, the data service in front of them, the session with the coordinator behind.
+//
+//   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each, single writer of its shards)
+//   coordinator ── session ──▶ control executor: SessionClient, Control ──▶ lanes
+//
+// Several may live in one process. Everything it needs comes in by the constructor and outlives it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/client/session_client.h"
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+#include "ps_server/config.h"
+
+namespace evergrad::ps_server {
+
+class Server {
+ public:
+  struct Dependencies {
+    transport::Transport* transport = nullptr;
+    log::Logger* logger = nullptr;
+    metrics::Registry* registry = nullptr;
+    const Clock* clock = nullptr;
+    fault::Failpoints* failpoints = nullptr;  // may be null
+    std::uint64_t process_uid = 0;            // random at start; also names the unix socket
+  };
+  // What is told to the coordinator about this process.
+  struct Identity {
+    std::string coordinator_address;
+    std::string advertised_address;
+    std::string metrics_address;
+    bool insecure_listen = false;
+    std::int64_t pid = 0;
+    std::string host, host_id;
+    std::uint64_t memory_bytes = 0;
+  };
+
+  // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of Transport::Listen.
+  static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options);
+  ~Server();  // Stop("destroyed").
+
+  std::string address() const;    // as bound
+  std::string unix_path() const;  // "" when none is served
+
+  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
+  // refused this process for good. Once.
+  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused);
+
+  // Says Leaving, ends the session, the streams and the executors. Idempotent; not from a callback.
+  void Stop(absl::string_view reason);
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace evergrad::ps_server

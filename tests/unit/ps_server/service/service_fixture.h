@@ -1,0 +1,178 @@
+// A ShardHost on manual executors, requests built as a worker builds them, answers read as a worker reads them.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/client/protocol.h"
+#include "common/wire/data_frame.h"
+#include "ps_server/service/shard_host.h"
+
+namespace evergrad::ps_server {
+
+inline constexpr std::uint64_t kJob = 77;
+inline constexpr ShardEpoch kEpoch{1, 5};
+inline constexpr MapVersion kStart{1, 2};
+
+inline tensor::AlignedBuffer Gathered(const std::vector<tensor::SharedBytes>& pieces) {
+  std::size_t size = 0;
+  for (const auto& piece : pieces) size += piece.bytes.size();
+  tensor::AlignedBuffer buffer(size);
+  std::size_t at = 0;
+  for (const auto& piece : pieces) {
+    if (!piece.bytes.empty()) std::memcpy(buffer.data() + at, piece.bytes.data(), piece.bytes.size());
+    at += piece.bytes.size();
+  }
+  return buffer;
+}
+
+// What came back for one request.
+struct Reply {
+  bool answered = false;
+  int order = -1;  // among the replies of one fixture
+  std::optional<absl::Status> failed;
+  std::vector<tensor::SharedBytes> pieces;  // as handed to the transport: references into the shards
+  tensor::AlignedBuffer frame;
+  wire::Response response;
+
+  v1::PushAnswer push(int i = 0) const { return response.header.pushes(i).answer(); }
+  v1::PullAnswer pull(int i = 0) const { return response.header.pulls(i).answer(); }
+  std::vector<float> values(std::size_t i = 0) const {
+    const auto bytes = response.payloads.at(i);
+    std::vector<float> floats(bytes.size() / sizeof(float));
+    if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), bytes.size());
+    return floats;
+  }
+};
+
+class RecordingResponder final : public transport::DataResponder {
+ public:
+  RecordingResponder(std::shared_ptr<Reply> reply, int* answers) : reply_(std::move(reply)), answers_(answers) {}
+  void Answer(transport::Frame frame) override {
+    reply_->frame = Gathered(frame.pieces);
+    reply_->pieces = std::move(frame.pieces);
+    auto parsed = wire::ParseResponse({reply_->frame.data(), reply_->frame.size()});
+    if (parsed.ok()) reply_->response = *std::move(parsed);
+    else reply_->failed = parsed.status();
+    reply_->answered = true;
+    reply_->order = (*answers_)++;
+  }
+  void Fail(absl::Status status) override { reply_->failed = status; }
+
+ private:
+  std::shared_ptr<Reply> reply_;
+  int* answers_;
+};
+
+// A reservation that tells when it is released.
+class CountedReservation final : public transport::Reservation {
+ public:
+  explicit CountedReservation(int* released) : released_(released) {}
+  ~CountedReservation() override { ++*released_; }
+
+ private:
+  int* released_;
+};
+
+struct RequestBuilder {
+  v1::RequestHeader header;
+  std::vector<tensor::SharedBytes> payloads;
+
+  RequestBuilder() {
+    header.set_job_uid(kJob);
+    header.set_response_bytes_max(64 << 20);
+  }
+  v1::PushSection& Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, std::vector<float> gradient) {
+    v1::PushSection* push = header.add_pushes();
+    push->set_shard(shard);
+    *push->mutable_epoch() = client::ToProto(kEpoch);
+    push->set_closure(closure);
+    push->set_update(update);
+    *push->mutable_attempt() = client::ToProto(Attempt{1, 1});
+    push->set_kind(v1::GRADIENT);
+    push->set_dtype(v1::DTYPE_FLOAT32);
+    push->set_rows(gradient.size());
+    auto owned = std::make_shared<std::vector<float>>(std::move(gradient));
+    payloads.push_back({owned, std::as_bytes(std::span<const float>(*owned))});
+    return *push;
+  }
+  v1::PullSection& Pull(std::uint32_t shard) {
+    v1::PullSection* pull = header.add_pulls();
+    pull->set_shard(shard);
+    *pull->mutable_epoch() = client::ToProto(kEpoch);
+    return *pull;
+  }
+  tensor::AlignedBuffer Frame() const { return Gathered(wire::BuildRequest(header, payloads)); }
+};
+
+// rows of one element, summed by the optimizer `counting`.
+inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4, std::uint64_t job = kJob) {
+  ShardSettings s;
+  s.job = JobUid(job);
+  s.shard = ShardId(shard);
+  s.variable = "count";
+  s.variable_shape = tensor::Shape{rows, 1};
+  s.row_end = rows;
+  s.optimizer.type = "counting";
+  return s;
+}
+
+struct HostFixture {
+  ManualClock clock;
+  std::vector<std::unique_ptr<runtime::ManualExecutor>> executors;
+  metrics::Registry registry;
+  fault::Failpoints failpoints;
+  std::unique_ptr<ShardHost> host;
+  int answers = 0;
+
+  explicit HostFixture(int lanes = 2, std::uint64_t frame_bytes_max = 1ull << 30) {
+    ShardHost::Options options;
+    for (int i = 0; i < lanes; ++i) {
+      executors.push_back(std::make_unique<runtime::ManualExecutor>(&clock));
+      options.executors.push_back(executors.back().get());
+    }
+    options.registry = &registry;
+    options.failpoints = &failpoints;
+    options.frame_bytes_max = frame_bytes_max;
+    host = std::make_unique<ShardHost>(std::move(options));
+  }
+  ~HostFixture() { executors.clear(); }  // what is posted goes before the host
+
+  void RunAll() {
+    int ran = 1;
+    while (ran > 0) {
+      ran = 0;
+      for (auto& executor : executors) ran += executor->RunReady();
+    }
+  }
+  void Hold(const ShardSettings& settings, ShardEpoch epoch = kEpoch, MapVersion start = kStart) {
+    absl::Status status = absl::UnknownError("not loaded");
+    host->lane(settings.shard).Assign(settings, epoch, start, {}, [&](ShardLane::Loaded loaded) { status = loaded.status; });
+    RunAll();
+    REQUIRE(status.ok());
+    host->jobs().Learn(settings.job, {1, 9}, 8);
+  }
+  std::shared_ptr<Reply> Start(tensor::AlignedBuffer frame, std::unique_ptr<transport::Reservation> reservation = nullptr) {
+    auto reply = std::make_shared<Reply>();
+    host->Handle({std::move(frame), std::move(reservation)}, std::make_unique<RecordingResponder>(reply, &answers));
+    return reply;
+  }
+  std::shared_ptr<Reply> Send(const RequestBuilder& request) {
+    auto reply = Start(request.Frame());
+    RunAll();
+    return reply;
+  }
+  std::vector<v1::ShardState> Report(bool digests = true) {
+    std::vector<v1::ShardState> states;
+    host->Report(JobUid(0), digests, [&](std::vector<v1::ShardState> s) { states = std::move(s); });
+    RunAll();
+    return states;
+  }
+};
+
+}  // namespace evergrad::ps_server

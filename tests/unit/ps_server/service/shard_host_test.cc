@@ -1,0 +1,427 @@
+// The data service over manual executors: answers by section, refusals that change nothing (FAULTS S6), values by reference,
+// order within a request, fairness between shards.
+#include <random>
+
+#include "service_fixture.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+using Floats = std::vector<float>;
+
+std::string StateText(HostFixture& f) {
+  std::string text;
+  for (const v1::ShardState& state : f.Report()) {
+    v1::ShardState comparable = state;
+    comparable.clear_duplicates_refused();
+    text += comparable.SerializeAsString();
+  }
+  return text;
+}
+
+TEST_CASE("one request is split over its shards and answered once, in its own order") {
+  HostFixture f(3);
+  for (std::uint32_t shard = 0; shard < 7; ++shard) f.Hold(CountingShard(shard));
+  RequestBuilder request;
+  for (const std::uint32_t shard : {5u, 0u, 3u, 6u}) request.Push(shard, 0, 0, Floats(4, static_cast<float>(shard + 1)));
+  for (const std::uint32_t shard : {6u, 1u, 5u}) request.Pull(shard);
+  const auto reply = f.Send(request);
+  REQUIRE(reply->answered);
+  REQUIRE(reply->response.header.pushes_size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(reply->push(i) == v1::APPLIED);
+    CHECK(reply->response.header.pushes(i).shard() == request.header.pushes(i).shard());
+  }
+  REQUIRE(reply->response.header.pulls_size() == 3);
+  CHECK(reply->values(0) == Floats(4, 7));  // the push of the same request came first
+  CHECK(reply->values(1) == Floats(4, 0));
+  CHECK(reply->values(2) == Floats(4, 6));
+  CHECK(reply->response.header.pulls(0).vlsn() == 1);
+  CHECK(client::FromProto<MapVersion>(reply->response.header.pulls(0).start()) == kStart);
+}
+
+TEST_CASE("a repeated request is a duplicate and still returns current values") {
+  HostFixture f;
+  f.Hold(CountingShard(1));
+  RequestBuilder request;
+  request.Push(1, 3, 2, Floats(4, 1));
+  request.Pull(1);
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  const auto again = f.Send(request);
+  CHECK(again->push() == v1::DUPLICATE);
+  CHECK(again->values() == Floats(4, 1));
+  CHECK(f.host->updates_applied() == 1);
+  CHECK(f.host->duplicates() == 1);
+}
+
+TEST_CASE("an unchanged shard costs no payload") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder first;
+  first.Pull(0);
+  const auto held = f.Send(first);
+  RequestBuilder second;
+  v1::PullSection& pull = second.Pull(0);
+  pull.set_has(true);
+  *pull.mutable_have_start() = held->response.header.pulls(0).start();
+  pull.set_have_vlsn(held->response.header.pulls(0).vlsn());
+  const auto unchanged = f.Send(second);
+  CHECK(unchanged->pull() == v1::UNCHANGED);
+  CHECK(unchanged->values().empty());
+  pull.mutable_have_start()->set_n(99);
+  CHECK(f.Send(second)->pull() == v1::VALUES);
+}
+
+TEST_CASE("pulled values are references to the shard's memory, and survive later updates") {
+  HostFixture f;
+  f.Hold(CountingShard(0, 200000));  // four chunks
+  RequestBuilder pull;
+  pull.Pull(0);
+  const auto first = f.Send(pull), second = f.Send(pull);
+  std::size_t shared = 0;
+  for (const auto& a : first->pieces) {
+    for (const auto& b : second->pieces) shared += a.owner != nullptr && a.bytes.data() == b.bytes.data();
+  }
+  CHECK(shared == 4);
+  RequestBuilder push;
+  push.Push(0, 0, 0, Floats(200000, 1));
+  CHECK(f.Send(push)->push() == v1::APPLIED);
+  const auto old = Gathered(first->pieces);
+  CHECK(*reinterpret_cast<const float*>(old.data() + old.size() - 4) == 0);
+  CHECK(f.Send(pull)->values() == Floats(200000, 1));
+}
+
+TEST_CASE("S6: a malformed section is refused with words, its neighbours are served, and its shard has not changed") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  f.Hold(CountingShard(1));
+  RequestBuilder seed;
+  seed.Push(0, 0, 0, Floats(4, 1));
+  CHECK(f.Send(seed)->push() == v1::APPLIED);
+
+  struct Case {
+    const char* name;
+    std::function<void(RequestBuilder&)> spoil;   // pushes[0] is for shard 0
+    v1::PushAnswer want;
+    const char* words;
+  };
+  const auto section = [](RequestBuilder& r) { return r.header.mutable_pushes(0); };
+  const std::vector<Case> cases = {
+      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0] = {nullptr, r.payloads[0].bytes.first(12)}; }, v1::INVALID, "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
+      {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID, "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
+      {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID, "gradient dtype mismatch, want=DTYPE_FLOAT32 got=5"},
+      {"dtype from the future", [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "got=4711"},
+      {"no dtype", [&](RequestBuilder& r) { section(r)->clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
+      {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID, "codec is not built, expected CODEC_NONE, got=3"},
+      {"kind not given", [&](RequestBuilder& r) { section(r)->clear_kind(); }, v1::INVALID, "update kind is not built"},
+      {"kind not built", [&](RequestBuilder& r) { section(r)->set_kind(v1::ASSIGN); }, v1::INVALID, "update kind is not built, expected GRADIENT or SKIP, got=3"},
+      {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID, "a dense shard takes no id list"},
+      {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID, "update number out of range: variable=count shard=0 update=4096 max=4095"},
+      {"closure number", [&](RequestBuilder& r) { section(r)->set_closure(~0ull); }, v1::INVALID, "closure number out of range"},
+      {"skip with a payload", [&](RequestBuilder& r) { section(r)->set_kind(v1::SKIP); }, v1::INVALID, "a skipped update carries no payload"},
+      {"unknown shard", [&](RequestBuilder& r) { section(r)->set_shard(8); }, v1::INVALID, "unknown shard: shard=8 shards=8"},
+      {"shard held elsewhere", [&](RequestBuilder& r) { section(r)->set_shard(7); }, v1::STALE, ""},
+      {"stale epoch", [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_n(4); }, v1::STALE, ""},
+      {"epoch of another term", [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_term(2); }, v1::STALE, ""},
+  };
+  std::uint64_t update = 0;
+  for (const Case& c : cases) {
+    INFO(c.name);
+    RequestBuilder request;
+    request.Push(0, 1, 0, Floats(4, 1));
+    request.Push(1, 1, static_cast<std::uint32_t>(update++), Floats(4, 1));
+    c.spoil(request);
+    const std::string before = [&] {
+      const auto states = f.Report();
+      return states[0].SerializeAsString();
+    }();
+    const auto reply = f.Send(request);
+    REQUIRE(reply->answered);
+    CHECK(reply->push(0) == c.want);
+    CHECK_THAT(reply->response.header.pushes(0).message(), Catch::Matchers::Contains(c.words));
+    if (c.want == v1::STALE) CHECK(client::FromProto<MapVersion>(reply->response.header.pushes(0).version()) == MapVersion{1, 9});
+    CHECK(reply->push(1) == v1::APPLIED);
+    CHECK(f.Report()[0].SerializeAsString() == before);
+  }
+}
+
+TEST_CASE("S6: a job that is not held is stale, with no version known") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.header.set_job_uid(4);
+  request.Push(0, 0, 0, Floats(4, 1));
+  request.Pull(0);
+  const auto reply = f.Send(request);
+  CHECK(reply->push() == v1::STALE);
+  CHECK(reply->pull() == v1::PULL_STALE);
+  CHECK(client::FromProto<MapVersion>(reply->response.header.pushes(0).version()) == MapVersion{0, 0});
+}
+
+TEST_CASE("S6: pulls of a stale epoch, of an unknown shard and with ids are refused by their type") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Pull(0).mutable_epoch()->set_n(6);
+  request.Pull(8);
+  request.Pull(0).mutable_ids();
+  request.Pull(0);
+  const auto reply = f.Send(request);
+  CHECK(reply->pull(0) == v1::PULL_STALE);
+  CHECK(client::FromProto<MapVersion>(reply->response.header.pulls(0).version()) == MapVersion{1, 9});
+  CHECK(reply->pull(1) == v1::PULL_INVALID);
+  CHECK(reply->pull(2) == v1::PULL_INVALID);
+  CHECK(reply->response.header.pulls(2).message() == "a dense shard takes no id list: variable=count shard=0");
+  CHECK(reply->pull(3) == v1::VALUES);
+}
+
+TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has changed") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  request.Pull(0);
+  const std::string before = StateText(f);
+  const tensor::AlignedBuffer good = request.Frame();
+  std::mt19937 random(5);
+  int refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t size = round % 3 == 0 ? random() % 200 : good.size();
+    tensor::AlignedBuffer bytes(size);
+    if (size == good.size()) std::memcpy(bytes.data(), good.data(), size);
+    for (std::size_t i = 0; i < (size == good.size() ? 4 : size); ++i) bytes.data()[i] = std::byte(random());
+    const auto reply = f.Start(std::move(bytes));
+    f.RunAll();
+    REQUIRE(reply->answered);
+    if (!reply->response.header.has_error()) continue;  // a length that happens to be right
+    ++refused;
+    CHECK(reply->response.header.error().code() == static_cast<int>(absl::StatusCode::kInvalidArgument));
+    CHECK_FALSE(reply->response.header.error().retryable());
+    CHECK(reply->response.header.pushes_size() == 0);
+    if (refused < 50) CHECK(StateText(f) == before);
+  }
+  CHECK(refused > 250);
+  CHECK(StateText(f) == before);
+}
+
+TEST_CASE("what does not fit into the reserved answer is refused, whatever the request claims to have reserved") {
+  HostFixture f(2, 1 << 20);
+  f.Hold(CountingShard(0, 100000));  // 400 kB
+  RequestBuilder request;
+  request.header.set_response_bytes_max(500000);
+  request.Pull(0);
+  request.Pull(0);
+  auto reply = f.Send(request);
+  CHECK(reply->pull(0) == v1::VALUES);
+  CHECK(reply->pull(1) == v1::PULL_INVALID);
+  CHECK_THAT(reply->response.header.pulls(1).message(), Catch::Matchers::Contains("values do not fit into what the request reserved: shard=0 bytes=400000"));
+  // 65,536 pulls would be 26 GB of references: the server's own limit holds.
+  RequestBuilder greedy;
+  greedy.header.set_response_bytes_max(~0ull);
+  for (int i = 0; i < 3000; ++i) greedy.Pull(0);
+  reply = f.Send(greedy);
+  REQUIRE(reply->answered);
+  CHECK(reply->pull(1) == v1::VALUES);
+  CHECK(reply->pull(2) == v1::PULL_INVALID);
+  CHECK(reply->pull(2999) == v1::PULL_INVALID);
+}
+
+TEST_CASE("the request's bytes and their place in the budget are released before the answer") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  int released = 0;
+  const auto reply = f.Start(request.Frame(), std::make_unique<CountedReservation>(&released));
+  CHECK(released == 0);
+  f.RunAll();
+  CHECK(reply->answered);
+  CHECK(released == 1);
+}
+
+TEST_CASE("a request without sections is answered at once") {
+  HostFixture f;
+  const auto reply = f.Start(RequestBuilder().Frame());
+  CHECK(reply->answered);
+  CHECK_FALSE(reply->response.header.has_error());
+}
+
+TEST_CASE("requests with large headers are parsed off the caller's thread") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  for (int i = 0; i < 1000; ++i) request.Pull(0);
+  const auto reply = f.Start(request.Frame());
+  CHECK_FALSE(reply->answered);
+  f.RunAll();
+  REQUIRE(reply->answered);
+  CHECK(reply->response.header.pulls_size() == 1000);
+}
+
+TEST_CASE("a small pull does not wait behind a row of large pushes, and each shard keeps its order") {
+  HostFixture f(1);
+  const std::uint64_t large = (1 << 20) / 4;
+  f.Hold(CountingShard(0, large));
+  f.Hold(CountingShard(1));
+  std::vector<std::shared_ptr<Reply>> pushes;
+  for (std::uint32_t u = 0; u < 8; ++u) {
+    RequestBuilder push;
+    push.Push(0, 0, u, Floats(large, 1));
+    push.Pull(0);
+    pushes.push_back(f.Start(push.Frame()));
+  }
+  RequestBuilder small;
+  small.Pull(1);
+  const auto reply = f.Start(small.Frame());
+  f.RunAll();
+  CHECK(reply->order < 3);
+  for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
+  for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));  // each saw its own push and those before
+}
+
+TEST_CASE("a shard assigned anew answers what was queued for the old epoch with STALE") {
+  HostFixture f(1);
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  const auto reply = f.Start(request.Frame());
+  f.host->lane(ShardId(0)).Assign(CountingShard(0), {1, 8}, {1, 7}, {}, [](ShardLane::Loaded) {});
+  f.RunAll();
+  REQUIRE(reply->answered);
+  const auto states = f.Report();
+  REQUIRE(states.size() == 1);
+  CHECK(states[0].epoch().n() == 8);
+  CHECK(states[0].lsn() == 0);
+  const auto late = f.Send(request);
+  CHECK(late->push() == v1::STALE);
+}
+
+TEST_CASE("drop takes only the epoch it names; a dropped job is gone whole") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  f.Hold(CountingShard(1));
+  f.Hold(CountingShard(1, 4, kJob + 1));
+  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, {1, 4});
+  CHECK(f.Report().size() == 3);
+  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, kEpoch);
+  CHECK(f.Report().size() == 2);
+  f.host->DropJob(JobUid(kJob));
+  const auto left = f.Report();
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].job_uid() == kJob + 1);
+}
+
+TEST_CASE("a report has every shard's numbers in order, digests only when asked") {
+  HostFixture f(3);
+  for (std::uint32_t shard = 0; shard < 5; ++shard) f.Hold(CountingShard(shard));
+  RequestBuilder request;
+  request.Push(2, 0, 0, Floats(4, 1));
+  v1::PushSection& skip = request.Push(2, 0, 1, {});
+  skip.set_kind(v1::SKIP);
+  skip.set_skip_reason("nan");
+  CHECK(f.Send(request)->push(1) == v1::APPLIED);
+  CHECK(f.Send(request)->push(1) == v1::DUPLICATE);
+  const auto states = f.Report(true);
+  REQUIRE(states.size() == 5);
+  for (std::uint32_t shard = 0; shard < 5; ++shard) CHECK(states[shard].shard() == shard);
+  CHECK(states[2].updates_applied() == 1);
+  CHECK(states[2].skips() == 1);
+  CHECK(states[2].lsn() == 2);
+  CHECK(states[2].vlsn() == 1);
+  CHECK(states[2].duplicates_refused() == 2);
+  CHECK(states[2].open_closures() == 1);
+  CHECK(states[2].bytes() == 16);
+  CHECK(states[2].slot_bytes() == 16);
+  CHECK(states[2].digest() != states[1].digest());
+  CHECK(states[0].digest() == states[1].digest());
+  CHECK(f.Report(false)[2].digest() == 0);
+}
+
+TEST_CASE("failpoints: lost before the apply nothing has changed, lost after it the repeat is a duplicate") {
+  HostFixture f(1);
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  REQUIRE(f.failpoints.Arm("server.before_apply=1*drop;server.after_apply=1*error", 1).ok());
+  auto reply = f.Send(request);
+  CHECK_FALSE(reply->answered);
+  REQUIRE(reply->failed.has_value());
+  CHECK(reply->failed->code() == absl::StatusCode::kInternal);
+  CHECK(f.Report()[0].lsn() == 0);
+  reply = f.Send(request);  // applied, its answer is lost
+  CHECK_FALSE(reply->answered);
+  CHECK(f.Report()[0].lsn() == 1);
+  CHECK(f.Send(request)->push() == v1::DUPLICATE);
+}
+
+TEST_CASE("failpoints: a delay holds up its shard in order, and no other") {
+  HostFixture f(1);
+  f.Hold(CountingShard(0));
+  f.Hold(CountingShard(1));
+  REQUIRE(f.failpoints.Arm("server.before_apply=1*delay(50)", 1).ok());
+  RequestBuilder first, second, other;
+  first.Push(0, 0, 0, Floats(4, 1));
+  first.Pull(0);
+  second.Pull(0);
+  other.Pull(1);
+  const auto a = f.Send(first), b = f.Send(second), c = f.Send(other);
+  CHECK_FALSE(a->answered);
+  CHECK_FALSE(b->answered);
+  CHECK(c->answered);
+  f.executors[0]->Advance(std::chrono::milliseconds(50));
+  REQUIRE(a->answered);
+  REQUIRE(b->answered);
+  CHECK(b->values() == Floats(4, 1));
+}
+
+// What ThreadSanitizer looks at: real executors, requests from several threads, control in between.
+TEST_CASE("many callers on real executors: every update is applied once") {
+  std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
+  metrics::Registry registry;
+  ShardHost::Options options;
+  for (int i = 0; i < 3; ++i) {
+    executors.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards"}));
+    options.executors.push_back(executors.back().get());
+  }
+  options.registry = &registry;
+  ShardHost host(std::move(options));
+  constexpr std::uint32_t kShards = 5, kUpdates = 100;
+  for (std::uint32_t shard = 0; shard < kShards; ++shard) host.lane(ShardId(shard)).Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
+
+  class CountingResponder final : public transport::DataResponder {
+   public:
+    CountingResponder(std::atomic<int>* left, runtime::Event* done) : left_(left), done_(done) {}
+    void Answer(transport::Frame) override {
+      if (left_->fetch_sub(1) == 1) done_->Set();
+    }
+    void Fail(absl::Status) override {}
+
+   private:
+    std::atomic<int>* left_;
+    runtime::Event* done_;
+  };
+  constexpr int kCallers = 3;
+  std::atomic<int> left{kCallers * kUpdates * 2};
+  runtime::Event done;
+  {
+    std::vector<runtime::Thread> callers;
+    for (int caller = 0; caller < kCallers; ++caller) {
+      callers.emplace_back("caller", [&, caller] {
+        for (std::uint32_t u = 0; u < kUpdates; ++u) {
+          RequestBuilder request;
+          for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
+          for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Pull(shard);
+          for (int twice = 0; twice < 2; ++twice) host.Handle({request.Frame(), nullptr}, std::make_unique<CountingResponder>(&left, &done));
+          if (u % 20 == 0) host.Report(JobUid(0), true, [](std::vector<v1::ShardState>) {});
+        }
+      });
+    }
+  }
+  done.Wait();
+  for (auto& executor : executors) executor->Shutdown();
+  CHECK(host.updates_applied() == kCallers * kUpdates * kShards);
+  CHECK(host.duplicates() == kCallers * kUpdates * kShards);
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
