@@ -20,6 +20,7 @@ struct Location {
   std::string file;   // or "<--set 2>"
   int line = 0, column = 0;   // 1-based
   std::string ToString() const;  // file:line:column
+  friend bool operator==(const Location&, const Location&) = default;
 };
 
 // One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean `units`?"
@@ -32,14 +33,17 @@ struct Mistake {
 struct IdxSource {
   std::string images, labels;   // absolute after resolution
   Location where;
+  friend bool operator==(const IdxSource&, const IdxSource&) = default;
 };
 struct Transform {
   std::string type;             // scale
   double value = 1.0;
+  friend bool operator==(const Transform&, const Transform&) = default;
 };
 struct FieldSpec {
   std::string name;             // image | label
   std::vector<Transform> transforms;
+  friend bool operator==(const FieldSpec&, const FieldSpec&) = default;
 };
 struct DataSpec {
   std::optional<IdxSource> train, eval;
@@ -47,6 +51,7 @@ struct DataSpec {
   std::uint32_t batch_size = 128;
   bool shuffle = true;
   std::uint64_t shuffle_seed = 0;
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 
 struct LayerSpec {
@@ -60,7 +65,7 @@ struct LayerSpec {
   std::uint64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1;
   std::string padding = "valid";     // valid | same
   // max_pooling2d (strides default to the pool size)
-  std::uint64_t pool_h = 0, pool_w = 0;
+  std::uint64_t pool_h = 2, pool_w = 2;
   // activation: of dense and conv2d, or the layer `activation` itself
   std::string activation = "linear"; // linear | relu | tanh | sigmoid | softmax
   // dropout
@@ -68,22 +73,26 @@ struct LayerSpec {
   std::optional<std::uint64_t> seed;
   std::string kernel_initializer = "glorot_uniform", bias_initializer = "zeros";
   Location where;
+  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 struct InputSpec {
   std::string name;
   std::vector<std::uint64_t> shape;  // of one example
+  friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
 struct LossSpec {
   std::string type;                  // sparse_categorical_crossentropy | binary_crossentropy | mean_squared_error
   bool from_logits = false;
   std::string output, labels;        // layer name; field name
   Location where;
+  friend bool operator==(const LossSpec&, const LossSpec&) = default;
 };
 struct ModelSpec {
   std::vector<InputSpec> inputs;
   std::vector<LayerSpec> layers;
   std::vector<LossSpec> losses;      // exactly one today
   std::vector<std::string> metrics;  // accuracy
+  friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 struct OptimizerSpec {
   std::string type = "sgd";          // sgd | adam | counting (counting jobs only)
@@ -91,24 +100,28 @@ struct OptimizerSpec {
   double momentum = 0;
   bool nesterov = false;
   double beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
+  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 struct PartitionerSpec {
   std::string type = "min_size";     // fixed_shards | min_size | max_size
   std::uint64_t num_shards = 1;
   std::uint64_t min_shard_bytes = 256 * 1024, max_shard_bytes = 0;
   std::optional<std::uint64_t> max_shards;
+  friend bool operator==(const PartitionerSpec&, const PartitionerSpec&) = default;
 };
 struct StrategySpec {
   std::string mode = "async";        // others are refused by name
   std::uint32_t pipeline = 0;        // 0 | 1
   bool deterministic = false;        // only with one worker and pipeline 0
   PartitionerSpec partitioner;
+  friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 struct TrainingSpec {
   std::uint32_t epochs = 1;
   std::uint32_t steps_per_closure = 16;
   std::uint32_t evaluate_every_epochs = 1;   // 0: at the end only
   std::uint64_t seed = 0;                    // initialisers, dropout
+  friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 // spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
 struct CountingSpec {
@@ -116,6 +129,7 @@ struct CountingSpec {
   std::uint32_t shards = 8;          // of the [examples, 1] variable
   std::uint32_t step_ms = 0;         // each step waits this long on the clock seam
   std::string optimizer = "counting";
+  friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
 struct JobSpec {
   std::string name;
@@ -126,11 +140,13 @@ struct JobSpec {
   StrategySpec strategy;
   TrainingSpec training;
   CountingSpec counting;
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
 // `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
 struct Override {
   std::string path, value;   // value is YAML
+  std::string file;          // "": `--set`; else the file that `--set-file path=file` read the value from
 };
 
 struct ParseOptions {
@@ -143,7 +159,7 @@ struct ParsedJob {
   std::optional<JobSpec> spec;        // set when there is no mistake
   std::vector<Mistake> mistakes;      // in order of position
 };
-// Size cap 1 MiB, depth cap 32: refused at once.
+// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
 // The effective YAML: every value spelled out. ParseJob of it gives an equal spec.

@@ -133,6 +133,7 @@ absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text) 
 }
 
 std::string FormatByteSize(std::uint64_t bytes) {
+  if (bytes != 0 && bytes % (1ull << 40) == 0) return absl::StrCat(bytes >> 40, "TiB");
   if (bytes != 0 && bytes % (1ull << 30) == 0) return absl::StrCat(bytes >> 30, "GiB");
   if (bytes != 0 && bytes % (1ull << 20) == 0) return absl::StrCat(bytes >> 20, "MiB");
   if (bytes != 0 && bytes % (1ull << 10) == 0) return absl::StrCat(bytes >> 10, "KiB");

@@ -296,8 +296,8 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
   return true;
 }
 
-void SortMistakes(std::vector<Mistake>* mistakes) {
-  std::map<std::string, std::size_t> order;
+void SortMistakes(absl::string_view first_file, std::vector<Mistake>* mistakes) {
+  std::map<std::string, std::size_t> order{{std::string(first_file), 0}};
   for (const Mistake& mistake : *mistakes) order.emplace(mistake.where.file, order.size());
   std::stable_sort(mistakes->begin(), mistakes->end(), [&](const Mistake& a, const Mistake& b) {
     const auto key = [&](const Mistake& m) { return std::make_tuple(order[m.where.file], m.where.line, m.where.column); };

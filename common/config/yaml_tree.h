@@ -63,7 +63,7 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
 // making the mappings on the way. False with a mistake at `where` when the way is blocked.
 bool PutAt(Node* root, absl::string_view path, Node value, const Location& where, std::vector<Mistake>* mistakes);
 
-// File by file in order of first appearance, then by line and column; equal ones keep their order.
-void SortMistakes(std::vector<Mistake>* mistakes);
+// `first_file` first, the others in order of appearance, each by line and column; equal ones keep their order.
+void SortMistakes(absl::string_view first_file, std::vector<Mistake>* mistakes);
 
 }  // namespace evergrad::config

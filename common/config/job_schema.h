@@ -1,0 +1,30 @@
+// The tables of the job file. Private to this room.
+#pragma once
+
+#include "common/config/schema.h"
+
+namespace evergrad::config {
+
+inline constexpr char kApiVersion[] = "evergrad.dev/v1alpha1";
+inline constexpr std::size_t kLayersMax = 512;
+inline constexpr std::size_t kNameBytesMax = 64;
+
+// A lower-case DNS label: letters, digits and inner dashes, at most 63.
+bool IsDnsLabel(absl::string_view name);
+// What a layer, an input or a field may be called: it becomes part of a variable's name ("dense1/kernel").
+bool IsPartName(absl::string_view name);
+
+const Table<DataSpec>& DataTable();
+const Table<ModelSpec>& ModelTable();
+const Table<StrategySpec>& StrategyTable();
+const Table<TrainingSpec>& TrainingTable();
+const Table<CountingSpec>& CountingTable();
+const Variant<LayerSpec>& LayerVariant();
+const Variant<LossSpec>& LossVariant();
+const Variant<OptimizerSpec>& OptimizerVariant();
+const Variant<PartitionerSpec>& PartitionerVariant();
+// `spec` of a training job, of a counting job.
+const Table<JobSpec>& TrainingJobTable();
+const Table<JobSpec>& CountingJobTable();
+
+}  // namespace evergrad::config

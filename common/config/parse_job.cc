@@ -1,0 +1,304 @@
+// Text -> tree -> overrides -> variables -> typed values -> rules between values. Every stage adds its mistakes and goes on.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/config/job_schema.h"
+#include "common/config/job_spec.h"
+#include "common/config/yaml_tree.h"
+
+namespace evergrad::config {
+namespace {
+
+bool IsVariableName(absl::string_view name) {
+  if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
+  return std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+}
+
+// ${NAME}, ${NAME:-default}, $${ for a literal ${. The result is not expanded again.
+std::string Expand(const Node& node, const std::map<std::string, std::string>& environment, Reader* reader) {
+  const std::string& text = node.text;
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    if (absl::StartsWith(absl::string_view(text).substr(i), "$${")) {
+      out += "${";
+      i += 3;
+      continue;
+    }
+    if (!absl::StartsWith(absl::string_view(text).substr(i), "${")) {
+      out.push_back(text[i++]);
+      continue;
+    }
+    const std::size_t end = text.find('}', i);
+    const std::string inside = end == std::string::npos ? "" : text.substr(i + 2, end - i - 2);
+    const std::size_t dash = inside.find(":-");
+    const std::string name = inside.substr(0, dash);
+    if (end == std::string::npos || !IsVariableName(name)) {
+      reader->Report(node.where(), absl::StrCat("expected ${NAME} or ${NAME:-default}, got ", node.Describe()));
+      return out;
+    }
+    const auto found = environment.find(name);
+    if (found != environment.end() && !(found->second.empty() && dash != std::string::npos)) out += found->second;
+    else if (dash != std::string::npos) out += inside.substr(dash + 2);
+    else reader->Report(node.where(), absl::StrCat("the environment has no variable `", name, "`: set it, or write ${", name, ":-default}"));
+    i = end + 1;
+  }
+  return out;
+}
+
+void ExpandAll(Node* node, const std::map<std::string, std::string>& environment, Reader* reader) {
+  if (node->kind == Node::Kind::kScalar && node->text.find("${") != std::string::npos) {
+    node->text = Expand(*node, environment, reader);
+  }
+  for (Node& item : node->items) ExpandAll(&item, environment, reader);
+  for (Entry& entry : node->entries) ExpandAll(&entry.value, environment, reader);
+}
+
+std::string Resolve(const std::string& path, const std::string& base) {
+  if (base.empty() || path.empty() || path[0] == '/' || path.find("://") != std::string::npos) return path;
+  return (std::filesystem::path(base) / path).lexically_normal().string();
+}
+
+void ApplyOverrides(Node* root, const std::vector<Override>& overrides, std::vector<Mistake>* mistakes) {
+  int number = 0;
+  for (const Override& override_ : overrides) {
+    ++number;
+    const Location at{absl::StrCat("<--set", override_.file.empty() ? " " : "-file ", number, ">"), 1, 1};
+    const TextOrigin origin = override_.file.empty() ? TextOrigin{at.file, static_cast<int>(override_.path.size()) + 2} : TextOrigin{override_.file};
+    auto value = ReadYamlTree(override_.value, origin, mistakes);
+    if (value) PutAt(root, override_.path, *std::move(value), at, mistakes);
+  }
+}
+
+void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
+  struct Header {
+    std::string api, kind;
+  };
+  static const NotBuilt kKindsNotBuilt = {"PredictionJob", "ServingJob", "EvaluationJob", "ClosureJob", "HyperparameterJob"};
+  for (const Entry& entry : root.entries) {
+    if (entry.key == "apiVersion" || entry.key == "kind" || entry.key == "metadata" || entry.key == "spec") continue;
+    reader->Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top", Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
+  }
+  if (const Node* api = root.Find("apiVersion")) {
+    if (const auto text = reader->Text(*api, "apiVersion"); text && *text != kApiVersion)
+      reader->Report(api->where(), absl::StrCat("`apiVersion`: expected ", kApiVersion, ", got ", api->Describe()));
+  } else {
+    reader->Report(root.where(), absl::StrCat("missing key `apiVersion`: expected ", kApiVersion));
+  }
+  if (const Node* kind = root.Find("kind")) {
+    if (const auto text = reader->Text(*kind, "kind"); text && *text != "TrainingJob") {
+      const bool planned = std::find(kKindsNotBuilt.begin(), kKindsNotBuilt.end(), *text) != kKindsNotBuilt.end();
+      reader->Report(kind->where(), planned ? absl::StrCat("not built yet: kind `", *text, "`") : absl::StrCat("`kind`: expected TrainingJob, got ", kind->Describe(), Suggestion(*text, {"TrainingJob"})));
+    }
+  } else {
+    reader->Report(root.where(), "missing key `kind`: expected TrainingJob");
+  }
+  const Node* metadata = root.Find("metadata");
+  if (metadata == nullptr) {
+    reader->Report(root.where(), "missing key `metadata`: expected {name: …}");
+    return;
+  }
+  static const Table<JobSpec> table{"metadata",
+                                    {Required(Key<JobSpec>{"name", "DNS label", "", false,
+                                                           [](Reader& r, const Node& n, JobSpec* t) {
+                                                             const auto text = r.Text(n, "name");
+                                                             if (!text) return;
+                                                             if (!IsDnsLabel(*text)) {
+                                                               std::string fixed = absl::AsciiStrToLower(*text);
+                                                               for (char& c : fixed)
+                                                                 if (c == '_' || c == ' ' || c == '.') c = '-';
+                                                               r.Report(n.where(), absl::StrCat("`name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got ", n.Describe(),
+                                                                                                IsDnsLabel(fixed) ? absl::StrCat("; did you mean `", fixed, "`?") : ""));
+                                                             } else {
+                                                               t->name = *text;
+                                                             }
+                                                           },
+                                                           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.name)); }})},
+                                    {"labels", "annotations", "namespace", "uid"}};
+  table.Read(*reader, *metadata, spec);
+}
+
+const Node* At(const Node& root, std::initializer_list<const char*> path) {
+  const Node* node = &root;
+  for (const char* key : path)
+    if (node != nullptr) node = node->Find(key);
+  return node;
+}
+
+// Where a layer's or a loss's key stands; the mapping itself when it is not given.
+Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
+  const Node* node = map == nullptr ? nullptr : map->Find(key);
+  return node == nullptr ? otherwise : node->where();
+}
+
+void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
+  ModelSpec& model = spec->model;
+  std::vector<std::string> readable;
+  for (const InputSpec& input : model.inputs) {
+    readable.push_back(input.name);
+    if (input.name == "image") continue;
+    const Node* inputs = At(root, {"spec", "model", "inputs"});
+    for (const Entry& entry : inputs->entries)
+      if (entry.key == input.name)
+        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected image", Suggestion(input.name, {"image"})));
+  }
+  const Node* layers = At(root, {"spec", "model", "layers"});
+  std::map<std::string, int> lines;
+  std::set<std::string> all;
+  for (const LayerSpec& layer : model.layers) all.insert(layer.name);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    LayerSpec& layer = model.layers[i];
+    const Node* node = layers != nullptr && i < layers->items.size() ? &layers->items[i] : nullptr;
+    if (layer.inputs.empty() && (node == nullptr || node->Find("input") == nullptr)) {
+      if (i > 0) layer.inputs = {model.layers[i - 1].name};
+      else if (model.inputs.size() == 1) layer.inputs = {model.inputs[0].name};
+      else if (!model.inputs.empty() && !layer.type.empty()) reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
+    }
+    if (layer.inputs.size() > 1) reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
+    for (const std::string& input : layer.inputs) {
+      if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end()) continue;
+      if (node == nullptr || node->Find("input") == nullptr) continue;  // the layer above is at fault, and named
+      const Location where = KeyPlace(node, "input", layer.where);
+      if (input == layer.name) reader->Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
+      else if (all.count(input) != 0) reader->Report(where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
+      else reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`", Suggestion(input, readable)));
+    }
+    if (layer.name.empty()) continue;
+    const Location name_place = KeyPlace(node, "name", layer.where);
+    const bool is_input = std::any_of(model.inputs.begin(), model.inputs.end(), [&](const InputSpec& input) { return input.name == layer.name; });
+    const auto [first, fresh] = lines.emplace(layer.name, name_place.line);
+    if (is_input) reader->Report(name_place, absl::StrCat("layer `", layer.name, "` has the name of a model input"));
+    else if (!fresh) reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name, "`: first given on line ", first->second));
+    else readable.push_back(layer.name);
+  }
+  const Node* losses = At(root, {"spec", "model", "losses"});
+  for (std::size_t i = 0; i < model.losses.size(); ++i) {
+    LossSpec& loss = model.losses[i];
+    const Node* node = losses == nullptr ? nullptr : losses->kind == Node::Kind::kSequence ? (i < losses->items.size() ? &losses->items[i] : nullptr) : losses;
+    if (loss.output.empty() && !model.layers.empty()) loss.output = model.layers.back().name;
+    if (!loss.output.empty() && all.count(loss.output) == 0)
+      reader->Report(KeyPlace(node, "output", loss.where),
+                     absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`", Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
+    if (loss.labels != "label")
+      reader->Report(KeyPlace(node, "labels", loss.where), absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60), "` that can be a label: expected label", Suggestion(loss.labels, {"label"})));
+    if (loss.type == "mean_squared_error" && !model.metrics.empty()) {
+      const Node* metrics = At(root, {"spec", "model", "metrics"});
+      reader->Report(metrics->where(), "the metric accuracy needs classes: the loss is mean_squared_error");
+    }
+  }
+}
+
+void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
+  if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
+    reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(), "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
+  }
+  if (spec->optimizer.nesterov && spec->optimizer.momentum == 0) {
+    if (const Node* nesterov = At(root, {"spec", "optimizer", "nesterov"})) reader->Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+  }
+  if (spec->type == "training" && !spec->data.eval) {
+    if (const Node* every = At(root, {"spec", "training", "evaluate_every"}); every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
+      reader->Report(every->where(), "`evaluate_every` needs `data.eval`");
+  }
+}
+
+}  // namespace
+
+ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
+  ParsedJob result;
+  Reader reader(&result.mistakes);
+  JobSpec spec;
+  auto root = ReadYamlTree(yaml, {options.file_name}, &result.mistakes);
+  if (!root) {
+    SortMistakes(options.file_name, &result.mistakes);
+    return result;
+  }
+  ApplyOverrides(&*root, options.overrides, &result.mistakes);
+  if (root->kind != Node::Kind::kMap) {
+    reader.Report(root->where(), absl::StrCat("expected a mapping with apiVersion, kind, metadata and spec, got ", root->Describe()));
+    SortMistakes(options.file_name, &result.mistakes);
+    return result;
+  }
+  CheckHeader(*root, &reader, &spec);
+  if (Node* body = root->Find("spec"); body == nullptr) {
+    reader.Report(root->where(), "missing key `spec`: expected a mapping");
+  } else if (reader.IsMap(*body, "spec")) {
+    if (Node* data = body->Find("data")) ExpandAll(data, options.environment, &reader);
+    bool known = true;
+    if (const Node* type = body->Find("type")) {
+      const auto text = reader.Text(*type, "type");
+      static const std::vector<std::string> kTypes = {"training", "counting"};
+      static const NotBuilt kTypesNotBuilt = {"closures", "prediction", "python", "tuning"};
+      if (!text) {
+        known = false;
+      } else if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) != kTypesNotBuilt.end()) {
+        reader.Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
+        known = false;
+      } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
+        reader.Report(type->where(), absl::StrCat("`type`: expected training or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
+        known = false;
+      } else {
+        spec.type = *text;
+      }
+    }
+    if (known) {
+      (spec.type == "counting" ? CountingJobTable() : TrainingJobTable()).Read(reader, *body, &spec);
+      if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
+      else CheckModel(*root, &reader, &spec);
+      CheckRest(*root, &reader, &spec);
+      for (std::optional<IdxSource>* source : {&spec.data.train, &spec.data.eval}) {
+        if (!source->has_value()) continue;
+        (*source)->images = Resolve((*source)->images, options.base_folder);
+        (*source)->labels = Resolve((*source)->labels, options.base_folder);
+      }
+    }
+  }
+  SortMistakes(options.file_name, &result.mistakes);
+  if (result.mistakes.empty()) result.spec = std::move(spec);
+  return result;
+}
+
+std::string EmitYaml(const JobSpec& spec) {
+  Node root;
+  Append(&root, "apiVersion", MakeText(kApiVersion));
+  Append(&root, "kind", MakeText("TrainingJob"));
+  Node metadata;
+  Append(&metadata, "name", MakeText(spec.name));
+  Append(&root, "metadata", std::move(metadata));
+  Node body;
+  (spec.type == "counting" ? CountingJobTable() : TrainingJobTable()).Write(spec, &body);
+  // Without evaluation data the key would be refused when read back.
+  if (spec.type == "training" && !spec.data.eval) {
+    if (Node* training = body.Find("training"))
+      training->entries.erase(std::remove_if(training->entries.begin(), training->entries.end(), [](const Entry& e) { return e.key == "evaluate_every"; }), training->entries.end());
+  }
+  Append(&root, "spec", std::move(body));
+  return PrintYaml(root);
+}
+
+std::string ReferenceYaml() {
+  std::string out =
+      "# Every key of a job file, with its type, bounds, default and what it is for. Generated by `psctl job reference` from the\n"
+      "# table that also reads job files; a test compares the two. This file is itself a job that `psctl job validate` accepts.\n"
+      "# Sizes: 65536, 64KiB, 1MiB. In values of `data`, ${NAME} and ${NAME:-default} come from the submitter's environment, and\n"
+      "# $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and numbers with leading zeros are refused.\n"
+      "# the only version (required)\n"
+      "apiVersion: evergrad.dev/v1alpha1\n"
+      "# the only kind (required)\n"
+      "kind: TrainingJob\n"
+      "metadata:\n"
+      "  # a DNS label: lower-case letters, digits and inner dashes, at most 63 (required)\n"
+      "  name: reference\n"
+      "spec:\n";
+  TrainingJobTable().Explain(JobSpec{}, "  ", &out);
+  absl::StrAppend(&out, "\n# A counting job (spec.type: counting) has, instead of model and optimizer:\n");
+  std::string counting;
+  CountingTable().Explain(CountingSpec{}, "#     ", &counting);
+  absl::StrAppend(&out, "#   counting:\n", counting);
+  return out;
+}
+
+}  // namespace evergrad::config

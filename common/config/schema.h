@@ -1,0 +1,295 @@
+// One table per mapping of the job file: each key once, with its type, bounds, default and a line of explanation. The same
+// table reads a mapping, writes it back and explains it, so the three cannot disagree. Private to this room.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/job_spec.h"
+#include "common/config/scalar.h"
+#include "common/config/yaml_tree.h"
+
+namespace evergrad::config {
+
+// ---- nodes to write
+
+Node MakeText(absl::string_view text);     // quoted when it must be
+Node MakePlain(absl::string_view text);    // a number, a size, true: as it is
+Node MakeList(std::vector<Node> items);
+void Append(Node* map, absl::string_view key, Node value);
+// Block style, flow style for what fits in a line.
+std::string PrintYaml(const Node& root);
+// One value in flow style: `[1, 2]`, `{scale: 2}`.
+std::string PrintFlow(const Node& node);
+
+// ---- reading
+
+class Reader {
+ public:
+  explicit Reader(std::vector<Mistake>* mistakes) : mistakes_(mistakes) {}
+  void Report(const Location& where, std::string text) {
+    if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
+  }
+  // All report and return nullopt when the node is not what is asked for; silent when it is refused already.
+  std::optional<std::string> Text(const Node& node, absl::string_view key);
+  std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max);
+  std::optional<double> Real(const Node& node, absl::string_view key);
+  std::optional<bool> Bool(const Node& node, absl::string_view key);
+  std::optional<std::uint64_t> Bytes(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max);
+  bool IsMap(const Node& node, absl::string_view key);
+  bool IsList(const Node& node, absl::string_view key, absl::string_view of);
+  std::size_t count() const { return mistakes_->size(); }
+
+ private:
+  bool IsScalar(const Node& node, absl::string_view key, absl::string_view expected);
+  std::vector<Mistake>* const mistakes_;
+};
+
+template <class T>
+struct Key {
+  std::string name, type, help;
+  bool required = false;
+  std::function<void(Reader&, const Node&, T*)> read;
+  std::function<std::optional<Node>(const T&)> write;   // nullopt: left out
+  std::string example;                                  // in the reference, where there is no default
+  std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
+};
+
+// A name that users may expect and that is refused with words of its own.
+using NotBuilt = std::vector<std::string>;
+
+template <class T>
+struct Table {
+  std::string what;            // "a dense layer", for messages
+  std::vector<Key<T>> keys;
+  NotBuilt not_built;
+
+  std::vector<std::string> Names(const std::vector<std::string>& also = {}) const {
+    std::vector<std::string> names = also;
+    for (const auto& key : keys) names.push_back(key.name);
+    return names;
+  }
+  // Reads every key it knows, reports the others and the missing. `also`: keys that someone else reads.
+  void Read(Reader& reader, const Node& map, T* target, const std::vector<std::string>& also = {}) const {
+    if (!reader.IsMap(map, what)) return;
+    for (const Entry& entry : map.entries) {
+      const Key<T>* found = nullptr;
+      for (const auto& key : keys)
+        if (key.name == entry.key) found = &key;
+      if (found != nullptr) {
+        if (!entry.value.refused) found->read(reader, entry.value, target);
+        continue;
+      }
+      if (std::find(also.begin(), also.end(), entry.key) != also.end()) continue;
+      if (std::find(not_built.begin(), not_built.end(), entry.key) != not_built.end()) {
+        reader.Report(entry.where(), absl::StrCat("not built yet: key `", entry.key, "` in ", what));
+        continue;
+      }
+      reader.Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` in ", what, Suggestion(entry.key, Names(also))));
+    }
+    for (const auto& key : keys)
+      if (key.required && map.Find(key.name) == nullptr) reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what, ": expected ", key.type));
+  }
+  void Write(const T& source, Node* map) const {
+    map->kind = Node::Kind::kMap;
+    for (const auto& key : keys)
+      if (auto node = key.write(source)) Append(map, key.name, *std::move(node));
+  }
+  // "key: value  # help" lines for the reference; `defaults` supplies what is not required.
+  void Explain(const T& defaults, const std::string& indent, std::string* out) const {
+    for (const auto& key : keys) {
+      std::string value = key.example;
+      std::string note = key.type;
+      if (key.required) note += "; required";
+      if (value.empty()) {
+        const auto node = key.write(defaults);
+        if (node) value = PrintFlow(*node);
+        if (key.explain_inner && !key.required) note += "; optional";
+        else if (!key.required) note += node ? absl::StrCat("; default ", value) : "; optional";
+      } else if (!key.required && !key.explain_inner) {
+        const auto node = key.write(defaults);
+        note += node ? absl::StrCat("; default ", PrintFlow(*node)) : "; optional";
+      }
+      absl::StrAppend(out, indent, "# ", key.help, " (", note, ")\n");
+      if (key.explain_inner) {
+        absl::StrAppend(out, indent, key.name, ":\n");
+        key.explain_inner(out, indent + "  ");
+      } else if (value.empty()) {
+        absl::StrAppend(out, indent, "# ", key.name, ": …\n");
+      } else {
+        absl::StrAppend(out, indent, key.name, ": ", value, "\n");
+      }
+    }
+  }
+};
+
+// A mapping whose `type` (or `format`) decides which keys it has.
+template <class T>
+struct Variant {
+  struct Case {
+    std::string type;
+    Table<T> table;
+    T defaults;
+  };
+  std::string what;             // "a layer"
+  std::string discriminator;    // "type"
+  std::string T::*member;       // where the type is stored
+  std::vector<Case> cases;
+  NotBuilt not_built;
+  std::string default_type;     // "": required
+
+  std::vector<std::string> Types() const {
+    std::vector<std::string> types;
+    for (const Case& c : cases) types.push_back(c.type);
+    return types;
+  }
+  const Case* Find(absl::string_view type) const {
+    for (const Case& c : cases)
+      if (c.type == type) return &c;
+    return nullptr;
+  }
+  // False when the type is not known: nothing else was read.
+  bool Read(Reader& reader, const Node& map, T* target) const {
+    if (!reader.IsMap(map, what)) return false;
+    const Node* node = map.Find(discriminator);
+    std::string type = default_type;
+    if (node != nullptr) {
+      if (node->refused) return false;
+      const auto text = reader.Text(*node, discriminator);
+      if (!text) return false;
+      type = *text;
+    } else if (default_type.empty()) {
+      reader.Report(map.where(), absl::StrCat("missing key `", discriminator, "` in ", what, ": expected one of ", absl::StrJoin(Types(), ", ")));
+      return false;
+    }
+    const Case* found = Find(type);
+    if (found == nullptr) {
+      if (std::find(not_built.begin(), not_built.end(), type) != not_built.end()) {
+        reader.Report(node->where(), absl::StrCat("not built yet: ", what, " of ", discriminator, " `", type, "`"));
+      } else {
+        reader.Report(node->where(), absl::StrCat("`", discriminator, "` of ", what, ": expected one of ", absl::StrJoin(Types(), ", "), ", got ", node->Describe(), Suggestion(type, Types())));
+      }
+      return false;
+    }
+    *target = found->defaults;
+    target->*member = type;
+    found->table.Read(reader, map, target, {discriminator});
+    return true;
+  }
+  Node Write(const T& source) const {
+    Node map;
+    map.kind = Node::Kind::kMap;
+    Append(&map, discriminator, MakeText(source.*member));
+    if (const Case* found = Find(source.*member)) {
+      Node rest;
+      found->table.Write(source, &rest);
+      for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
+    }
+    return map;
+  }
+};
+
+// ---- kinds of key
+
+inline constexpr std::uint64_t kAny = std::numeric_limits<std::uint64_t>::max();
+
+inline std::string IntegerType(std::uint64_t min, std::uint64_t max) {
+  if (max == kAny) return min == 0 ? "integer" : absl::StrCat("integer of at least ", min);
+  return absl::StrCat("integer from ", min, " to ", max);
+}
+
+template <class T, class M>
+Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+  return {name, IntegerType(min, max), std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            if (const auto v = r.Unsigned(n, name, min, max)) t->*member = static_cast<M>(*v);
+          },
+          [=](const T& t) { return std::optional<Node>(MakePlain(absl::StrCat(t.*member))); }};
+}
+template <class T>
+Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+  return {name, IntegerType(min, max), std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            if (const auto v = r.Unsigned(n, name, min, max)) t->*member = *v;
+          },
+          [=](const T& t) { return (t.*member).has_value() ? std::optional<Node>(MakePlain(absl::StrCat(*(t.*member)))) : std::nullopt; }};
+}
+template <class T>
+Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+  return {name, absl::StrCat("size from ", FormatByteSize(min), " to ", FormatByteSize(max)), std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            if (const auto v = r.Bytes(n, name, min, max)) t->*member = *v;
+          },
+          [=](const T& t) { return std::optional<Node>(MakePlain(FormatByteSize(t.*member))); }};
+}
+// `open_min`/`open_max`: the bound itself is refused.
+struct RealBounds {
+  double min = -1e300, max = 1e300;
+  bool open_min = false, open_max = false;
+  std::string Text() const;
+  bool Holds(double v) const { return (open_min ? v > min : v >= min) && (open_max ? v < max : v <= max); }
+};
+template <class T>
+Key<T> RealNumber(std::string name, double T::*member, RealBounds bounds, std::string help) {
+  return {name, bounds.Text(), std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            const auto v = r.Real(n, name);
+            if (!v) return;
+            if (!bounds.Holds(*v)) r.Report(n.where(), absl::StrCat("`", name, "`: expected a ", bounds.Text(), ", got ", n.Describe()));
+            else t->*member = *v;
+          },
+          [=](const T& t) { return std::optional<Node>(MakePlain(FormatReal(t.*member))); }};
+}
+template <class T>
+Key<T> Flag(std::string name, bool T::*member, std::string help) {
+  return {name, "true or false", std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            if (const auto v = r.Bool(n, name)) t->*member = *v;
+          },
+          [=](const T& t) { return std::optional<Node>(MakePlain(t.*member ? "true" : "false")); }};
+}
+template <class T>
+Key<T> PlainText(std::string name, std::string T::*member, std::string help, std::string example = "") {
+  return {name, "text", std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            if (const auto v = r.Text(n, name)) t->*member = *v;
+          },
+          [=](const T& t) { return (t.*member).empty() ? std::nullopt : std::optional<Node>(MakeText(t.*member)); }, example};
+}
+template <class T>
+Key<T> Choice(std::string name, std::string T::*member, std::vector<std::string> choices, NotBuilt not_built, std::string prefix, std::string help) {
+  return {name, absl::StrCat("one of ", absl::StrJoin(choices, ", ")), std::move(help), false,
+          [=](Reader& r, const Node& n, T* t) {
+            const auto v = r.Text(n, name);
+            if (!v) return;
+            if (std::find(choices.begin(), choices.end(), *v) != choices.end()) t->*member = *v;
+            else if (std::find(not_built.begin(), not_built.end(), *v) != not_built.end()) r.Report(n.where(), absl::StrCat("not built yet: ", prefix, name, " `", *v, "`"));
+            else r.Report(n.where(), absl::StrCat("`", name, "`: expected one of ", absl::StrJoin(choices, ", "), ", got ", n.Describe(), Suggestion(*v, choices)));
+          },
+          [=](const T& t) { return std::optional<Node>(MakeText(t.*member)); }};
+}
+template <class T, class M>
+Key<T> Section(std::string name, M T::*member, const Table<M>* table, std::string help) {
+  Key<T> key{name, "mapping", std::move(help), false, [=](Reader& r, const Node& n, T* t) { table->Read(r, n, &(t->*member)); },
+             [=](const T& t) {
+               Node map;
+               table->Write(t.*member, &map);
+               return map.entries.empty() ? std::nullopt : std::optional<Node>(std::move(map));
+             }};
+  key.explain_inner = [=](std::string* out, const std::string& indent) { table->Explain(T{}.*member, indent, out); };
+  return key;
+}
+template <class T>
+Key<T> Required(Key<T> key, std::string example = "") {
+  key.required = true;
+  if (!example.empty()) key.example = std::move(example);
+  return key;
+}
+
+}  // namespace evergrad::config

@@ -1,0 +1,322 @@
+#include "common/config/job_spec.h"
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "common/config/yaml_tree.h"
+#include "tests/support/paths.h"
+
+namespace evergrad::config {
+namespace {
+
+std::string ReadSource(const std::string& path) {
+  std::ifstream file(test::SourceDir() + "/" + path);
+  REQUIRE(file.good());
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+constexpr char kCnn[] = R"(apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: fashion-cnn}            # a DNS label, unique among live jobs
+spec:
+  data:
+    train: {format: idx, images: "${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz", labels: "${EVERGRAD_DATA:-../data}/fashion-mnist/train-labels-idx1-ubyte.gz"}
+    eval:  {format: idx, images: "${EVERGRAD_DATA:-../data}/fashion-mnist/t10k-images-idx3-ubyte.gz", labels: "/there/t10k-labels-idx1-ubyte.gz"}
+    fields:                               # transforms live here and nowhere else; model inputs only name fields
+      image: {transforms: [{scale: 0.00392156862}]}
+    batch_size: 128                       # examples per step of one worker; in sync modes: global_batch_size
+    shuffle: {seed: 7}                    # or off
+  model:
+    inputs: {image: {shape: [28, 28, 1]}}
+    layers:                               # Keras names; `input:` (one or a list) makes it a DAG, default is the layer above
+      - {name: conv1, type: conv2d, filters: 32, kernel_size: 3, activation: relu, input: image}
+      - {name: pool1, type: max_pooling2d, pool_size: 2}
+      - {name: flat,  type: flatten}
+      - {name: logits, type: dense, units: 10}
+    losses: [{type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}]   # one mapping is allowed
+    metrics: [accuracy]
+  optimizer: {type: adam, learning_rate: 0.001}
+  strategy: {mode: async, pipeline: 0, deterministic: false, partitioner: {type: min_size, min_shard_bytes: 64KiB}}
+  training: {epochs: 3, steps_per_closure: 16, evaluate_every: 1 epoch}
+)";
+
+constexpr char kCounting[] = R"(apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: count-1}
+spec:
+  type: counting
+  counting: {examples: 600, shards: 8, step_ms: 2}
+  data: {batch_size: 10, shuffle: {seed: 7}}
+  training: {epochs: 2, steps_per_closure: 4}
+)";
+
+std::string Messages(const ParsedJob& parsed) {
+  return absl::StrJoin(parsed.mistakes, "\n", [](std::string* out, const Mistake& mistake) { absl::StrAppend(out, mistake.ToString()); });
+}
+JobSpec Parse(absl::string_view yaml, ParseOptions options = {}) {
+  if (options.file_name.empty()) options.file_name = "job.yaml";
+  const ParsedJob parsed = ParseJob(yaml, options);
+  INFO(Messages(parsed));
+  REQUIRE(parsed.spec.has_value());
+  return *parsed.spec;
+}
+// All the mistakes of kCnn after one replacement, or of any text.
+std::string Refusal(absl::string_view yaml, std::vector<Override> overrides = {}) {
+  ParseOptions options;
+  options.file_name = "job.yaml";
+  options.overrides = std::move(overrides);
+  const ParsedJob parsed = ParseJob(yaml, options);
+  CHECK_FALSE(parsed.spec.has_value());
+  return Messages(parsed);
+}
+std::string RefusalWith(absl::string_view from, absl::string_view to) {
+  INFO(from);
+  REQUIRE(std::string(kCnn).find(std::string(from)) != std::string::npos);
+  return Refusal(absl::StrReplaceAll(kCnn, {{from, to}}));
+}
+void ForgetPlaces(JobSpec* spec) {
+  for (auto* source : {&spec->data.train, &spec->data.eval})
+    if (*source) (*source)->where = {};
+  for (LayerSpec& layer : spec->model.layers) layer.where = {};
+  for (LossSpec& loss : spec->model.losses) loss.where = {};
+}
+
+TEST_CASE("the job of the design page is read as typed values") {
+  ParseOptions options;
+  options.base_folder = "/home/user/my jobs";
+  const JobSpec spec = Parse(kCnn, options);
+  CHECK(spec.name == "fashion-cnn");
+  CHECK(spec.type == "training");
+  CHECK(spec.data.train->images == "/home/user/data/fashion-mnist/train-images-idx3-ubyte.gz");
+  CHECK(spec.data.eval->labels == "/there/t10k-labels-idx1-ubyte.gz");
+  REQUIRE(spec.data.fields.size() == 1);
+  CHECK(spec.data.fields[0].name == "image");
+  CHECK(spec.data.fields[0].transforms == std::vector<Transform>{{"scale", 0.00392156862}});
+  CHECK(spec.data.batch_size == 128);
+  CHECK(spec.data.shuffle);
+  CHECK(spec.data.shuffle_seed == 7);
+  CHECK(spec.model.inputs == std::vector<InputSpec>{{"image", {28, 28, 1}}});
+  REQUIRE(spec.model.layers.size() == 4);
+  CHECK(spec.model.layers[0].kernel_h == 3);
+  CHECK(spec.model.layers[0].kernel_w == 3);
+  CHECK(spec.model.layers[0].stride_h == 1);
+  CHECK(spec.model.layers[0].activation == "relu");
+  CHECK(spec.model.layers[0].inputs == std::vector<std::string>{"image"});
+  CHECK(spec.model.layers[0].where.ToString() == "job.yaml:15:9");
+  CHECK(spec.model.layers[1].stride_h == 2);
+  CHECK(spec.model.layers[1].inputs == std::vector<std::string>{"conv1"});
+  CHECK(spec.model.layers[3].units == 10);
+  CHECK(spec.model.losses[0].from_logits);
+  CHECK(spec.model.metrics == std::vector<std::string>{"accuracy"});
+  CHECK(spec.optimizer.type == "adam");
+  CHECK(spec.strategy.partitioner.min_shard_bytes == 65536);
+  CHECK(spec.training.evaluate_every_epochs == 1);
+}
+
+TEST_CASE("a counting job has counting keys, and no model") {
+  const JobSpec spec = Parse(kCounting);
+  CHECK(spec.type == "counting");
+  CHECK(spec.counting.examples == 600);
+  CHECK(spec.counting.step_ms == 2);
+  CHECK(spec.data.batch_size == 10);
+  CHECK(spec.optimizer.type == "counting");
+  CHECK(Refusal(std::string(kCounting) + "  model: {}\n") == "job.yaml:9:3: unknown key `model` in spec of a counting job");
+}
+
+TEST_CASE("the effective YAML reads back as the same job") {
+  std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
+  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml",
+                           "configs/examples/counting.yaml"})
+    texts.push_back(ReadSource(name));
+  // Everything that is not a default, and texts that need quotes.
+  texts.push_back(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
+                                             {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
+                                             {"shuffle: {seed: 7}", "shuffle: off"},
+                                             {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
+                                             {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
+                                             {"kernel_size: 3", "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal"},
+                                             {"{name: flat,  type: flatten}", "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, activation: tanh}"},
+                                             {"metrics: [accuracy]", "metrics: []"},
+                                             {"pipeline: 0", "pipeline: 1"}}));
+  for (const std::string& text : texts) {
+    ParseOptions options;
+    options.base_folder = "/jobs";
+    JobSpec first = Parse(text, options);
+    const std::string emitted = EmitYaml(first);
+    INFO(emitted);
+    JobSpec second = Parse(emitted);
+    ForgetPlaces(&first);
+    ForgetPlaces(&second);
+    CHECK(first == second);
+    CHECK(EmitYaml(second) == emitted);
+  }
+}
+
+TEST_CASE("twelve mistakes in one file are reported together, each with line, column and suggestion") {
+  ParseOptions options;
+  options.file_name = "twelve.yaml";
+  const ParsedJob parsed = ParseJob(ReadSource("tests/unit/common/config/testdata/twelve.yaml"), options);
+  CHECK_FALSE(parsed.spec.has_value());
+  CHECK(Messages(parsed) + "\n" == ReadSource("tests/unit/common/config/testdata/twelve.txt"));
+  CHECK(parsed.mistakes.size() >= 12);
+}
+
+TEST_CASE("what is not built yet is refused by name") {
+  CHECK(RefusalWith("mode: async", "mode: bounded") == "job.yaml:22:20: not built yet: strategy.mode `bounded`");
+  CHECK(RefusalWith("mode: async", "mode: allreduce") == "job.yaml:22:20: not built yet: strategy.mode `allreduce`");
+  CHECK(RefusalWith("mode: async", "mode: local") == "job.yaml:22:20: not built yet: strategy.mode `local`");
+  CHECK(RefusalWith("type: flatten", "type: lstm") == "job.yaml:17:29: not built yet: a layer of type `lstm`");
+  CHECK(RefusalWith("train: {format: idx", "train: {format: csv") == "job.yaml:6:21: not built yet: data format `csv`");
+  CHECK(RefusalWith("kind: TrainingJob", "kind: PredictionJob") == "job.yaml:2:7: not built yet: kind `PredictionJob`");
+  CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") == "job.yaml:19:21: not built yet: a loss of type `huber`");
+  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  optimizers: []\n  checkpoint: {}") ==
+        "job.yaml:22:3: not built yet: key `optimizers` in spec\njob.yaml:23:3: not built yet: key `checkpoint` in spec");
+  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") == "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
+  CHECK(RefusalWith("{scale: 0.00392156862}", "{vocabulary: {min_count: 2}}") == "job.yaml:9:29: not built yet: transform `vocabulary`");
+  CHECK(RefusalWith("metrics: [accuracy]", "metrics: [auc]") == "job.yaml:20:15: not built yet: metric `auc`");
+}
+
+TEST_CASE("YAML's own traps are decided by us") {
+  CHECK(RefusalWith("epochs: 3", "epochs: 010") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal");
+  CHECK(RefusalWith("deterministic: false", "deterministic: no") == "job.yaml:22:55: `deterministic`: expected true or false, got `no`; did you mean `false`?");
+  CHECK(RefusalWith("epochs: 3", "epochs: \"3\"") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got the text \"3\": write it without quotes");
+  CHECK(RefusalWith("epochs: 3", "epochs: 3, epochs: 4") == "job.yaml:23:25: duplicate key `epochs`: first given on line 23");
+  CHECK(RefusalWith("epochs: 3", "epochs: !!int 3") == "job.yaml:23:22: tags are refused: got `tag:yaml.org,2002:int`");
+  CHECK(RefusalWith("epochs: 3", "epochs: 0x10") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `0x10`");
+  CHECK(RefusalWith("epochs: 3", "epochs:") == "job.yaml:23:14: `epochs`: expected an integer from 1 to 1000000, got nothing");
+  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: .inf") == "job.yaml:21:42: `learning_rate`: expected a number, got `.inf`");
+  CHECK_THAT(Refusal(std::string(kCnn) + "---\na: 1\n"), Catch::Contains("several documents in one file"));
+  CHECK_THAT(Refusal("a: [1\nb: }"), Catch::Contains("not readable as YAML"));
+  CHECK_THAT(Refusal(std::string("a: \0b", 5)), Catch::Contains("NUL byte"));
+  CHECK_THAT(Refusal(""), Catch::Contains("expected a mapping with apiVersion, kind, metadata and spec, got nothing"));
+}
+
+TEST_CASE("names that do not fit together are refused where they stand") {
+  CHECK(RefusalWith("name: fashion-cnn", "name: Fashion_CNN") ==
+        "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got `Fashion_CNN`; did you mean `fashion-cnn`?");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: pol1}") == "job.yaml:17:44: no layer or model input `pol1`; did you mean `pool1`?");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: logits}") == "job.yaml:17:44: layer `logits` stands below: a layer reads layers above it");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: [pool1, conv1]}") == "job.yaml:17:44: a flatten layer reads one input, got 2");
+  CHECK(RefusalWith("name: pool1", "name: conv1") == "job.yaml:16:16: duplicate layer name `conv1`: first given on line 15");
+  CHECK(RefusalWith("name: pool1", "name: image") == "job.yaml:16:16: layer `image` has the name of a model input");
+  CHECK(RefusalWith("output: logits", "output: logit") == "job.yaml:19:81: `output`: no layer `logit`; did you mean `logits`?");
+  CHECK(RefusalWith("labels: label}]", "labels: lable}]") == "job.yaml:19:97: `labels`: no field `lable` that can be a label: expected label; did you mean `label`?");
+  CHECK(RefusalWith("pipeline: 0, deterministic: false", "pipeline: 1, deterministic: true") ==
+        "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
+  CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") == "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
+  CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"), Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that can be read: expected image; did you mean `image`?"));
+  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: mean_squared_error"), Catch::Contains("the metric accuracy needs classes"));
+}
+
+TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
+  const JobSpec spec = Parse(absl::StrReplaceAll(kCnn, {{"losses: [{type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}]", "losses: {type: mean_squared_error}"}, {"metrics: [accuracy]", "metrics: []"}}));
+  REQUIRE(spec.model.losses.size() == 1);
+  CHECK(spec.model.losses[0].output == "logits");
+  CHECK(spec.model.losses[0].labels == "label");
+}
+
+TEST_CASE("defaults of an optimizer are those of its type") {
+  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: adam}"}})).optimizer.learning_rate == 0.001);
+  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: sgd}"}})).optimizer.learning_rate == 0.01);
+}
+
+TEST_CASE("--set is typed, counts, and is refused under its own name") {
+  ParseOptions options;
+  options.overrides = {{"spec.training.epochs", "5"}, {"spec.model.layers.logits.units", "12"}, {"spec.model.layers.0.filters", "8"}, {"spec.strategy.partitioner", "{type: fixed_shards, num_shards: 4}"},
+                       {"spec.data.train.images", "\"/with space/x.gz\""}};
+  const JobSpec spec = Parse(kCnn, options);
+  CHECK(spec.training.epochs == 5);
+  CHECK(spec.model.layers[3].units == 12);
+  CHECK(spec.model.layers[0].filters == 8);
+  CHECK(spec.strategy.partitioner.num_shards == 4);
+  CHECK(spec.data.train->images == "/with space/x.gz");
+  CHECK(Refusal(kCnn, {{"spec.training.epochs", "3"}, {"spec.training.epochs", "many"}}) == "<--set 2>:1:22: `epochs`: expected an integer from 1 to 1000000, got `many`");
+  CHECK(Refusal(kCnn, {{"spec.training.epoch", "3"}}) == "<--set 1>:1:15: unknown key `epoch` in spec.training; did you mean `epochs`?");
+  CHECK(Refusal(kCnn, {{"spec.model.layers.dense9.units", "3"}}) == "<--set 1>:1:19: no item `dense9` in the list `spec.model.layers`: items=4");
+  CHECK(Refusal(kCnn, {{"spec..epochs", "3"}}) == "<--set 1>:1:6: expected a path like spec.training.epochs, got `spec..epochs`");
+  CHECK(Refusal(kCnn, {{"spec.data.batch_size.x", "3"}}) == "<--set 1>:1:22: `spec.data.batch_size` is `128`, so it has no `x`");
+  CHECK(Refusal(kCnn, {{"spec.strategy.mode", "sync\n", "mode.yaml"}}) == "mode.yaml:1:1: not built yet: strategy.mode `sync`");
+  CHECK(Refusal(absl::StrReplaceAll(kCnn, {{"epochs: 3", "epochs: x"}}), {{"spec.data.batch_size", "0"}}) ==
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `x`\n<--set 1>:1:22: `batch_size`: expected an integer from 1 to 1048576, got `0`");
+}
+
+TEST_CASE("variables of the environment are put into data, and only there") {
+  ParseOptions options;
+  options.environment = {{"EVERGRAD_DATA", "/data sets"}, {"EMPTY", ""}};
+  CHECK(Parse(kCnn, options).data.train->images == "/data sets/fashion-mnist/train-images-idx3-ubyte.gz");
+  const auto with = [&](const std::string& path) { return Parse(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels-idx1-ubyte.gz", path}}), options).data.eval->labels; };
+  CHECK(with("/${EMPTY:-full}") == "/full");
+  CHECK(with("/${EMPTY}x") == "/x");
+  CHECK(with("/$${EMPTY}") == "/${EMPTY}");
+  CHECK(with("/$EMPTY") == "/$EMPTY");
+  CHECK(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${NOWHERE}/x") == "job.yaml:7:111: the environment has no variable `NOWHERE`: set it, or write ${NOWHERE:-default}");
+  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${1x}"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
+  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${x"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
+  CHECK_THAT(RefusalWith("name: fashion-cnn", "name: \"${HOME}\""), Catch::Contains("expected a DNS label"));
+}
+
+TEST_CASE("bombs, large files and deep nesting are refused at once") {
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 12; ++i) absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, ", *a", i - 1, ", *a", i - 1, "]\n");
+  CHECK_THAT(Refusal(bomb), Catch::Contains("aliases (`*name`) are refused"));
+  CHECK(Refusal(std::string((1 << 20) + 1, ' ')) == "job.yaml:1:1: the file is too large: bytes=1048577 limit=1048576");
+  CHECK_THAT(Refusal("a: " + std::string(100000, '[')), Catch::Contains("nested too deep: limit=32"));
+  CHECK_THAT(Refusal(std::string(100000, '{')), Catch::Contains("nested too deep: limit=32"));
+  std::string block;
+  for (int i = 0; i < 200; ++i) block += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
+  CHECK_THAT(Refusal(block), Catch::Contains("nested too deep: limit=32"));
+  std::string dashes;
+  for (int i = 0; i < 5000; ++i) dashes += "- ";
+  CHECK_THAT(Refusal(dashes), Catch::Contains("nested too deep: limit=32"));
+  std::string many = "a: [";
+  for (int i = 0; i < 70000; ++i) many += "1,";
+  CHECK_THAT(Refusal(many + "]"), Catch::Contains("too many values: limit=65536"));
+}
+
+TEST_CASE("no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
+  // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a failure is found again.
+  const std::vector<std::string> seeds = {kCnn, kCounting, ReferenceYaml(), ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
+  const std::string alphabet = "{}[]:,-&*!|>'\"%@`#\n\t ?~0aZ$\\\x01\x7f\xc3\xff";
+  const std::vector<std::string> pieces = {"&a ", "*a", "!!map ", "? ", "- ", "--- ", "<<: ", "|\n  x", "${X:-y}", "null", "010", "1e999", "{a: {a: {a: ", "\"\\u12\"", "'", "%YAML 1.2\n", "\xef\xbb\xbf"};
+  int accepted = 0;
+  for (std::uint32_t seed = 0; seed < 3000; ++seed) {
+    std::mt19937 random(seed);
+    std::string text = seeds[seed % seeds.size()];
+    for (std::uint32_t n = random() % 6; n-- > 0;) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 5) {
+        case 0: text[at] = alphabet[random() % alphabet.size()]; break;
+        case 1: text.insert(at, 1, alphabet[random() % alphabet.size()]); break;
+        case 2: text.erase(at, 1 + random() % 20); break;
+        case 3: text.insert(at, pieces[random() % pieces.size()]); break;
+        default: text.insert(at, text.substr(random() % text.size(), random() % 60)); break;
+      }
+      if (text.empty()) text = " ";
+    }
+    ParseOptions options;
+    options.file_name = "job.yaml";
+    const ParsedJob parsed = ParseJob(text, options);
+    if (!parsed.spec) {
+      if (parsed.mistakes.empty()) FAIL("seed " << seed << ": refused without a reason");
+      continue;
+    }
+    ++accepted;
+    const std::string emitted = EmitYaml(*parsed.spec);
+    const ParsedJob again = ParseJob(emitted, options);
+    if (!again.spec || EmitYaml(*again.spec) != emitted) FAIL("seed " << seed << ":\n" << emitted << Messages(again));
+  }
+  CHECK(accepted > 100);
+}
+
+TEST_CASE("the committed reference is the generated one") { CHECK(ReadSource("configs/reference.yaml") == ReferenceYaml()); }
+
+}  // namespace
+}  // namespace evergrad::config
