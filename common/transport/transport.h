@@ -143,6 +143,7 @@ struct ServerOptions {
   std::uint64_t unsent_bytes_max = 64ull << 20;    // one message stream
   std::uint32_t streams_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
+  std::chrono::milliseconds grant_unused_max{30000}; // a grant whose payload does not come is dead (rule 5): Aborted, retryable
 };
 
 class Server {

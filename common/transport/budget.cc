@@ -1,0 +1,58 @@
+#include "common/transport/budget.h"
+
+#include "common/base/check.h"
+
+namespace evergrad::transport {
+
+template <class Change>
+void Budget::Apply(Change change) {
+  bool admitted;
+  {
+    MutexLock lock(&mu_);
+    change(core_);
+    admitted = core_.HasAdmitted();
+  }
+  if (admitted) wake_();
+}
+
+void Budget::Token::Shrink(std::uint64_t bytes) {
+  EG_CHECK(bytes <= bytes_);
+  const std::uint64_t extra = bytes_ - bytes;
+  bytes_ = bytes;
+  if (extra > 0) budget_->Release(peer_, extra, small_);
+}
+
+CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) {
+  MutexLock lock(&mu_);
+  return core_.AskLarge(peer, request, bytes);
+}
+
+bool Budget::TakeSmall(std::uint64_t peer, std::uint64_t bytes) {
+  MutexLock lock(&mu_);
+  return core_.TakeSmall(peer, bytes);
+}
+
+void Budget::Withdraw(std::uint64_t peer, std::uint64_t request) {
+  Apply([&](CreditCore& core) { core.Withdraw(peer, request); });
+}
+
+void Budget::DropPeer(std::uint64_t peer) {
+  Apply([&](CreditCore& core) { core.DropPeer(peer); });
+}
+
+std::vector<CreditCore::Admitted> Budget::TakeAdmitted() {
+  MutexLock lock(&mu_);
+  return core_.TakeAdmitted();
+}
+
+Budget::Levels Budget::levels() const {
+  MutexLock lock(&mu_);
+  return {core_.used(), core_.waiting_bytes(), core_.small_used()};
+}
+
+void Budget::Release(std::uint64_t peer, std::uint64_t bytes, bool small) {
+  if (bytes == 0) return;
+  Apply([&](CreditCore& core) { small ? core.ReleaseSmall(peer, bytes) : core.ReleaseLarge(bytes); });
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,208 @@
+#include "common/transport/client_session.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/transport/status_detail.h"
+
+namespace evergrad::transport {
+
+using wire::MessageKind;
+
+ClientSession::ClientSession(Options options)
+    : options_(options), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {}
+
+absl::Status ClientSession::CheckCall(std::uint64_t request_bytes, const DataOptions& options) const {
+  const std::uint64_t max = state_ == State::kUp ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_) : options_.frame_bytes_max;
+  if (request_bytes > max) return absl::InvalidArgumentError(absl::StrCat("request too large: bytes=", request_bytes, " max=", max));
+  if (options.response_bytes_max > options_.frame_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max, " max=", options_.frame_bytes_max));
+  }
+  if (pending_.size() >= options_.inflight_calls_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max));
+  }
+  return absl::OkStatus();
+}
+
+ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now) {
+  if (pending_.empty()) liveness_.OnWork(now);
+  Pending& pending = pending_[id];
+  pending.request_bytes_max = request_bytes;
+  pending.response_bytes_max = options.response_bytes_max;
+  pending.deadline = now + options.deadline;
+  pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax);
+  deadlines_.emplace(pending.deadline, id);
+  return pending;
+}
+
+void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now) {
+  // A small call needs no announcement, and one that cannot be announced now is refused by its Call, which has a caller to tell.
+  if (state_ == State::kDown || !CheckCall(request_bytes, options).ok()) return;
+  if (request_bytes + options.response_bytes_max <= wire::kUngrantedBytesMax) return;
+  Advance(id, Add(id, request_bytes, options, now));
+}
+
+void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now) {
+  const std::uint64_t bytes = request.size();
+  auto it = pending_.find(id);
+  if (it != pending_.end()) {
+    Pending& pending = it->second;
+    absl::Status refused;
+    if (pending.called) {
+      refused = absl::InvalidArgumentError(absl::StrCat("ticket used twice: ticket=", id));
+    } else if (bytes > pending.request_bytes_max || options.response_bytes_max > pending.response_bytes_max) {
+      refused = absl::InvalidArgumentError(absl::StrCat("call larger than announced: bytes=", bytes, " announced=", pending.request_bytes_max,
+                                                        " response=", options.response_bytes_max, " announced=", pending.response_bytes_max));
+    }
+    if (!refused.ok()) {
+      finished_.push_back({std::move(done), std::move(refused)});
+      return;
+    }
+    deadlines_.erase({pending.deadline, id});
+    pending.deadline = now + options.deadline;
+    deadlines_.emplace(pending.deadline, id);
+  } else {
+    absl::Status refused = state_ == State::kDown ? down_ : CheckCall(bytes, options);
+    if (!refused.ok()) {
+      finished_.push_back({std::move(done), std::move(refused)});
+      return;
+    }
+    Add(id, bytes, options, now);
+    it = pending_.find(id);
+  }
+  Pending& pending = it->second;
+  pending.called = true;
+  pending.request = std::move(request);
+  pending.done = std::move(done);
+  Advance(id, pending);
+}
+
+void ClientSession::Advance(std::uint64_t id, Pending& pending) {
+  if (state_ != State::kUp) return;
+  if (pending.phase == Phase::kHeld) {
+    const std::uint64_t bytes = pending.request_bytes_max + pending.response_bytes_max;
+    if (pending.called && bytes <= wire::kUngrantedBytesMax && bytes <= small_max_ && small_used_ <= small_max_ - bytes) {
+      pending.small_charge = bytes;
+      small_used_ += bytes;
+      SendRequest(id, pending);
+      return;
+    }
+    pending.phase = Phase::kAnnounced;
+    outbox_.AddControl({.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = pending.request_bytes_max, .response_bytes_max = pending.response_bytes_max});
+  } else if (pending.phase == Phase::kGranted && pending.called) {
+    SendRequest(id, pending);
+  }
+}
+
+void ClientSession::SendRequest(std::uint64_t id, Pending& pending) {
+  pending.phase = Phase::kSending;
+  outbox_.AddFrame(MessageKind::kRequest, id, pending.response_bytes_max, std::move(pending.request));
+  pending.request = {};
+}
+
+void ClientSession::Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell) {
+  auto node = pending_.extract(it);
+  Pending& pending = node.mapped();
+  deadlines_.erase({pending.deadline, node.key()});
+  small_used_ -= pending.small_charge;
+  outbox_.Drop(node.key());
+  if (tell && pending.phase != Phase::kHeld) outbox_.AddControl({.kind = MessageKind::kCancel, .request_id = node.key()});
+  if (pending.done) finished_.push_back({std::move(pending.done), std::move(result)});
+}
+
+void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
+  state_ = State::kDown;
+  down_ = why;
+  outbox_.Clear();
+  while (!pending_.empty()) Finish(pending_.begin(), why, /*tell=*/false);
+}
+
+absl::Status ClientSession::OnMessage(MessageView message, MonoTime now) {
+  liveness_.OnReceived(now);
+  const auto header = ReadStreamHeader(message);
+  if (!header.ok()) return header.status();
+  if ((header->kind == MessageKind::kHello) == up()) {
+    return absl::InvalidArgumentError(absl::StrCat("HELLO is the first message and only that: kind=", wire::MessageKindName(header->kind)));
+  }
+  switch (header->kind) {
+    case MessageKind::kHello:
+      state_ = State::kUp;
+      liveness_.OnWork(now);
+      peer_frame_bytes_max_ = header->frame_bytes;
+      // Half: a token is given back at the server a little after its answer has reached us.
+      small_max_ = header->response_bytes_max / 2;
+      for (auto& [id, pending] : pending_) Advance(id, pending);
+      return absl::OkStatus();
+    case MessageKind::kGrant: {
+      const auto it = pending_.find(header->request_id);
+      if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
+      if (it->second.phase != Phase::kAnnounced) return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header->request_id));
+      it->second.phase = Phase::kGranted;
+      Advance(it->first, it->second);
+      return absl::OkStatus();
+    }
+    case MessageKind::kAnswer: return OnAnswer(*header, message);
+    case MessageKind::kError: OnError(*header, message); return absl::OkStatus();
+    case MessageKind::kPing: outbox_.AddControl({.kind = MessageKind::kPong}); return absl::OkStatus();
+    case MessageKind::kPong: return absl::OkStatus();
+    case MessageKind::kAnnounce:
+    case MessageKind::kRequest:
+    case MessageKind::kCancel: break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("a server does not send ", wire::MessageKindName(header->kind)));
+}
+
+absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView message) {
+  const auto it = pending_.find(header.request_id);
+  if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
+  Pending& pending = it->second;
+  if (pending.phase != Phase::kSent) return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
+  if (auto status = pending.answer.Add(header, message); !status.ok()) return status;
+  if (pending.answer.complete()) {
+    ReceivedFrame frame{pending.answer.Take(), nullptr};
+    Finish(it, std::move(frame), /*tell=*/false);
+  }
+  return absl::OkStatus();
+}
+
+void ClientSession::OnError(const wire::StreamHeader& header, MessageView message) {
+  const auto it = pending_.find(header.request_id);
+  if (it == pending_.end()) return;
+  std::string detail(header.bytes, '\0');
+  CopyPayload(message, reinterpret_cast<std::byte*>(detail.data()));
+  // Told even so: pieces of it may be on their way, and the server drops them until it hears that they end.
+  Finish(it, DecodeStatus(detail), /*tell=*/true);
+}
+
+std::optional<Outbox::Message> ClientSession::NextMessage() {
+  auto message = outbox_.Next();
+  if (message && message->header.kind == MessageKind::kRequest && message->last) {
+    if (const auto it = pending_.find(message->header.request_id); it != pending_.end()) it->second.phase = Phase::kSent;
+  }
+  return message;
+}
+
+absl::Status ClientSession::Tick(MonoTime now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const auto it = pending_.find(deadlines_.begin()->second);
+    Finish(it, absl::DeadlineExceededError(it->second.called ? "data call: deadline exceeded" : "data ticket expired"), up());
+  }
+  if (!up() || pending_.empty()) return absl::OkStatus();
+  switch (liveness_.Tick(now)) {
+    case Liveness::Step::kNothing: break;
+    case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
+    case Liveness::Step::kDead:
+      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=", std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<MonoTime> ClientSession::NextTick() const {
+  if (pending_.empty()) return std::nullopt;
+  const MonoTime deadline = deadlines_.begin()->first;
+  return up() ? std::min(deadline, liveness_.Due()) : deadline;
+}
+
+void ClientSession::Close() { OnLinkDown(absl::CancelledError("data stream closed"), MonoTime{0}); }
+
+}  // namespace evergrad::transport

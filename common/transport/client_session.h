@@ -1,0 +1,101 @@
+// The client's half of a data stream as a pure state machine: calls and link events in; messages, finished calls and the time
+// of the next tick out. No clock, no threads, no I/O. Not thread-safe: the DataStream drives it on its loop.
+//
+//   held -> (announced -> granted ->) sending -> sent -> finished
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/time/clock.h"
+#include "common/transport/liveness.h"
+#include "common/transport/outbox.h"
+#include "common/transport/reassembly.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::transport {
+
+class ClientSession {
+ public:
+  struct Options {
+    std::uint64_t frame_bytes_max = 1ull << 30;
+    std::uint64_t inflight_calls_max = 4096;
+    std::uint64_t message_bytes_max = 256u << 10;
+    MonoTime progress_timeout = std::chrono::seconds(5);
+  };
+  explicit ClientSession(Options options);
+
+  struct Finished {
+    DataDone done;
+    absl::StatusOr<ReceivedFrame> result;
+  };
+
+  // `id` is fresh, or for Call the one that was announced. A call that cannot be made is in TakeFinished at once.
+  void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
+  void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now);
+
+  // The link has ended (or could not be made): every call ends with `why`, and so do later ones until the next HELLO.
+  // Before the first link has come up or gone down, calls are held.
+  void OnLinkDown(const absl::Status& why, MonoTime now);
+  // Not OK: the server breaks the protocol, the link is to be cancelled.
+  absl::Status OnMessage(MessageView message, MonoTime now);
+  // The next message to send; the previous one has been reported by OnSent. nullopt: nothing to send now.
+  std::optional<Outbox::Message> NextMessage();
+  void OnSent(MonoTime now) { liveness_.OnSent(now); }
+
+  // Ends calls whose deadline has passed. Not OK: the watchdog gives the link up.
+  absl::Status Tick(MonoTime now);
+  std::optional<MonoTime> NextTick() const;
+
+  std::vector<Finished> TakeFinished() { return std::exchange(finished_, {}); }
+  // Every call ends with Cancelled.
+  void Close();
+
+  bool up() const { return state_ == State::kUp; }
+  std::size_t outstanding() const { return pending_.size(); }
+
+ private:
+  enum class State { kFirst, kUp, kDown };
+  enum class Phase { kHeld, kAnnounced, kGranted, kSending, kSent };
+  struct Pending {
+    Phase phase = Phase::kHeld;
+    bool called = false;  // False: announced only.
+    std::uint64_t request_bytes_max = 0;
+    std::uint64_t response_bytes_max = 0;
+    std::uint64_t small_charge = 0;  // Of the peer's share of the small reserve, while outstanding.
+    Frame request;
+    DataDone done;
+    MonoTime deadline{0};
+    Reassembly answer;
+  };
+  using PendingMap = std::map<std::uint64_t, Pending>;
+
+  absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
+  Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
+  // Sends what can be sent of it now.
+  void Advance(std::uint64_t id, Pending& pending);
+  void SendRequest(std::uint64_t id, Pending& pending);
+  // Ends it on our side; `tell` sends CANCEL so that the server forgets it too.
+  void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
+  absl::Status OnAnswer(const wire::StreamHeader& header, MessageView message);
+  void OnError(const wire::StreamHeader& header, MessageView message);
+
+  const Options options_;
+  State state_ = State::kFirst;
+  absl::Status down_ = absl::UnavailableError("data stream is down");
+  std::uint64_t peer_frame_bytes_max_ = 0;
+  std::uint64_t small_max_ = 0;
+  std::uint64_t small_used_ = 0;
+  Outbox outbox_;
+  Liveness liveness_;
+  PendingMap pending_;
+  std::set<std::pair<MonoTime, std::uint64_t>> deadlines_;
+  std::vector<Finished> finished_;
+};
+
+}  // namespace evergrad::transport

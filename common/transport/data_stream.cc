@@ -1,0 +1,164 @@
+#include "common/transport/data_stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::transport {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr MonoTime kBackoffMin = 20ms;
+constexpr MonoTime kBackoffMax = 1s;
+
+// Everything but the atomic belongs to the loop.
+class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
+ public:
+  Core(std::shared_ptr<Loop> loop, LinkFactory open, const ChannelOptions& options)
+      : loop_(std::move(loop)), open_(std::move(open)),
+        session_({.frame_bytes_max = options.frame_bytes_max, .inflight_calls_max = options.inflight_calls_max, .progress_timeout = options.progress_timeout}) {}
+
+  Loop& loop() { return *loop_; }
+  std::uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  void Dial() {
+    if (closed_) return;
+    link_ = open_(kDataMethod, std::exchange(suspect_, false));
+    link_->Start(shared_from_this());
+  }
+
+  void Announce(std::uint64_t id, std::uint64_t bytes, const DataOptions& options) {
+    if (closed_) return;
+    session_.Announce(id, bytes, options, loop_->Now());
+    Pump();
+  }
+
+  void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done) {
+    session_.Call(id, std::move(request), options, std::move(done), loop_->Now());
+    Pump();
+  }
+
+  void Close() {
+    if (std::exchange(closed_, true)) return;
+    if (const auto link = std::exchange(link_, nullptr)) link->Detach();
+    session_.Close();
+    Deliver();
+  }
+
+  void OnOpen() override {}  // The server's HELLO tells.
+  void OnMessage(MessageView message) override {
+    const auto status = session_.OnMessage(message, loop_->Now());
+    if (!status.ok()) return Down(absl::UnavailableError(absl::StrCat("server breaks the protocol: ", status.message())));
+    if (session_.up()) backoff_ = kBackoffMin;
+    Pump();
+  }
+  void OnSent() override {
+    sending_ = false;
+    session_.OnSent(loop_->Now());
+    Pump();
+  }
+  void OnEnd(absl::Status status) override {
+    // What a caller can act on keeps its code: a refusal by the server, bad certificates. The rest is "the peer is gone".
+    switch (status.code()) {
+      case absl::StatusCode::kInvalidArgument:
+      case absl::StatusCode::kUnimplemented:
+      case absl::StatusCode::kPermissionDenied:
+      case absl::StatusCode::kUnauthenticated:
+      case absl::StatusCode::kResourceExhausted: return Down(status);
+      default: return Down(absl::UnavailableError(status.ok() ? "server ended the data stream" : status.message()));
+    }
+  }
+
+ private:
+  void Down(const absl::Status& why) {
+    if (const auto link = std::exchange(link_, nullptr)) link->Detach();
+    sending_ = false;
+    session_.OnLinkDown(why, loop_->Now());
+    Deliver();
+    if (closed_) return;
+    loop_->PostAfter(backoff_, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->Dial();
+    });
+    backoff_ = std::min(backoff_ * 2, kBackoffMax);
+  }
+
+  void Pump() {
+    if (link_ != nullptr && !sending_) {
+      if (auto message = session_.NextMessage()) {
+        sending_ = true;
+        link_->Send(std::move(message->pieces));
+      }
+    }
+    Deliver();
+    ArmTimer();
+  }
+
+  void Deliver() {
+    for (auto& finished : session_.TakeFinished()) finished.done(std::move(finished.result));
+  }
+
+  void ArmTimer() {
+    const auto next = session_.NextTick();
+    if (!next || (armed_at_ && *armed_at_ <= *next)) return;
+    armed_at_ = *next;
+    loop_->PostAfter(*next - loop_->Now(), [weak = weak_from_this(), at = *next] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->closed_) return;
+      if (self->armed_at_ == at) self->armed_at_.reset();
+      if (const auto status = self->session_.Tick(self->loop_->Now()); !status.ok()) {
+        self->suspect_ = true;
+        self->Down(status);
+      }
+      self->Pump();
+    });
+  }
+
+  const std::shared_ptr<Loop> loop_;
+  const LinkFactory open_;
+  std::atomic<std::uint64_t> next_id_{1};
+  ClientSession session_;
+  std::shared_ptr<Link> link_;
+  bool sending_ = false;
+  bool closed_ = false;
+  bool suspect_ = false;  // The connection made no progress: not to be used again.
+  MonoTime backoff_ = kBackoffMin;
+  std::optional<MonoTime> armed_at_;
+};
+
+class DataStreamHandle final : public DataStream {
+ public:
+  explicit DataStreamHandle(std::shared_ptr<Core> core) : core_(std::move(core)) {
+    core_->loop().Post([core = core_] { core->Dial(); });
+  }
+  ~DataStreamHandle() override {
+    core_->loop().RunAndWait([this] { core_->Close(); });
+  }
+
+  std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
+    const std::uint64_t id = core_->NextId();
+    core_->loop().Post([core = core_, id, request_bytes, options] { core->Announce(id, request_bytes, options); });
+    return id;
+  }
+
+  void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) override {
+    const std::uint64_t id = ticket != 0 ? ticket : core_->NextId();
+    const bool posted = core_->loop().Post([core = core_, id, request = std::move(request), options, done]() mutable {
+      core->Call(id, std::move(request), options, std::move(done));
+    });
+    if (!posted) done(absl::CancelledError("transport has shut down"));
+  }
+
+ private:
+  const std::shared_ptr<Core> core_;
+};
+
+}  // namespace
+
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, const ChannelOptions& options) {
+  return std::make_unique<DataStreamHandle>(std::make_shared<Core>(std::move(loop), std::move(open), options));
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,18 @@
+// Bytes in pieces: as they come from the network, and as they leave for it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/tensor/tensor.h"
+
+namespace evergrad::transport {
+
+// A received message: views that live for the duration of the call they are passed to.
+using MessageView = std::span<const std::span<const std::byte>>;
+
+// A message to send. The owners live until its bytes have left the process.
+using OutgoingPieces = std::vector<tensor::SharedBytes>;
+
+}  // namespace evergrad::transport

@@ -1,0 +1,40 @@
+// One frame put together from its pieces: one allocation, one copy. Pure, not thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/tensor/tensor.h"
+#include "common/transport/pieces.h"
+#include "common/wire/stream_message.h"
+
+namespace evergrad::transport {
+
+class Reassembly {
+ public:
+  // Nothing is allocated before the first piece, and then no more than `frame_bytes_max` (granted or asked for).
+  explicit Reassembly(std::uint64_t frame_bytes_max = 0) : frame_bytes_max_(frame_bytes_max) {}
+
+  // Copies the payload of `message`, whose first 64 bytes are `header`. InvalidArgument: a gap, a repeat, a frame that grows,
+  // more than was allowed. Then nothing has been copied and the stream is to be ended.
+  absl::Status Add(const wire::StreamHeader& header, MessageView message);
+
+  bool started() const { return started_; }
+  bool complete() const { return started_ && received_ == frame_bytes_; }
+  std::uint64_t frame_bytes() const { return frame_bytes_; }
+  tensor::AlignedBuffer Take() { return std::move(buffer_); }
+
+ private:
+  std::uint64_t frame_bytes_max_;
+  std::uint64_t frame_bytes_ = 0;
+  std::uint64_t received_ = 0;
+  bool started_ = false;
+  tensor::AlignedBuffer buffer_;
+};
+
+// The header of a message; InvalidArgument names what is wrong.
+absl::StatusOr<wire::StreamHeader> ReadStreamHeader(MessageView message);
+// Copies what follows the header to `out`, which has header.bytes of room.
+void CopyPayload(MessageView message, std::byte* out);
+
+}  // namespace evergrad::transport

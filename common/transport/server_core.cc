@@ -1,0 +1,355 @@
+#include "common/transport/server_core.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/transport/server_session.h"
+
+namespace evergrad::transport {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::chrono::milliseconds kReorderMax = 50ms;
+
+// The gRPC health protocol by hand: HealthCheckRequest{string service = 1}, HealthCheckResponse{SERVING = 1}.
+absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
+  std::string service;
+  if (!request.empty()) {
+    if (request.size() < 2 || request[0] != '\x0a' || static_cast<std::size_t>(request[1]) != request.size() - 2) {
+      return absl::InvalidArgumentError("malformed HealthCheckRequest");
+    }
+    service = request.substr(2);
+  }
+  if (!service.empty() && !absl::StartsWith(service, "evergrad.v1.")) return absl::NotFoundError(absl::StrCat("unknown service: ", service));
+  return std::string("\x08\x01", 2);
+}
+
+class PostedUnaryResponder final : public UnaryResponder {
+ public:
+  PostedUnaryResponder(std::shared_ptr<Loop> loop, ServerCore::UnaryAnswer answer) : loop_(std::move(loop)), answer_(std::move(answer)) {}
+  ~PostedUnaryResponder() override {
+    if (answer_) Answer(absl::InternalError("call dropped without an answer"));
+  }
+  void Answer(absl::StatusOr<std::string> response) override {
+    if (!answer_) return;
+    loop_->Post([answer = std::exchange(answer_, nullptr), response = std::move(response)]() mutable { answer(std::move(response)); });
+  }
+
+ private:
+  const std::shared_ptr<Loop> loop_;
+  ServerCore::UnaryAnswer answer_;
+};
+
+}  // namespace
+
+// One data stream: drives its ServerSession.
+class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_from_this<DataPeer> {
+ public:
+  DataPeer(std::shared_ptr<ServerCore> server, std::uint64_t id, std::shared_ptr<Link> link, PeerInfo peer)
+      : server_(std::move(server)), id_(id), link_(std::move(link)), peer_(std::move(peer)),
+        session_(std::in_place, ServerSession::Options{.frame_bytes_max = server_->options_.frame_bytes_max, .progress_timeout = server_->options_.progress_timeout, .grant_unused_max = server_->options_.grant_unused_max},
+                 id, server_->budget_) {}
+
+  void Start() { link_->Start(shared_from_this()); }
+
+  void OnOpen() override { Pump(); }
+  void OnMessage(MessageView message) override {
+    if (gone()) return;
+    std::uint64_t bytes = 0;
+    for (const auto& part : message) bytes += part.size();
+    server_->received_.fetch_add(bytes, std::memory_order_relaxed);
+    const auto status = session_->OnMessage(message, Now());
+    if (!status.ok()) {
+      server_->malformed_.fetch_add(1, std::memory_order_relaxed);
+      link_->Finish(status);  // The typed refusal.
+      Gone();
+      return;
+    }
+    for (auto& ready : session_->TakeReady()) {
+      Deliver(std::move(ready));
+      if (gone()) return;
+    }
+    Pump();
+  }
+  void OnSent() override {
+    if (gone()) return;
+    server_->sent_.fetch_add(sending_bytes_, std::memory_order_relaxed);
+    sending_ = false;
+    session_->OnSent(Now());
+    Pump();
+  }
+  void OnEnd(absl::Status) override { Gone(); }
+
+  // Only of a peer that is still in data_peers_.
+  void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
+    session_->OnAdmitted(request, bytes, Now());
+    Pump();
+  }
+  void Answer(std::uint64_t request, Frame response) {
+    if (gone()) return;
+    session_->Answer(request, std::move(response), Now());
+    Pump();
+  }
+  void Fail(std::uint64_t request, const absl::Status& status) {
+    if (gone()) return;
+    session_->Fail(request, status);
+    Pump();
+  }
+  void Abort() {
+    if (link_ != nullptr) link_->Finish(absl::UnavailableError("server shuts down"));
+    Gone();
+  }
+
+ private:
+  MonoTime Now() const { return server_->loop_->Now(); }
+  bool gone() const { return !session_.has_value(); }
+
+  void Gone() {
+    if (gone()) return;
+    const auto self = shared_from_this();
+    link_ = nullptr;
+    held_.reset();
+    session_.reset();  // Every token but those in handlers.
+    server_->CallEnded();
+    server_->data_peers_.erase(id_);
+  }
+
+  void Pump() {
+    if (gone()) return;
+    if (!sending_) {
+      if (auto message = session_->NextMessage()) {
+        sending_ = true;
+        sending_bytes_ = message->header.bytes + wire::kStreamHeaderBytes;
+        link_->Send(std::move(message->pieces));
+      }
+    }
+    const auto counters = session_->TakeCounters();
+    server_->refused_.fetch_add(counters.refused, std::memory_order_relaxed);
+    server_->granted_.fetch_add(counters.granted, std::memory_order_relaxed);
+    ArmTimer();
+  }
+
+  void ArmTimer() {
+    const auto next = session_->NextTick();
+    if (!next || (armed_at_ && *armed_at_ <= *next)) return;
+    armed_at_ = *next;
+    server_->loop_->PostAfter(*next - Now(), [weak = weak_from_this(), at = *next] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->gone()) return;
+      if (self->armed_at_ == at) self->armed_at_.reset();
+      if (!self->session_->Tick(self->Now()).ok()) {
+        self->link_->Detach();
+        self->Gone();
+        return;
+      }
+      self->Pump();
+    });
+  }
+
+  // The failpoints that lie between the wire and the handler.
+  void Deliver(ServerSession::Ready ready) {
+    if (server_->failpoints_ == nullptr || !server_->failpoints_->AnyArmed()) return DeliverOnce(std::move(ready), /*answered=*/true);
+    if (!held_) {
+      if (const auto hit = server_->failpoints_->At("push.reorder")) {
+        held_.emplace(std::move(ready));
+        const auto hold = hit.action == fault::Action::kDelay ? std::chrono::milliseconds(hit.delay_ms) : kReorderMax;
+        server_->loop_->PostAfter(hold, [weak = weak_from_this()] {
+          const auto self = weak.lock();
+          if (self != nullptr && !self->gone()) self->DeliverHeld();
+        });
+        return;
+      }
+    }
+    Duplicated(std::move(ready));
+    if (!gone()) DeliverHeld();
+  }
+  void DeliverHeld() {
+    if (!held_) return;
+    auto held = std::move(*held_);
+    held_.reset();
+    Duplicated(std::move(held));
+  }
+  void Duplicated(ServerSession::Ready ready) {
+    const auto hit = server_->failpoints_->At("push.duplicate");
+    if (!hit) return DeliverOnce(std::move(ready), true);
+    ServerSession::Ready twin{ready.request, {tensor::AlignedBuffer(ready.frame.bytes.size()), nullptr}};
+    if (twin.frame.bytes.size() > 0) std::memcpy(twin.frame.bytes.data(), ready.frame.bytes.data(), twin.frame.bytes.size());
+    DeliverOnce(std::move(ready), true);
+    if (!gone()) DeliverOnce(std::move(twin), false);
+  }
+  void DeliverOnce(ServerSession::Ready ready, bool answered);
+
+  const std::shared_ptr<ServerCore> server_;  // Shared: a handler's responder may outlive the server object.
+  const std::uint64_t id_;
+  std::shared_ptr<Link> link_;
+  const PeerInfo peer_;
+  std::optional<ServerSession> session_;
+  bool sending_ = false;
+  std::uint64_t sending_bytes_ = 0;
+  std::optional<MonoTime> armed_at_;
+  std::optional<ServerSession::Ready> held_;  // push.reorder
+};
+
+// Answers from any thread, by posting to the loop; for a stream that has gone, nothing happens.
+class ServerCore::Responder final : public DataResponder {
+ public:
+  // `request` 0: the answer is swallowed (the twin of a duplicated request).
+  Responder(std::shared_ptr<Loop> loop, std::weak_ptr<DataPeer> peer, std::uint64_t request) : loop_(std::move(loop)), peer_(std::move(peer)), request_(request) {}
+  ~Responder() override { Fail(absl::InternalError("request dropped without an answer")); }
+  void Answer(Frame response) override {
+    if (std::exchange(answered_, true) || request_ == 0) return;
+    loop_->Post([peer = peer_, request = request_, response = std::move(response)]() mutable {
+      if (const auto p = peer.lock()) p->Answer(request, std::move(response));
+    });
+  }
+  void Fail(absl::Status status) override {
+    if (std::exchange(answered_, true) || request_ == 0) return;
+    loop_->Post([peer = peer_, request = request_, status = std::move(status)] {
+      if (const auto p = peer.lock()) p->Fail(request, status);
+    });
+  }
+
+ private:
+  const std::shared_ptr<Loop> loop_;
+  const std::weak_ptr<DataPeer> peer_;
+  const std::uint64_t request_;
+  bool answered_ = false;
+};
+
+void ServerCore::DataPeer::DeliverOnce(ServerSession::Ready ready, bool answered) {
+  auto responder = std::make_unique<Responder>(server_->loop_, weak_from_this(), answered ? ready.request : 0);
+  server_->handlers_.data(peer_, std::move(ready.frame), std::move(responder));
+}
+
+// ------------------------------------------------------------------------------------------------
+
+ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints)
+    : options_(options), handlers_(std::move(handlers)), loop_(std::move(loop)), failpoints_(failpoints) {}
+
+std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints) {
+  std::shared_ptr<ServerCore> core(new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
+  core->budget_ = std::make_shared<Budget>(
+      CreditCore::Options{.budget_bytes_max = options.budget_bytes_max, .small_reserve_bytes_max = options.small_reserve_bytes_max, .peer_small_bytes_max = options.peer_small_bytes_max},
+      [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
+        loop->Post([weak] {
+          if (const auto server = weak.lock()) server->DispatchAdmitted();
+        });
+      });
+  return core;
+}
+
+bool ServerCore::AdmitCall() {
+  if (open_calls_.load(std::memory_order_relaxed) >= options_.streams_max) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  open_calls_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void ServerCore::DispatchAdmitted() {
+  for (const auto& admitted : budget_->TakeAdmitted()) {
+    const auto it = data_peers_.find(admitted.peer);
+    if (it != data_peers_.end()) {
+      it->second->OnAdmitted(admitted.request, admitted.bytes);
+    } else {
+      budget_->MakeToken(admitted.peer, admitted.bytes, /*small=*/false);  // Given back at once.
+    }
+  }
+}
+
+void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
+  if (shut_ || !handlers_.data) {
+    link->Finish(absl::UnimplementedError("this task serves no data stream"));
+    CallEnded();
+    return;
+  }
+  const std::uint64_t id = next_peer_++;
+  const auto data_peer = std::make_shared<DataPeer>(shared_from_this(), id, std::move(link), peer);
+  data_peers_.emplace(id, data_peer);
+  data_peer->Start();
+}
+
+void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method) {
+  const std::uint64_t id = next_peer_++;
+  std::optional<MessageStreamEvents> events;
+  const auto stream = std::make_shared<MessageStreamCore>(
+      loop_, failpoints_,
+      MessageStreamCore::Options{.message_bytes_max = options_.message_bytes_max,
+                                 .unsent_bytes_max = options_.unsent_bytes_max,
+                                 .progress_timeout = options_.progress_timeout,
+                                 .on_gone =
+                                     [weak = weak_from_this(), id] {
+                                       const auto self = weak.lock();
+                                       if (self == nullptr) return;
+                                       self->CallEnded();
+                                       self->streams_.erase(id);
+                                     },
+                                 .count =
+                                     [weak = weak_from_this()](std::uint64_t received, std::uint64_t sent) {
+                                       const auto self = weak.lock();
+                                       if (self == nullptr) return;
+                                       self->received_.fetch_add(received, std::memory_order_relaxed);
+                                       self->sent_.fetch_add(sent, std::memory_order_relaxed);
+                                     }});
+  if (!shut_ && handlers_.stream) events = handlers_.stream(peer, method, stream->MakeHandle());
+  if (!events) {
+    link->Finish(absl::UnimplementedError(absl::StrCat("stream not served: method=", method)));
+    CallEnded();
+    return;
+  }
+  streams_.emplace(id, stream);
+  stream->Start(std::move(link), std::move(*events));
+}
+
+void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::string request, UnaryAnswer answer) {
+  received_.fetch_add(request.size(), std::memory_order_relaxed);
+  UnaryAnswer counted = [weak = weak_from_this(), answer = std::move(answer)](absl::StatusOr<std::string> response) {
+    if (const auto self = weak.lock(); self != nullptr) {
+      if (response.ok()) self->sent_.fetch_add(response->size(), std::memory_order_relaxed);
+    }
+    answer(std::move(response));
+  };
+  if (shut_) return counted(absl::UnavailableError("server shuts down"));
+  if (request.size() > options_.message_bytes_max) {
+    return counted(absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", request.size(), " max=", options_.message_bytes_max)));
+  }
+  if (method == kHealthMethod) return counted(AnswerHealth(request));
+  if (!handlers_.unary) return counted(absl::UnimplementedError(absl::StrCat("method not served: method=", method)));
+  handlers_.unary(peer, method, std::move(request), std::make_unique<PostedUnaryResponder>(loop_, std::move(counted)));
+}
+
+void ServerCore::Shutdown() {
+  if (std::exchange(shut_, true)) return;
+  while (!data_peers_.empty()) {
+    const auto peer = data_peers_.begin()->second;
+    peer->Abort();
+  }
+  while (!streams_.empty()) {
+    const auto stream = streams_.begin()->second;
+    stream->Abort(absl::UnavailableError("server shuts down"));
+  }
+}
+
+Server::Stats ServerCore::stats() const {
+  const auto levels = budget_->levels();
+  Server::Stats stats;
+  stats.budget_used = levels.used;
+  stats.budget_waiting = levels.waiting_bytes;
+  stats.small_used = levels.small_used;
+  stats.streams = open_calls_.load(std::memory_order_relaxed);
+  stats.refused_total = refused_.load(std::memory_order_relaxed);
+  stats.granted_total = granted_.load(std::memory_order_relaxed);
+  stats.malformed_total = malformed_.load(std::memory_order_relaxed);
+  stats.bytes_received = received_.load(std::memory_order_relaxed);
+  stats.bytes_sent = sent_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,60 @@
+// A server above its links: streams, data streams, unary calls, the budget, failpoints, health. The same for both transports.
+// Private to the room. Everything but stats() happens on the loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/fault/failpoints.h"
+#include "common/transport/budget.h"
+#include "common/transport/link.h"
+#include "common/transport/loop.h"
+#include "common/transport/message_stream.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::transport {
+
+class ServerCore : public std::enable_shared_from_this<ServerCore> {
+ public:
+  // Answers a unary call; any thread, once. Called with an error when the responder was dropped.
+  using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
+
+  static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints);
+
+  // Whether a call may come in; counted until CallEnded.
+  bool AdmitCall();
+  void CallEnded() { open_calls_.fetch_sub(1, std::memory_order_relaxed); }
+
+  // Both take over a call that was admitted, and start `link`.
+  void AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer);
+  void AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method);
+  // `answer` runs on the loop.
+  void Unary(const PeerInfo& peer, absl::string_view method, std::string request, UnaryAnswer answer);
+
+  void Shutdown();  // Ends all streams; nothing of Handlers is called afterwards.
+  Server::Stats stats() const;
+  const ServerOptions& options() const { return options_; }
+
+ private:
+  class DataPeer;
+  class Responder;
+  ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints);
+  void DispatchAdmitted();
+
+  const ServerOptions options_;
+  const Handlers handlers_;
+  const std::shared_ptr<Loop> loop_;
+  fault::Failpoints* const failpoints_;
+  std::shared_ptr<Budget> budget_;  // Shared with the tokens.
+  bool shut_ = false;
+  std::uint64_t next_peer_ = 1;
+  std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;
+  std::map<std::uint64_t, std::shared_ptr<MessageStreamCore>> streams_;
+  std::atomic<std::uint64_t> open_calls_{0}, refused_{0}, granted_{0}, malformed_{0}, received_{0}, sent_{0};
+};
+
+}  // namespace evergrad::transport

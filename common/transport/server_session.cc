@@ -1,0 +1,223 @@
+#include "common/transport/server_session.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checked_math.h"
+#include "common/transport/status_detail.h"
+
+namespace evergrad::transport {
+
+using wire::MessageKind;
+
+ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget)
+    : options_(options), peer_(peer), budget_(std::move(budget)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {
+  outbox_.AddControl({.kind = MessageKind::kHello, .frame_bytes = options_.frame_bytes_max, .response_bytes_max = budget_->options().peer_small_bytes_max});
+}
+
+ServerSession::~ServerSession() { budget_->DropPeer(peer_); }
+
+ServerSession::Request& ServerSession::Add(const wire::StreamHeader& header, MonoTime now) {
+  if (requests_.empty()) liveness_.OnWork(now);
+  Request& request = requests_[header.request_id];
+  request.request_bytes_max = header.frame_bytes;
+  request.response_bytes_max = header.response_bytes_max;
+  request.frame = Reassembly(header.frame_bytes);
+  return request;
+}
+
+void ServerSession::Forget(RequestMap::iterator it) {
+  granted_.erase({it->second.last_piece, it->first});
+  requests_.erase(it);
+}
+
+void ServerSession::Touch(std::uint64_t id, Request& request, MonoTime now) {
+  granted_.erase({request.last_piece, id});
+  request.last_piece = now;
+  granted_.emplace(now, id);
+}
+
+void ServerSession::Refuse(std::uint64_t id, const absl::Status& status) {
+  ++counters_.refused;
+  outbox_.AddControl({.kind = MessageKind::kError, .request_id = id}, EncodeStatus(status));
+}
+
+absl::Status ServerSession::OnMessage(MessageView message, MonoTime now) {
+  liveness_.OnReceived(now);
+  const auto header = ReadStreamHeader(message);
+  if (!header.ok()) return header.status();
+  if (outbox_.size() > 2 * options_.requests_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("peer does not read its answers: unsent=", outbox_.size()));
+  }
+  switch (header->kind) {
+    case MessageKind::kAnnounce: return OnAnnounce(*header, now);
+    case MessageKind::kRequest: return OnPiece(*header, message, now);
+    case MessageKind::kCancel: OnCancel(header->request_id); return absl::OkStatus();
+    case MessageKind::kPing:
+      if (!std::exchange(pong_queued_, true)) outbox_.AddControl({.kind = MessageKind::kPong});
+      return absl::OkStatus();
+    case MessageKind::kPong: return absl::OkStatus();
+    case MessageKind::kHello:
+    case MessageKind::kGrant:
+    case MessageKind::kAnswer:
+    case MessageKind::kError: break;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("a client does not send ", wire::MessageKindName(header->kind)));
+}
+
+absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTime now) {
+  const std::uint64_t id = header.request_id;
+  if (requests_.contains(id) || dropping_.contains(id)) return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
+  if (header.frame_bytes > options_.frame_bytes_max || header.response_bytes_max > options_.frame_bytes_max) {
+    Refuse(id, absl::InvalidArgumentError(absl::StrCat("frame too large: request_bytes=", header.frame_bytes, " response_bytes=", header.response_bytes_max, " max=", options_.frame_bytes_max)));
+    return absl::OkStatus();
+  }
+  if (requests_.size() >= options_.requests_max) {
+    Refuse(id, absl::ResourceExhaustedError(absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
+    return absl::OkStatus();
+  }
+  const std::uint64_t bytes = header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
+  switch (budget_->AskLarge(peer_, id, bytes)) {
+    case CreditCore::Answer::kGranted:
+      Add(header, now);
+      Grant(requests_.find(id), now);
+      break;
+    case CreditCore::Answer::kWaiting: Add(header, now); break;
+    case CreditCore::Answer::kOverBudget:
+      // Not to be tried again: it never fits.
+      Refuse(id, absl::OutOfRangeError(absl::StrCat("request over the budget: bytes=", bytes, " budget_bytes_max=", budget_->options().budget_bytes_max)));
+      break;
+    case CreditCore::Answer::kFull: Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server")); break;
+  }
+  return absl::OkStatus();
+}
+
+void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
+  Request& request = it->second;
+  ++counters_.granted;
+  request.request_token = budget_->MakeToken(peer_, request.request_bytes_max, /*small=*/false);
+  request.response_token = budget_->MakeToken(peer_, request.response_bytes_max, /*small=*/false);
+  request.phase = Phase::kGranted;
+  Touch(it->first, request, now);
+  outbox_.AddControl({.kind = MessageKind::kGrant, .request_id = it->first, .frame_bytes = request.request_bytes_max, .response_bytes_max = request.response_bytes_max});
+}
+
+void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime now) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || it->second.phase != Phase::kWaiting) {
+    budget_->MakeToken(peer_, bytes, /*small=*/false);  // Given back at once.
+    return;
+  }
+  Grant(it, now);
+}
+
+absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView message, MonoTime now) {
+  const std::uint64_t id = header.request_id;
+  auto it = requests_.find(id);
+  if (it == requests_.end()) {
+    if (dropping_.contains(id)) return absl::OkStatus();
+    const auto bytes = CheckedAdd(header.frame_bytes, header.response_bytes_max);
+    if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes, " response_bytes_max=", header.response_bytes_max));
+    }
+    if (requests_.size() >= options_.requests_max || !budget_->TakeSmall(peer_, *bytes)) {
+      Refuse(id, absl::ResourceExhaustedError(absl::StrCat("small requests above their reserve: peer_small_bytes_max=", budget_->options().peer_small_bytes_max)));
+      return absl::OkStatus();
+    }
+    Request& request = Add(header, now);
+    request.request_token = budget_->MakeToken(peer_, header.frame_bytes, /*small=*/true);
+    request.response_token = budget_->MakeToken(peer_, header.response_bytes_max, /*small=*/true);
+    it = requests_.find(id);
+  } else if (it->second.phase != Phase::kGranted && it->second.phase != Phase::kReceiving) {
+    return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " offset=", header.offset));
+  }
+  Request& request = it->second;
+  if (header.response_bytes_max > request.response_bytes_max) {
+    return absl::InvalidArgumentError(absl::StrCat("answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max, " granted=", request.response_bytes_max));
+  }
+  if (auto status = request.frame.Add(header, message); !status.ok()) return status;
+  if (!request.frame.complete()) {
+    if (request.phase == Phase::kGranted) request.request_token->Shrink(request.frame.frame_bytes());
+    request.phase = Phase::kReceiving;
+    Touch(id, request, now);
+    return absl::OkStatus();
+  }
+  request.request_token->Shrink(request.frame.frame_bytes());
+  request.phase = Phase::kHandling;
+  granted_.erase({request.last_piece, id});
+  ready_.push_back({id, {request.frame.Take(), std::move(request.request_token)}});
+  return absl::OkStatus();
+}
+
+void ServerSession::OnCancel(std::uint64_t id) {
+  dropping_.erase(id);
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  const bool waiting = it->second.phase == Phase::kWaiting;
+  outbox_.Drop(id);
+  Forget(it);
+  if (waiting) budget_->Withdraw(peer_, id);
+}
+
+void ServerSession::Answer(std::uint64_t id, Frame response, MonoTime now) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || it->second.phase != Phase::kHandling) return;
+  const std::uint64_t bytes = response.size();
+  const std::uint64_t max = std::min(it->second.response_bytes_max + wire::kAnswerHeaderBytesMax, options_.frame_bytes_max + wire::kAnswerHeaderBytesMax);
+  if (bytes > max) {
+    Fail(id, absl::InternalError(absl::StrCat("answer larger than announced: bytes=", bytes, " max=", max)));
+    return;
+  }
+  it->second.phase = Phase::kAnswering;
+  liveness_.OnWork(now);
+  outbox_.AddFrame(MessageKind::kAnswer, id, 0, std::move(response));
+}
+
+void ServerSession::Fail(std::uint64_t id, const absl::Status& status) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end() || it->second.phase != Phase::kHandling) return;
+  Forget(it);
+  const auto error = status.ok() ? absl::InternalError("request failed with an OK status") : status;
+  outbox_.AddControl({.kind = MessageKind::kError, .request_id = id}, EncodeStatus(error));
+}
+
+std::optional<Outbox::Message> ServerSession::NextMessage() {
+  auto message = outbox_.Next();
+  if (!message) return message;
+  answer_sent_ = message->header.kind == MessageKind::kAnswer && message->last ? message->header.request_id : 0;
+  if (message->header.kind == MessageKind::kPong) pong_queued_ = false;
+  return message;
+}
+
+void ServerSession::OnSent(MonoTime now) {
+  liveness_.OnSent(now);
+  const std::uint64_t id = std::exchange(answer_sent_, 0);
+  if (id == 0) return;
+  if (const auto it = requests_.find(id); it != requests_.end()) Forget(it);
+}
+
+absl::Status ServerSession::Tick(MonoTime now) {
+  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now) {
+    const std::uint64_t id = granted_.begin()->second;
+    Forget(requests_.find(id));
+    dropping_.insert(id);
+    Refuse(id, absl::AbortedError("grant was not used in time"));
+  }
+  if (requests_.empty()) return absl::OkStatus();
+  switch (liveness_.Tick(now)) {
+    case Liveness::Step::kNothing: break;
+    case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
+    case Liveness::Step::kDead:
+      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=", std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<MonoTime> ServerSession::NextTick() const {
+  if (requests_.empty()) return std::nullopt;
+  MonoTime next = liveness_.Due();
+  if (!granted_.empty()) next = std::min(next, granted_.begin()->first + options_.grant_unused_max);
+  return next;
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,101 @@
+// The server's half of one data stream as a pure state machine: messages, answers and admissions in; messages, whole requests
+// and the time of the next tick out. No clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. The
+// tokens it hands out with requests may be released on any thread.
+//
+//   (waiting -> granted ->) receiving -> handling -> answering -> gone
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/time/clock.h"
+#include "common/transport/budget.h"
+#include "common/transport/liveness.h"
+#include "common/transport/outbox.h"
+#include "common/transport/reassembly.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::transport {
+
+class ServerSession {
+ public:
+  struct Options {
+    std::uint64_t frame_bytes_max = 1ull << 30;
+    std::size_t requests_max = 8192;  // Of this stream, in any state.
+    std::uint64_t message_bytes_max = 256u << 10;
+    MonoTime progress_timeout = std::chrono::seconds(5);
+    MonoTime grant_unused_max = std::chrono::seconds(30);
+  };
+  // Counts what happens; read by the owner after each step.
+  struct Counters {
+    std::uint64_t refused = 0, granted = 0;
+  };
+  // `peer` names the stream at the budget. Puts HELLO into the outbox.
+  ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget);
+  // Withdraws and releases everything but the tokens that requests in handlers hold.
+  ~ServerSession();
+
+  struct Ready {
+    std::uint64_t request = 0;
+    ReceivedFrame frame;
+  };
+
+  // Not OK: the client breaks the protocol, the stream is to be ended with this status. No part of the message was used.
+  absl::Status OnMessage(MessageView message, MonoTime now);
+  // The budget has admitted a request that waited.
+  void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
+  // For a request that was cancelled meanwhile both do nothing.
+  void Answer(std::uint64_t request, Frame response, MonoTime now);
+  void Fail(std::uint64_t request, const absl::Status& status);
+
+  std::optional<Outbox::Message> NextMessage();
+  void OnSent(MonoTime now);
+  // Ends dead grants. Not OK: the watchdog gives the stream up.
+  absl::Status Tick(MonoTime now);
+  std::optional<MonoTime> NextTick() const;
+  std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
+  Counters TakeCounters() { return std::exchange(counters_, {}); }
+  std::size_t requests() const { return requests_.size(); }
+
+ private:
+  enum class Phase { kWaiting, kGranted, kReceiving, kHandling, kAnswering };
+  struct Request {
+    Phase phase = Phase::kWaiting;
+    std::uint64_t request_bytes_max = 0;
+    std::uint64_t response_bytes_max = 0;
+    std::unique_ptr<Budget::Token> request_token, response_token;
+    Reassembly frame;
+    MonoTime last_piece{0};
+  };
+  using RequestMap = std::map<std::uint64_t, Request>;
+
+  absl::Status OnAnnounce(const wire::StreamHeader& header, MonoTime now);
+  absl::Status OnPiece(const wire::StreamHeader& header, MessageView message, MonoTime now);
+  void OnCancel(std::uint64_t id);
+  void Grant(RequestMap::iterator it, MonoTime now);
+  void Refuse(std::uint64_t id, const absl::Status& status);
+  Request& Add(const wire::StreamHeader& header, MonoTime now);
+  void Forget(RequestMap::iterator it);
+  void Touch(std::uint64_t id, Request& request, MonoTime now);
+
+  const Options options_;
+  const std::uint64_t peer_;
+  const std::shared_ptr<Budget> budget_;
+  Outbox outbox_;
+  Liveness liveness_;
+  RequestMap requests_;
+  std::set<std::pair<MonoTime, std::uint64_t>> granted_;  // By last piece: which grants are dead.
+  std::set<std::uint64_t> dropping_;  // Ended by us; their pieces are dropped until the client's CANCEL.
+  std::uint64_t answer_sent_ = 0;     // The request whose last piece is on its way, 0 for none.
+  bool pong_queued_ = false;
+  std::vector<Ready> ready_;
+  Counters counters_;
+};
+
+}  // namespace evergrad::transport

@@ -1,0 +1,48 @@
+#include "common/transport/status_detail.h"
+
+#include <google/protobuf/stubs/logging.h>
+
+#include "common/base/status.h"
+#include "common/wire/stream_message.h"
+#include "evergrad/v1/types.pb.h"
+
+namespace evergrad::transport {
+namespace {
+constexpr std::size_t kTextBytesMax = 1500;  // Message and origin, each, after which an ErrorDetail is below 4 KiB.
+
+// Protobuf strings are UTF-8; a message may quote bytes that are not.
+std::string Printable(absl::string_view text) {
+  std::string out(text.substr(0, kTextBytesMax));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) >= 0x80 || c == '\0') c = '?';
+  }
+  return out;
+}
+}  // namespace
+
+std::string EncodeStatus(const absl::Status& status) {
+  v1::ErrorDetail detail;
+  detail.set_code(static_cast<int>(status.code()));
+  detail.set_message(Printable(status.message()));
+  detail.set_origin_text(Printable(OriginOf(status)));
+  detail.set_kind(BlameOf(status) == Blame::kUser ? "user" : "machine");
+  detail.set_retryable(IsRetryable(status));
+  return detail.SerializeAsString();
+}
+
+absl::Status DecodeStatus(absl::string_view bytes) {
+  google::protobuf::LogSilencer silencer;
+  v1::ErrorDetail detail;
+  if (bytes.size() > wire::kErrorBytesMax || !detail.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::InternalError("malformed error detail from the peer");
+  }
+  if (detail.code() <= 0 || detail.code() > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
+    return absl::InternalError(absl::StrCat("error detail with an unknown code: ", detail.message(), " code=", detail.code()));
+  }
+  absl::Status status(static_cast<absl::StatusCode>(detail.code()), detail.message());
+  if (detail.kind() == "user") status = UserError(std::move(status));
+  if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), detail.origin_text());
+  return status;
+}
+
+}  // namespace evergrad::transport
