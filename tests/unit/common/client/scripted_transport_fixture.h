@@ -1,0 +1,107 @@
+// A transport whose peer is the test: every dial is recorded, and the test speaks for the other side. Runs on the test's
+// thread only, so a whole session is a transcript under a manual clock. The real transports are met in *_inproc_test.cc.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/transport/transport.h"
+
+namespace evergrad::client {
+
+// One dialed message stream, seen from the coordinator.
+struct Link {
+  transport::MessageStreamEvents events;
+  std::vector<std::string> sent;
+  bool open = true;
+  absl::Status refuse_sends;  // Not OK: what Send returns.
+};
+
+// One data call, seen from the server.
+struct DataCall {
+  std::string bytes;
+  transport::DataOptions options;
+  transport::DataDone done;
+};
+struct DataLink {
+  transport::Address address;
+  std::vector<DataCall> calls;
+  bool open = true;
+};
+
+class ScriptedTransport final : public transport::Transport {
+ public:
+  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions&, transport::Handlers) override {
+    return absl::UnimplementedError("scripted");
+  }
+  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(const transport::Address& address, const transport::ChannelOptions&) override {
+    if (!refuse_dials.ok()) return refuse_dials;
+    return std::unique_ptr<transport::Channel>(std::make_unique<ScriptedChannel>(this, address));
+  }
+
+  absl::Status refuse_dials;
+  std::vector<std::string> methods;
+  std::vector<std::shared_ptr<Link>> links;          // Shared with the streams, which outlive neither each other.
+  std::vector<std::shared_ptr<DataLink>> data_links;
+
+ private:
+  class ScriptedStream final : public transport::MessageStream {
+   public:
+    explicit ScriptedStream(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+    ~ScriptedStream() override { Close(); }
+    absl::Status Send(std::string message) override {
+      if (!link_->refuse_sends.ok()) return link_->refuse_sends;
+      link_->sent.push_back(std::move(message));
+      return absl::OkStatus();
+    }
+    void Close() override { link_->open = false; }
+
+   private:
+    std::shared_ptr<Link> link_;
+  };
+  class ScriptedData final : public transport::DataStream {
+   public:
+    explicit ScriptedData(std::shared_ptr<DataLink> link) : link_(std::move(link)) {}
+    ~ScriptedData() override {
+      link_->open = false;
+      for (DataCall& call : link_->calls) {
+        if (call.done) std::exchange(call.done, nullptr)(absl::CancelledError("stream closed"));
+      }
+    }
+    std::uint64_t Announce(std::uint64_t, const transport::DataOptions&) override { return 0; }
+    void Call(std::uint64_t, transport::Frame request, const transport::DataOptions& options, transport::DataDone done) override {
+      std::string bytes;
+      for (const auto& piece : request.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+      link_->calls.push_back({std::move(bytes), options, std::move(done)});
+    }
+
+   private:
+    std::shared_ptr<DataLink> link_;
+  };
+  class ScriptedChannel final : public transport::Channel {
+   public:
+    ScriptedChannel(ScriptedTransport* owner, transport::Address address) : owner_(owner), address_(std::move(address)) {}
+    void Unary(absl::string_view, std::string, std::chrono::milliseconds, transport::UnaryDone done) override { done(absl::UnimplementedError("scripted")); }
+    std::unique_ptr<transport::MessageStream> OpenStream(absl::string_view method, transport::MessageStreamEvents events) override {
+      owner_->methods.emplace_back(method);
+      auto link = std::make_shared<Link>();
+      link->events = std::move(events);
+      owner_->links.push_back(link);
+      return std::make_unique<ScriptedStream>(std::move(link));
+    }
+    std::unique_ptr<transport::DataStream> OpenData() override {
+      auto link = std::make_shared<DataLink>();
+      link->address = address_;
+      owner_->data_links.push_back(link);
+      return std::make_unique<ScriptedData>(std::move(link));
+    }
+
+   private:
+    ScriptedTransport* const owner_;
+    const transport::Address address_;
+  };
+};
+
+}  // namespace evergrad::client
