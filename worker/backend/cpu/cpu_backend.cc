@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <map>
 #include <new>
 #include <optional>
@@ -67,9 +68,9 @@ class CpuBackend final : public Backend {
 
   void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) override {
     Guard("conv2d forward", [&] {
-      const bool relu = activation == Activation::kRelu;
-      PlanOf(s, !b.empty(), relu).Forward(x, w, b, y);
-      if (!relu) Activate(activation, s.batch * s.out_h * s.out_w, s.filters, y);
+      const bool fused = activation == Activation::kRelu && CannotOverflow(s, x, w, b);
+      PlanOf(s, !b.empty(), fused).Forward(x, w, b, y);
+      if (!fused) Activate(activation, s.batch * s.out_h * s.out_w, s.filters, y);
     });
   }
 
@@ -123,6 +124,14 @@ class CpuBackend final : public Backend {
 
   void Activate(Activation activation, std::int64_t rows, std::int64_t columns, Out y) {
     if (activation != Activation::kLinear) cpu::ActivationForward(threads_, activation, rows, columns, y, y);
+  }
+
+  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused where no NaN can arise: all
+  // operands are finite and no partial sum can leave float's range. Looking at x costs a fraction of a pass over y.
+  bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
+    const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
+    const double bound = products * cpu::LargestMagnitude(threads_, x) * cpu::LargestMagnitude(threads_, w) + (b.empty() ? 0.0 : cpu::LargestMagnitude(threads_, b));
+    return bound < 0.5 * static_cast<double>(std::numeric_limits<float>::max());
   }
 
   cpu::Convolution& PlanOf(const Conv2dShape& shape, bool with_bias, bool with_relu) {

@@ -2,6 +2,8 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cstring>
 
 #include "common/random/philox.h"
@@ -68,6 +70,20 @@ void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out 
       for (std::int64_t c = begin; c < end; ++c) out[c] += row[c];
     }
   });
+}
+
+float LargestMagnitude(int threads, In x) {
+  // Without its sign, a float's bits order as its magnitude does, with Inf and then NaN on top.
+  std::atomic<std::uint32_t> largest{0};
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    const float* const values = x.data();
+    std::uint32_t part = 0;
+    for (std::int64_t i = begin; i < end; ++i) part = std::max(part, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);
+    std::uint32_t seen = largest.load(std::memory_order_relaxed);
+    while (seen < part && !largest.compare_exchange_weak(seen, part, std::memory_order_relaxed)) {
+    }
+  });
+  return std::bit_cast<float>(largest.load());
 }
 
 void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) {

@@ -11,6 +11,8 @@ namespace evergrad::worker::cpu {
 void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, Out y);
 // sums[c] = sum over r of x[r, c], in row order.
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out sums);
+// The largest |x|; not finite when any element is not.
+float LargestMagnitude(int threads, In x);
 void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y);
 void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx);
 void Dropout(int threads, double rate, std::uint64_t key, In x, Out y);

@@ -1,0 +1,390 @@
+#include "worker/graph/graph.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "common/base/status.h"
+#include "common/random/philox.h"
+#include "tests/unit/worker/graph/reference_fixture.h"
+
+namespace evergrad::worker {
+namespace {
+
+using namespace test;
+
+// A graph with weights, inputs and labels drawn for it.
+struct Bench {
+  explicit Bench(const config::ModelSpec& spec, int threads = 1) : model(spec) {
+    backend = *MakeBackend({"cpu", threads});
+    auto built = Graph::Build(model, backend.get());
+    INFO(built.status().ToString());
+    REQUIRE(built.ok());
+    graph = *std::move(built);
+    for (const Variable& variable : graph->variables()) {
+      weights.emplace_back(variable.shape.elements());
+      gradients.emplace_back(variable.shape.elements());
+      for (std::size_t i = 0; i < weights.back().size(); ++i) weights.back()[i] = 0.2f * random::Uniform(random::KeyOf(1, variable.name), i) - 0.1f;
+    }
+  }
+  void Fill(std::int64_t size, float classes = 3) {
+    inputs.clear();
+    for (const config::InputSpec& input : model.inputs) {
+      std::size_t n = static_cast<std::size_t>(size);
+      for (const std::uint64_t d : input.shape) n *= d;
+      inputs.emplace_back(n);
+      for (std::size_t i = 0; i < n; ++i) inputs.back()[i] = random::Uniform(random::KeyOf(2, input.name), i);
+    }
+    labels.resize(static_cast<std::size_t>(size) * graph->label_elements());
+    for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = std::floor(classes * random::Uniform(3, i));
+    batch.size = size;
+    batch.inputs.assign(inputs.begin(), inputs.end());
+    batch.labels = labels;
+  }
+  absl::StatusOr<StepResult> Train() { return graph->TrainStep({weights.begin(), weights.end()}, batch, 5, {gradients.begin(), gradients.end()}); }
+  absl::StatusOr<StepResult> Evaluate() { return graph->Evaluate({weights.begin(), weights.end()}, batch); }
+
+  config::ModelSpec model;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Graph> graph;
+  std::vector<std::vector<float>> weights, gradients, inputs;
+  std::vector<float> labels;
+  Batch batch;
+};
+
+config::ModelSpec Small() {
+  config::ModelSpec model;
+  model.inputs = {{"x", {4}}};
+  model.layers = {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)};
+  model.losses = {LossOf("sparse_categorical_crossentropy", "b", true)};
+  model.metrics = {"accuracy"};
+  return model;
+}
+
+TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel before bias") {
+  Bench bench(SmallCnnModel());
+  const auto& variables = bench.graph->variables();
+  std::vector<std::string> lines;
+  for (const Variable& v : variables) lines.push_back(v.name + " " + v.shape.ToString() + " " + v.initializer + " " + std::to_string(v.fan_in) + " " + std::to_string(v.fan_out));
+  CHECK(lines == std::vector<std::string>{"conv1/kernel (3, 3, 1, 8) glorot_uniform 9 72", "conv1/bias (8) zeros 8 8", "conv2/kernel (3, 3, 8, 16) glorot_uniform 72 144",
+                                          "conv2/bias (16) zeros 16 16", "dense1/kernel (400, 32) glorot_uniform 400 32", "dense1/bias (32) zeros 32 32",
+                                          "logits/kernel (32, 10) glorot_uniform 32 10", "logits/bias (10) zeros 10 10"});
+  CHECK(bench.graph->label_elements() == 1);
+}
+
+TEST_CASE("the summary is Keras' table") {
+  CHECK(Bench(SmallCnnModel()).graph->Summary() == R"(__________________________________________________________________
+ Layer (type)                Output Shape              Param #
+==================================================================
+ image (InputLayer)          [(None, 28, 28, 1)]       0
+ conv1 (Conv2D)              (None, 26, 26, 8)         80
+ pool1 (MaxPooling2D)        (None, 13, 13, 8)         0
+ conv2 (Conv2D)              (None, 11, 11, 16)        1168
+ pool2 (MaxPooling2D)        (None, 5, 5, 16)          0
+ flat (Flatten)              (None, 400)               0
+ dense1 (Dense)              (None, 32)                12832
+ logits (Dense)              (None, 10)                330
+==================================================================
+Total params: 14,410
+Trainable params: 14,410
+Non-trainable params: 0
+__________________________________________________________________
+)");
+}
+
+TEST_CASE("the summary says what is connected to what where the model is no chain") {
+  config::ModelSpec model = Small();
+  model.layers.push_back(DenseSpec("c", "a", 3));
+  model.losses.push_back(LossOf("sparse_categorical_crossentropy", "c", true));
+  const std::string summary = Bench(model).graph->Summary();
+  CHECK(summary.find("Connected to") != std::string::npos);
+  CHECK(summary.find(" c (Dense)                   (None, 3)                 18         ['a']") != std::string::npos);
+}
+
+TEST_CASE("a mistake in a model is refused with its place, its layer and what was expected") {
+  struct Row {
+    std::string want;
+    std::function<void(config::ModelSpec&)> spoil;
+  };
+  const auto image = [](config::ModelSpec& m, std::vector<std::uint64_t> shape, config::LayerSpec layer) {
+    m.inputs = {{"x", std::move(shape)}};
+    m.layers = {std::move(layer), FlattenSpec("f", "l"), DenseSpec("b", "f", 3)};
+  };
+  const std::vector<Row> rows = {
+      {"layer `l`: kernel 5x5 is larger than its input (3, 3, 8)", [&](auto& m) { image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5)); }},
+      {"job.yaml:12:9: layer `l`: pool 2x4 is larger than its input (3, 3, 8)",
+       [&](auto& m) {
+         image(m, {3, 3, 8}, MaxPooling2dSpec("l", "x", 2, 4, 2, 2));
+         m.layers[0].where = {"job.yaml", 12, 9};
+       }},
+      {"layer `l`: conv2d needs an input (height, width, channels), got (3, 3)", [&](auto& m) { image(m, {3, 3}, Conv2dSpec("l", "x", 4, 1, 1)); }},
+      {"layer `l`: max_pooling2d needs an input (height, width, channels), got (7)", [&](auto& m) { image(m, {7}, MaxPooling2dSpec("l", "x", 2, 2, 2, 2)); }},
+      {"layer `l`: filters must be at least 1: filters=0", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 0, 1, 1)); }},
+      {"layer `l`: kernel_size must be at least 1: kernel_size=0x3", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 0, 3)); }},
+      {"layer `l`: strides must be at least 1: strides=1x0", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 0)); }},
+      {"layer `l`: pool_size must be at least 1: pool_size=2x0", [&](auto& m) { image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 0, 1, 1)); }},
+      {"layer `l`: strides must be at least 1: strides=0x1", [&](auto& m) { image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 2, 0, 1)); }},
+      {"layer `l`: unknown padding `full`; one of valid, same", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "full")); }},
+      {"layer `l`: unknown activation `gelu`; one of linear, relu, tanh, sigmoid, softmax", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "valid", "gelu")); }},
+      {"layer `l`: its kernel (65536, 65536, 1, 4) has 17179869184 elements, more than 2147483647", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same")); }},
+      {"layer `a`: units must be at least 1: units=0", [](auto& m) { m.layers[0].units = 0; }},
+      {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax", [](auto& m) { m.layers[0].activation = "swish"; }},
+      {"layer `a`: its kernel (4, 4294967296) has 17179869184 elements, more than 2147483647", [](auto& m) { m.layers[0].units = std::uint64_t{1} << 32; }},
+      {"layer `d`: rate must be in [0, 1): rate=1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
+      {"layer `d`: rate must be in [0, 1): rate=-0.1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
+      {"layer `d`: rate must be in [0, 1): rate=nan", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
+      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout", [](auto& m) { m.layers[0].type = "lstm"; }},
+      {"layer `a`: its input `y` is neither a layer nor a model input", [](auto& m) { m.layers[0].inputs = {"y"}; }},
+      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model inputs", [](auto& m) { m.layers[0].inputs = {"b"}; }},
+      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model inputs", [](auto& m) { m.layers[0].inputs = {"a"}; }},
+      {"layer `b`: dense takes one input, got 2: a, x", [](auto& m) { m.layers[1].inputs = {"a", "x"}; }},
+      {"layer `b`: names no input", [](auto& m) { m.layers[1].inputs.clear(); }},
+      {"layer `a`: another layer or a model input has this name", [](auto& m) { m.layers[1].name = "a"; }},
+      {"layer `x`: another layer or a model input has this name", [](auto& m) { m.layers[0].name = "x"; }},
+      {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
+      {"layer `c`: its output reaches no loss; remove it or use it", [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
+      {"input `z`: no layer takes it", [](auto& m) { m.inputs.push_back({"z", {2}}); }},
+      {"two model inputs have one name: name=x", [](auto& m) { m.inputs.push_back({"x", {2}}); }},
+      {"input `x`: shape (4, 0) has 0 elements, want 1..2147483647", [](auto& m) { m.inputs[0].shape = {4, 0}; }},
+      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, mean_squared_error", [](auto& m) { m.losses[0].type = "hinge"; }},
+      {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is no layer",
+       [](auto& m) {
+         m.losses[0].output = "x";
+         m.losses[0].where = {"job.yaml", 30, 5};
+       }},
+      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output `b` is (1)", [](auto& m) { m.layers[1].units = 1; }},
+      {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in softmax; remove one of the two", [](auto& m) { m.layers[1].activation = "softmax"; }},
+      {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove one of the two",
+       [](auto& m) {
+         m.losses[0].type = "binary_crossentropy";
+         m.layers[1].activation = "sigmoid";
+       }},
+      {"loss `mean_squared_error`: from_logits has no meaning for it; remove the key", [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
+      {"loss `mean_squared_error`: metric `accuracy` is not defined for it",
+       [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
+      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants 3", [](auto& m) { m.losses[0] = LossOf("binary_crossentropy", "b"); }},
+      {"unknown metric `f1`; one of accuracy", [](auto& m) { m.metrics = {"f1"}; }},
+      {"a model needs a loss: losses=0", [](auto& m) { m.losses.clear(); }},
+      {"a model needs at least one layer: layers=0", [](auto& m) { m.layers.clear(); }},
+      {"a model needs at least one input: inputs=0", [](auto& m) { m.inputs.clear(); }},
+      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: first=1 this=3", [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
+      {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: first=label this=other",
+       [](auto& m) {
+         m.losses.push_back(m.losses[0]);
+         m.losses[1].labels = "other";
+       }},
+  };
+  auto backend = *MakeBackend({"cpu", 1});
+  for (const Row& row : rows) {
+    config::ModelSpec model = Small();
+    row.spoil(model);
+    const auto graph = Graph::Build(model, backend.get());
+    CHECK(graph.status().message() == row.want);
+    CHECK(graph.status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(BlameOf(graph.status()) == Blame::kUser);
+  }
+  // Shapes whose product overflows, and too many axes, are refused by the shape's own words.
+  config::ModelSpec model = Small();
+  model.inputs[0].shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
+  model.inputs[0].shape.assign(9, 1);
+  CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
+}
+
+TEST_CASE("a label that is no class is the user's error and names value and classes") {
+  Bench bench(Small());
+  for (const float bad : {3.0f, -1.0f, 1.5f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    bench.Fill(4);
+    bench.labels[2] = bad;
+    for (const auto& result : {bench.Train(), bench.Evaluate()}) {
+      CHECK(result.status().message() == absl::StrCat("label out of range: value=", static_cast<double>(bad), " classes=3 example_in_batch=2"));
+      CHECK(BlameOf(result.status()) == Blame::kUser);
+    }
+  }
+  bench.Fill(4);
+  CHECK(bench.Train().ok());
+
+  config::ModelSpec model = Small();
+  model.metrics.clear();
+  model.losses = {LossOf("binary_crossentropy", "b", true)};
+  Bench binary(model);
+  binary.Fill(2, 1);
+  binary.labels[5] = 1.25f;
+  CHECK(binary.Train().status().message() == "label out of range: value=1.25 want=0..1 example_in_batch=1");
+}
+
+TEST_CASE("spans that do not fit are refused, and so is a batch too large for 32-bit indices") {
+  Bench bench(Small());
+  bench.Fill(4);
+  CHECK(bench.Train().ok());
+  bench.batch.size = 5;
+  CHECK(bench.Train().status().message() == "input elements mismatch: input=x want=20 got=16");
+  bench.batch.size = 0;
+  CHECK(bench.Train().status().message() == "a batch needs at least one example: size=0");
+  bench.batch.size = std::numeric_limits<std::int64_t>::max();
+  CHECK(bench.Train().status().message() == "batch too large: value=x examples=9223372036854775807 elements_per_example=4 elements_max=2147483647");
+  CHECK(BlameOf(bench.Train().status()) == Blame::kUser);
+  bench.Fill(4);
+  bench.batch.labels = bench.batch.labels.first(3);
+  CHECK(bench.Evaluate().status().message() == "label elements mismatch: want=4 got=3");
+  bench.Fill(4);
+  bench.weights[0].pop_back();
+  CHECK(bench.Train().status().message() == "weight elements mismatch: variable=a/kernel want=20 got=19");
+  bench.weights[0].push_back(0);
+  bench.gradients[3].push_back(0);
+  CHECK(bench.Train().status().message() == "gradient elements mismatch: variable=b/bias want=3 got=4");
+  bench.gradients[3].pop_back();
+  bench.batch.inputs.clear();
+  CHECK(bench.Train().status().message() == "batch inputs mismatch: want=1 got=0");
+}
+
+TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`") {
+  for (const config::ModelSpec& model : {Small(), SmallCnnModel()}) {
+    Bench bench(model);
+    bench.Fill(3);
+    REQUIRE(bench.Train()->finite);
+    for (std::size_t v = 0; v < bench.weights.size(); ++v) {
+      INFO(bench.graph->variables()[v].name);
+      const float kept = bench.weights[v].back();
+      for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+        bench.weights[v].back() = bad;
+        CHECK_FALSE(bench.Train()->finite);
+      }
+      bench.weights[v].back() = std::nanf("");
+      CHECK_FALSE(bench.Evaluate()->finite);
+      bench.weights[v].back() = kept;
+    }
+    CHECK(bench.Train()->finite);
+    bench.inputs[0][7] = std::nanf("");
+    CHECK_FALSE(bench.Train()->finite);
+  }
+  // The loss is finite and a gradient is not: 1e30 * 1e30 in the kernel's gradient only.
+  config::ModelSpec model = Small();
+  model.metrics.clear();
+  model.layers = {DenseSpec("b", "x", 1)};
+  model.losses = {LossOf("mean_squared_error", "b")};
+  Bench bench(model);
+  bench.Fill(1);
+  std::fill(bench.weights[0].begin(), bench.weights[0].end(), 0.0f);
+  std::fill(bench.inputs[0].begin(), bench.inputs[0].end(), 1e30f);
+  bench.weights[1][0] = 1e15f;
+  const auto result = bench.Train();
+  CHECK(std::isfinite(result->loss_sum));
+  CHECK_FALSE(result->finite);
+}
+
+TEST_CASE("accuracy counts the largest logit, or the probability above a half") {
+  Bench bench(Small());
+  bench.Fill(200);
+  ReferenceBatch reference;
+  reference.size = 200;
+  reference.inputs.emplace_back(bench.inputs[0].begin(), bench.inputs[0].end());
+  reference.labels.assign(bench.labels.begin(), bench.labels.end());
+  std::vector<std::vector<double>> weights;
+  for (const auto& w : bench.weights) weights.emplace_back(w.begin(), w.end());
+  const auto want = ReferenceForward(bench.model, weights, reference, false, 0);
+  CHECK(want.correct > 20);
+  CHECK(want.correct < 180);
+  CHECK(bench.Evaluate()->correct == want.correct);
+  CHECK(bench.Train()->correct == want.correct);
+
+  for (const bool logits : {false, true}) {
+    config::ModelSpec model = Small();
+    model.layers[1] = DenseSpec("b", "a", 1, logits ? "linear" : "sigmoid");
+    model.losses = {LossOf("binary_crossentropy", "b", logits)};
+    Bench binary(model);
+    binary.Fill(200, 2);
+    for (float& x : binary.inputs[0]) x = 8 * x - 4;
+    reference.inputs[0].assign(binary.inputs[0].begin(), binary.inputs[0].end());
+    reference.labels.assign(binary.labels.begin(), binary.labels.end());
+    weights.clear();
+    for (const auto& w : binary.weights) weights.emplace_back(w.begin(), w.end());
+    CHECK(binary.Evaluate()->correct == ReferenceForward(model, weights, reference, false, 0).correct);
+  }
+
+  config::ModelSpec silent = Small();
+  silent.metrics.clear();
+  Bench none(silent);
+  none.Fill(200);
+  CHECK(none.Evaluate()->correct == 0);
+}
+
+TEST_CASE("a step is a pure function: buffers used by other sizes before change no bit") {
+  for (const int threads : {1, 2}) {
+    Bench fresh(SmallCnnModel(), threads), used(SmallCnnModel(), threads);
+    for (const std::int64_t size : {9, 2, 17}) {
+      used.Fill(size);
+      REQUIRE(used.Train().ok());
+      REQUIRE(used.Evaluate().ok());
+    }
+    fresh.Fill(5);
+    used.Fill(5);
+    const auto a = fresh.Train(), b = used.Train();
+    CHECK(a->loss_sum == b->loss_sum);
+    CHECK(a->correct == b->correct);
+    CHECK(fresh.gradients == used.gradients);
+  }
+}
+
+TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none") {
+  config::ModelSpec model = Small();
+  model.layers.insert(model.layers.begin() + 1, DropoutSpec("drop", "a", 0.5));
+  model.layers[2].inputs = {"drop"};
+  Bench bench(model);
+  bench.Fill(6);
+  const std::vector<In> weights(bench.weights.begin(), bench.weights.end());
+  const std::vector<Out> gradients(bench.gradients.begin(), bench.gradients.end());
+  const double first = bench.graph->TrainStep(weights, bench.batch, 1, gradients)->loss_sum;
+  const auto kept = bench.gradients;
+  const double other = bench.graph->TrainStep(weights, bench.batch, 2, gradients)->loss_sum;
+  CHECK(first != other);
+  CHECK(bench.graph->TrainStep(weights, bench.batch, 1, gradients)->loss_sum == first);
+  CHECK(bench.gradients == kept);
+  const double evaluated = bench.Evaluate()->loss_sum;
+  CHECK(evaluated == bench.Evaluate()->loss_sum);
+  CHECK(evaluated != first);
+  // A seed of the layer's own gives another stream.
+  model.layers[1].seed = 9;
+  Bench seeded(model);
+  seeded.Fill(6);
+  CHECK(seeded.graph->TrainStep({seeded.weights.begin(), seeded.weights.end()}, seeded.batch, 1, {seeded.gradients.begin(), seeded.gradients.end()})->loss_sum != first);
+}
+
+TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity") {
+  config::ModelSpec model = Small();
+  model.layers = {ActivationSpec("b", "x", "linear")};
+  model.losses = {LossOf("sparse_categorical_crossentropy", "b")};
+  Bench sparse(model);
+  sparse.Fill(1);
+  sparse.inputs[0] = {0.0f, 1.0f, 0.0f, 0.0f};
+  sparse.batch.inputs = {sparse.inputs[0]};
+  sparse.labels = {0};
+  sparse.batch.labels = sparse.labels;
+  // p_label is clipped to 1e-7; the sum of clipped values is 1 + 2e-7.
+  CHECK(sparse.Evaluate()->loss_sum == Approx(-std::log(1e-7) + std::log1p(2e-7)).epsilon(1e-9));
+
+  model.losses = {LossOf("sparse_categorical_crossentropy", "b", true)};
+  Bench logits(model);
+  logits.Fill(1);
+  logits.inputs[0] = {1e4f, -1e4f, 0.0f, 5e3f};
+  logits.batch.inputs = {logits.inputs[0]};
+  logits.labels = {1};
+  logits.batch.labels = logits.labels;
+  CHECK(logits.Evaluate()->loss_sum == Approx(2e4));
+
+  model.metrics.clear();
+  model.losses = {LossOf("binary_crossentropy", "b")};
+  Bench binary(model);
+  binary.Fill(1);
+  binary.inputs[0] = {0.0f, 1.0f, 0.0f, 1.0f};
+  binary.labels = {1, 1, 0, 0};
+  binary.batch.inputs = {binary.inputs[0]};
+  binary.batch.labels = binary.labels;
+  // Keras' epsilon() both clips and is added: the two wrong ones cost -log(2e-7) each, the two right ones -log(1).
+  CHECK(binary.Evaluate()->loss_sum == Approx(-2 * std::log(2e-7) / 4).epsilon(1e-6));
+}
+
+}  // namespace
+}  // namespace evergrad::worker
