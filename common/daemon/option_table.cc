@@ -40,8 +40,8 @@ absl::Status Store(absl::StatusOr<T> value, T* target) {
 
 }  // namespace
 
-OptionTable::OptionTable(std::string program, std::string summary) : program_(std::move(program)), summary_(std::move(summary)) {
-  Add("config", &config_file_, "YAML file with these same settings as keys; flags override it");
+OptionTable::OptionTable(std::string program, std::string summary, Kind kind) : program_(std::move(program)), summary_(std::move(summary)), kind_(kind) {
+  if (kind_ == Kind::kDaemon) Add("config", &config_file_, "YAML file with these same settings as keys; flags override it");
 }
 
 void OptionTable::AddOption(Option option) {
@@ -151,6 +151,37 @@ void OptionTable::AddChoice(absl::string_view name, std::string* target, std::ve
   AddOption(std::move(option));
 }
 
+void OptionTable::Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help) {
+  Option option{std::string(name), "", "TEXT", absl::StrCat(help, "; repeatable"), absl::StrJoin(*target, ","), ""};
+  option.repeatable = true;
+  option.set = [target](absl::string_view text) {
+    target->push_back(std::string(text));
+    return absl::OkStatus();
+  };
+  AddOption(std::move(option));
+}
+
+void OptionTable::Short(char letter, absl::string_view name) {
+  Option* option = FindFlag(FlagOf(name));
+  EG_CHECK_MSG(option != nullptr, std::string(name));
+  option->letter = letter;
+}
+
+void OptionTable::AddArgument(absl::string_view name, std::string* target, absl::string_view help, bool required) {
+  arguments_.push_back({std::string(name), std::string(help), target, nullptr, required});
+}
+
+void OptionTable::AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help) {
+  arguments_.push_back({std::string(name), std::string(help), nullptr, target, false});
+}
+
+std::string OptionTable::UnknownFlag(absl::string_view flag) const {
+  std::vector<std::string> names{"help", "version"};
+  for (const Option& known : options_) names.push_back(known.flag);
+  const std::string nearest = config::NearestName(flag, names);
+  return absl::StrCat("unknown flag `--", flag, "`", nearest.empty() ? "" : absl::StrCat("; did you mean `--", nearest, "`?"));
+}
+
 OptionTable::Option* OptionTable::FindFlag(absl::string_view flag) {
   for (Option& option : options_)
     if (option.flag == flag) return &option;
@@ -173,23 +204,36 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
   }
   std::vector<std::pair<Option*, std::string>> given;
   std::vector<std::string> errors;
+  std::size_t argument = 0;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view arg = argv[i];
-    if (!absl::StartsWith(arg, "--") || arg.size() == 2) {
-      errors.push_back(absl::StrCat("unexpected argument `", arg, "`: every setting is a flag like --listen"));
+    Option* option = nullptr;
+    std::size_t equals = absl::string_view::npos;
+    if (arg.size() == 2 && arg[0] == '-' && arg[1] != '-') {
+      for (Option& known : options_)
+        if (known.letter == arg[1]) option = &known;
+      if (option == nullptr) {
+        errors.push_back(absl::StrCat("unknown flag `", arg, "`"));
+        continue;
+      }
+    } else if (!absl::StartsWith(arg, "--") || arg.size() == 2) {
+      if (argument < arguments_.size() && !(arg.size() > 1 && arg[0] == '-')) {
+        if (arguments_[argument].rest != nullptr) arguments_[argument].rest->push_back(std::string(arg));
+        else *arguments_[argument++].target = std::string(arg);
+      } else {
+        errors.push_back(absl::StrCat("unexpected argument `", arg, "`", kind_ == Kind::kDaemon ? ": every setting is a flag like --listen" : ""));
+      }
       continue;
-    }
-    const std::size_t equals = arg.find('=');
-    const absl::string_view flag = arg.substr(2, equals == absl::string_view::npos ? absl::string_view::npos : equals - 2);
-    Option* option = FindFlag(flag);
-    if (option == nullptr) {
-      std::vector<std::string> names{"help", "version"};
-      for (const Option& known : options_) names.push_back(known.flag);
-      const std::string nearest = config::NearestName(flag, names);
-      errors.push_back(absl::StrCat("unknown flag `--", flag, "`", nearest.empty() ? "" : absl::StrCat("; did you mean `--", nearest, "`?")));
-      // Its value, if it has one, is no mistake of its own.
-      if (equals == absl::string_view::npos && i + 1 < argc && !absl::StartsWith(argv[i + 1], "--")) ++i;
-      continue;
+    } else {
+      equals = arg.find('=');
+      const absl::string_view flag = arg.substr(2, equals == absl::string_view::npos ? absl::string_view::npos : equals - 2);
+      option = FindFlag(flag);
+      if (option == nullptr) {
+        errors.push_back(UnknownFlag(flag));
+        // Its value, if it has one, is no mistake of its own.
+        if (equals == absl::string_view::npos && i + 1 < argc && !absl::StartsWith(argv[i + 1], "--")) ++i;
+        continue;
+      }
     }
     std::string value;
     if (equals != absl::string_view::npos) {
@@ -202,13 +246,15 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
       errors.push_back(absl::StrCat("--", option->flag, ": a value is missing: expected ", option->kind));
       continue;
     }
-    if (option->set_by_flag) {
+    if (option->set_by_flag && !option->repeatable) {
       errors.push_back(absl::StrCat("--", option->flag, ": given twice"));
       continue;
     }
     option->set_by_flag = true;
     given.emplace_back(option, std::move(value));
   }
+  for (std::size_t i = argument; i < arguments_.size(); ++i)
+    if (arguments_[i].required) errors.push_back(absl::StrCat("missing argument ", arguments_[i].name, ": ", arguments_[i].help));
   auto apply = [&] {
     for (const auto& [option, value] : given)
       if (const absl::Status status = option->set(value); !status.ok()) errors.push_back(absl::StrCat("--", option->flag, ": ", status.message()));
@@ -256,7 +302,7 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
       else report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
       continue;
     }
-    if (option == nullptr || option->name == "config") {
+    if (option == nullptr || option->name == "config" || option->repeatable) {
       report(entry.where(), absl::StrCat("unknown setting `", name, "`", config::Suggestion(entry.key, siblings)));
       continue;
     }
@@ -275,11 +321,15 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
 }
 
 std::string OptionTable::Help() const {
-  std::string out = absl::StrCat(program_, ": ", summary_, "\n\nusage: ", program_, " [--config FILE] [flags]\n\n");
+  std::string out = absl::StrCat(program_, ": ", summary_, "\n\nusage: ", program_, kind_ == Kind::kDaemon ? " [--config FILE]" : "", " [flags]");
+  for (const Argument& argument : arguments_) absl::StrAppend(&out, argument.required ? " " : " [", argument.name, argument.rest != nullptr ? " …" : "", argument.required ? "" : "]");
+  absl::StrAppend(&out, "\n\n");
+  for (const Argument& argument : arguments_) absl::StrAppend(&out, "  ", argument.name, "  ", argument.help, "\n");
+  if (!arguments_.empty()) absl::StrAppend(&out, "\n");
   std::size_t width = 0;
   std::vector<std::string> heads;
   for (const Option& option : options_) {
-    heads.push_back(absl::StrCat("  --", option.flag, option.kind.empty() ? "" : " ", option.kind));
+    heads.push_back(absl::StrCat("  ", option.letter != 0 ? absl::StrCat("-", std::string(1, option.letter), ", ") : "", "--", option.flag, option.kind.empty() ? "" : " ", option.kind));
     width = std::max(width, std::min<std::size_t>(heads.back().size(), 34));
   }
   for (std::size_t i = 0; i < options_.size(); ++i) {
@@ -290,9 +340,10 @@ std::string OptionTable::Help() const {
     if (!notes.empty()) notes = absl::StrCat(" (", notes.substr(0, notes.size() - 2), ")");
     absl::StrAppend(&out, heads[i], std::string(heads[i].size() > width ? 1 : width - heads[i].size() + 1, ' '), " ", option.help, notes, "\n");
   }
+  width = std::max<std::size_t>(width, 11);
   absl::StrAppend(&out, "  --help", std::string(width - 8 + 2, ' '), "print this and exit\n");
   absl::StrAppend(&out, "  --version", std::string(width - 11 + 2, ' '), "print the version and exit\n");
-  absl::StrAppend(&out, "\nIn the --config file the same settings are keys with underscores (metrics_listen: …), and tls is a mapping: tls: {ca: …, cert: …, key: …}.\n");
+  if (kind_ == Kind::kDaemon) absl::StrAppend(&out, "\nIn the --config file the same settings are keys with underscores (metrics_listen: …), and tls is a mapping: tls: {ca: …, cert: …, key: …}.\n");
   return out;
 }
 

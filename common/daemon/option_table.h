@@ -35,8 +35,12 @@ struct Bounds {
 
 class OptionTable {
  public:
-  // `summary`: one sentence for --help. Adds --config, --help and --version by itself.
-  OptionTable(std::string program, std::string summary);
+  enum class Kind {
+    kDaemon,   // has --config FILE
+    kCommand,  // a verb of psctl: flags and arguments, no file
+  };
+  // `program`: what --help shows ("psctl job run"); `summary`: one sentence. --help (-h) and --version are there by themselves.
+  OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
   // The default is what *target holds now. Adding a name twice is a broken invariant.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
@@ -49,6 +53,14 @@ class OptionTable {
            std::chrono::milliseconds min = std::chrono::milliseconds(0), std::chrono::milliseconds max = std::chrono::hours(24 * 365));
   void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});           // 64KiB
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices, absl::string_view help);
+
+  // Repeatable; not in a settings file.
+  void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
+  // `-f` for `--follow`.
+  void Short(char letter, absl::string_view name);
+  // Arguments without a flag, in order; `rest` takes all that is left. `name` is for people ("JOB.yaml").
+  void AddArgument(absl::string_view name, std::string* target, absl::string_view help, bool required = true);
+  void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
 
   // argv[0] is skipped. InvalidArgument (a user's): one line per mistake. Targets keep their defaults where nothing is given.
   absl::StatusOr<ParseOutcome> Parse(int argc, const char* const* argv);
@@ -65,15 +77,26 @@ class OptionTable {
     std::string name, flag, kind, help, default_text, bounds;
     bool is_bool = false;
     bool is_text = false;
+    bool repeatable = false;
+    char letter = 0;
     std::function<absl::Status(absl::string_view)> set;
     bool set_by_flag = false, set_by_file = false;
   };
+  struct Argument {
+    std::string name, help;
+    std::string* target = nullptr;
+    std::vector<std::string>* rest = nullptr;
+    bool required = false;
+  };
   void AddOption(Option option);
+  std::string UnknownFlag(absl::string_view flag) const;
   Option* FindFlag(absl::string_view flag);
   absl::Status ReadConfigFile();
   void ReadConfigMap(const config::Node& map, const std::string& prefix, std::vector<std::string>* errors);
 
   const std::string program_, summary_;
+  const Kind kind_;
+  std::vector<Argument> arguments_;
   std::string config_file_;
   std::vector<Option> options_;
 };

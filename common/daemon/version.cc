@@ -1,6 +1,8 @@
 #include "common/daemon/version.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/build_info.h"
+#include "common/client/protocol.h"
 
 namespace evergrad::daemon {
 namespace {
@@ -11,8 +13,6 @@ constexpr char kCompiler[] = "g++ " __VERSION__;
 #endif
 }  // namespace
 
-std::string BuildId() { return EVERGRAD_VERSION; }
-
-std::string VersionLine(absl::string_view program) { return absl::StrCat(program, " ", BuildId(), " (protocol ", kProtocolVersion, ", ", kCompiler, ")"); }
+std::string VersionLine(absl::string_view program) { return absl::StrCat(program, " ", BuildId(), " (protocol ", client::kProtocolVersion, ", ", kCompiler, ")"); }
 
 }  // namespace evergrad::daemon

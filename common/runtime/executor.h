@@ -93,7 +93,8 @@ class Event {
   std::unique_ptr<Impl> impl_;
 };
 
-// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts.
+// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts. A process started with
+// SIGINT ignored (a child of `psctl job run --local`) keeps ignoring it.
 class SignalWaiter {
  public:
   static constexpr int kTimedOut = -1;

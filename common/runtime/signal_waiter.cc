@@ -13,11 +13,14 @@
 namespace evergrad::runtime {
 namespace {
 
+// A process that was started with SIGINT ignored keeps ignoring it, as shells have it: psctl's children share its process
+// group, and a Ctrl-C at the terminal is psctl's to answer. (A blocked signal is queued even when it is ignored.)
 sigset_t StopSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  struct sigaction interrupt {};
+  if (::sigaction(SIGINT, nullptr, &interrupt) != 0 || interrupt.sa_handler != SIG_IGN) sigaddset(&set, SIGINT);
   return set;
 }
 

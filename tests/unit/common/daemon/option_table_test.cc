@@ -136,5 +136,32 @@ TEST_CASE("the printed settings file changes nothing when it is read") {
   CHECK_FALSE(f.settings.index.has_value());
 }
 
+TEST_CASE("a command takes arguments, short flags and repeated flags, and no settings file") {
+  std::string job;
+  std::vector<std::string> sets, tasks;
+  bool follow = false;
+  OptionTable table("psctl logs", "shows logs", OptionTable::Kind::kCommand);
+  table.AddArgument("JOB", &job, "the job");
+  table.AddRest("TASK", &tasks, "tasks");
+  table.Add("set", &sets, "a value");
+  table.Add("follow", &follow, "go on");
+  table.Short('f', "follow");
+  const auto parse = [&](std::vector<const char*> args) {
+    args.insert(args.begin(), "psctl");
+    return table.Parse(static_cast<int>(args.size()), args.data());
+  };
+  REQUIRE(parse({"j", "--set", "a=1", "worker/0", "-f", "--set=b=2", "worker/1"}).ok());
+  CHECK(job == "j");
+  CHECK(tasks == std::vector<std::string>{"worker/0", "worker/1"});
+  CHECK(sets == std::vector<std::string>{"a=1", "b=2"});
+  CHECK(follow);
+  CHECK_THAT(table.Help(), Catch::Contains("usage: psctl logs [flags] JOB [TASK …]") && Catch::Contains("-f, --follow") && !Catch::Contains("--config"));
+  OptionTable other("psctl job show", "shows a job", OptionTable::Kind::kCommand);
+  other.AddArgument("JOB", &job, "name of the job");
+  const std::vector<const char*> none = {"psctl"}, two = {"psctl", "a", "b", "-x", "--config", "y"};
+  CHECK(other.Parse(1, none.data()).status().message() == "missing argument JOB: name of the job");
+  CHECK(other.Parse(6, two.data()).status().message() == "unexpected argument `b`\nunknown flag `-x`\nunknown flag `--config`");
+}
+
 }  // namespace
 }  // namespace evergrad::daemon
