@@ -1,0 +1,116 @@
+// The reader's order, bounds and ends, over a data set made of numbers.
+#include "worker/data/batch_reader.h"
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "common/runtime/executor.h"
+
+namespace evergrad::worker {
+namespace {
+
+class Numbers final : public Dataset {
+ public:
+  explicit Numbers(std::uint64_t n, std::uint64_t bad = ~0ull) : n_(n), bad_(bad) {}
+  std::uint64_t examples() const override { return n_; }
+  tensor::Shape example_shape() const override { return {2}; }
+  std::uint64_t label_classes_seen() const override { return 1; }
+  absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const override {
+    reads_.fetch_add(1);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] == bad_) return absl::DataLossError("bad example");
+      images[2 * i] = images[2 * i + 1] = labels[i] = static_cast<float>(indices[i]);
+    }
+    return absl::OkStatus();
+  }
+  std::string Fingerprint() const override { return "numbers"; }
+  int reads() const { return reads_.load(); }
+
+ private:
+  const std::uint64_t n_, bad_;
+  mutable std::atomic<int> reads_{0};
+};
+
+BatchReader::Indices From(std::uint64_t first) {
+  return [first](std::uint32_t batch) { return std::vector<std::uint64_t>{first + 2 * batch, first + 2 * batch + 1}; };
+}
+
+absl::StatusOr<ReadyBatch> Take(BatchReader& reader, BatchReader::StreamId stream) {
+  runtime::Event taken;
+  absl::StatusOr<ReadyBatch> batch = absl::UnknownError("");
+  reader.Next(stream, [&](absl::StatusOr<ReadyBatch> b) {
+    batch = std::move(b);
+    taken.Set();
+  });
+  taken.Wait();
+  return batch;
+}
+
+TEST_CASE("batches come in order, then OutOfRange") {
+  BatchReader reader({4, 1 << 20}, nullptr);
+  reader.Open(7, std::make_shared<Numbers>(100), 3, From(10));
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const auto batch = Take(reader, 7);
+    REQUIRE(batch.ok());
+    CHECK(batch->update == i);
+    CHECK(batch->size == 2);
+    CHECK(batch->examples == std::vector<std::uint64_t>{10 + 2 * i, 11 + 2 * i});
+    CHECK(batch->images.floats()[2] == static_cast<float>(11 + 2 * i));
+    CHECK(batch->labels.floats()[0] == static_cast<float>(10 + 2 * i));
+  }
+  CHECK(Take(reader, 7).status().code() == absl::StatusCode::kOutOfRange);
+  CHECK(Take(reader, 8).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("the next stream is read ahead, the buffer is never above its bound, and the pause is counted") {
+  metrics::Registry registry;
+  const auto data = std::make_shared<Numbers>(100);
+  BatchReader reader({3, 1 << 20}, &registry);
+  reader.Open(1, data, 2, From(0));
+  reader.Open(2, data, 5, From(50));
+  auto& refused = registry.GetCounter("evergrad_worker_prefetch_batches_refused_total", "Batches read ahead and not yet taken; refused: the reader paused");
+  // The pause is the condition waited for: then two batches of stream 1 and one of stream 2 have been read.
+  for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
+  while (refused.value() == 0) REQUIRE(Take(reader, 99).status().code() == absl::StatusCode::kNotFound);
+  CHECK(reader.buffered_batches() == 3);
+  CHECK(data->reads() == 5);
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    const auto batch = Take(reader, 2);
+    REQUIRE(batch.ok());
+    CHECK(batch->examples[0] == 50 + 2 * i);
+  }
+}
+
+TEST_CASE("a batch that somebody waits for is read although the buffer is full of another stream's") {
+  const auto data = std::make_shared<Numbers>(100);
+  BatchReader reader({2, 1}, nullptr);  // one batch is above bytes_max already
+  reader.Open(1, data, 4, From(0));
+  reader.Open(2, data, 4, From(50));
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const auto batch = Take(reader, 2);
+    REQUIRE(batch.ok());
+    CHECK(batch->examples[0] == 50 + 2 * i);
+  }
+  REQUIRE(Take(reader, 1).ok());
+}
+
+TEST_CASE("an error is returned when its batch is reached, and at every call after") {
+  BatchReader reader({4, 1 << 20}, nullptr);
+  reader.Open(1, std::make_shared<Numbers>(100, 3), 4, From(0));
+  CHECK(Take(reader, 1).ok());
+  CHECK(Take(reader, 1).status().code() == absl::StatusCode::kDataLoss);
+  CHECK(Take(reader, 1).status().code() == absl::StatusCode::kDataLoss);
+}
+
+TEST_CASE("closing a stream frees what was read of it; the destructor ends with a call outstanding") {
+  auto reader = std::make_unique<BatchReader>(BatchReader::Options{8, 1 << 20}, nullptr);
+  reader->Open(1, std::make_shared<Numbers>(100), 4, From(0));
+  REQUIRE(Take(*reader, 1).ok());
+  reader->Close(1);
+  CHECK(reader->buffered_batches() == 0);
+  CHECK(Take(*reader, 1).status().code() == absl::StatusCode::kNotFound);
+  reader.reset();
+}
+
+}  // namespace
+}  // namespace evergrad::worker

@@ -1,0 +1,164 @@
+// How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and gradients.
+#include <catch2/catch.hpp>
+
+#include "evergrad/v1/session.pb.h"
+#include "worker/params/layout.h"
+#include "worker/params/weights.h"
+
+namespace evergrad::worker {
+namespace {
+
+struct Cut {
+  std::uint32_t shard;
+  std::uint32_t index;
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  std::uint64_t begin, end;
+};
+
+v1::Plan PlanOf(const std::vector<Cut>& cuts) {
+  v1::Plan plan;
+  for (const Cut& cut : cuts) {
+    v1::ShardSpec& spec = *plan.add_shards();
+    spec.set_shard(cut.shard);
+    spec.set_row_begin(cut.begin);
+    spec.set_row_end(cut.end);
+    spec.mutable_variable()->set_index(cut.index);
+    spec.mutable_variable()->set_name(cut.name);
+    spec.mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+    for (const std::uint64_t d : cut.shape) spec.mutable_variable()->add_shape(d);
+  }
+  return plan;
+}
+// a/kernel (5,2) in rows 0-3 and 3-5 given in reverse, a/bias (2), a scalar.
+v1::Plan Small() {
+  return PlanOf({{2, 0, "a/kernel", {5, 2}, 3, 5}, {0, 0, "a/kernel", {5, 2}, 0, 3}, {1, 1, "a/bias", {2}, 0, 2}, {3, 2, "scale", {}, 0, 1}});
+}
+
+// A frame with the values first, first+1, … for one shard, at the offset of a 64-byte aligned section.
+PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn, std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
+  auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
+  float* values = reinterpret_cast<float*>(frame->data() + misalign);
+  for (std::uint64_t i = 0; i < elements; ++i) values[i] = first + static_cast<float>(i);
+  return {ShardId(shard), {1, 1}, vlsn, {frame, {frame->data() + misalign, elements * 4}}, frame->size()};
+}
+
+TEST_CASE("the plan's shards become rows of variables in row order") {
+  const auto layout = Layout::FromPlan(Small());
+  REQUIRE(layout.ok());
+  REQUIRE(layout->variables().size() == 3);
+  CHECK(layout->variables()[0].shards == std::vector<ShardId>{ShardId(0), ShardId(2)});
+  CHECK(layout->slice(ShardId(2)).first_element == 6);
+  CHECK(layout->slice(ShardId(2)).elements == 4);
+  CHECK(layout->slice(ShardId(3)).elements == 1);
+  CHECK(layout->variable_of(ShardId(1)).name == "a/bias");
+  CHECK(layout->Find("a/bias") == 1);
+  CHECK(layout->Find("b") == -1);
+}
+
+TEST_CASE("a plan whose shards do not partition its variables is refused by name") {
+  struct Case {
+    std::string name;
+    v1::Plan plan;
+    std::string says;
+  };
+  v1::Plan half = PlanOf({{0, 0, "w", {4}, 0, 4}});
+  half.mutable_shards(0)->mutable_variable()->set_dtype(v1::DTYPE_FLOAT16);
+  const std::vector<Case> cases = {
+      {"none", PlanOf({}), "without shards"},
+      {"a number twice", PlanOf({{0, 0, "w", {4}, 0, 2}, {0, 0, "w", {4}, 2, 4}}), "once each"},
+      {"a number beyond", PlanOf({{1, 0, "w", {4}, 0, 4}}), "once each"},
+      {"gap", PlanOf({{0, 0, "w", {4}, 0, 1}, {1, 0, "w", {4}, 2, 4}}), "gap or overlap"},
+      {"overlap", PlanOf({{0, 0, "w", {4}, 0, 3}, {1, 0, "w", {4}, 2, 4}}), "gap or overlap"},
+      {"tail missing", PlanOf({{0, 0, "w", {4}, 0, 3}}), "not all covered"},
+      {"empty shard", PlanOf({{0, 0, "w", {4}, 2, 2}}), "outside the variable"},
+      {"beyond the rows", PlanOf({{0, 0, "w", {4}, 0, 5}}), "outside the variable"},
+      {"two shapes", PlanOf({{0, 0, "w", {4}, 0, 2}, {1, 0, "w", {5}, 2, 4}}), "two ways"},
+      {"hole in the variables", PlanOf({{0, 1, "w", {4}, 0, 2}, {1, 1, "w", {4}, 2, 4}}), "without shards"},
+      {"index beyond", PlanOf({{0, 9, "w", {4}, 0, 4}}), "index out of range"},
+      {"overflow", PlanOf({{0, 0, "w", {1ull << 40, 1ull << 40}, 0, 1ull << 40}}), ""},
+      {"half precision", half, "DTYPE_FLOAT16"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.name);
+    const auto layout = Layout::FromPlan(c.plan);
+    REQUIRE_FALSE(layout.ok());
+    CHECK_THAT(std::string(layout.status().message()), Catch::Contains(c.says));
+  }
+}
+
+TEST_CASE("pulled shards are assembled into one span per variable, and only what changed is copied") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
+  PullCache cache(layout);
+  WeightBuffer weights(layout);
+  CHECK_FALSE(cache.held(ShardId(0)).has);
+  REQUIRE(cache.Accept(Pulled(0, 6, 0, 1)).ok());
+  REQUIRE(cache.Accept(Pulled(2, 4, 100, 1)).ok());
+  REQUIRE(cache.Accept(Pulled(1, 2, 200, 5)).ok());
+  CHECK(cache.held(ShardId(1)).vlsn == 5);
+  weights.Absorb(cache.Take());
+  CHECK_FALSE(weights.complete());
+  REQUIRE(cache.Accept(Pulled(3, 1, 300, 1)).ok());
+  weights.Absorb(cache.Take());
+  REQUIRE(weights.complete());
+  auto spans = weights.Spans();
+  CHECK(std::vector<float>(spans[0].begin(), spans[0].end()) == std::vector<float>{0, 1, 2, 3, 4, 5, 100, 101, 102, 103});
+  CHECK(std::vector<float>(spans[1].begin(), spans[1].end()) == std::vector<float>{200, 201});
+  CHECK(spans[2][0] == 300);
+  CHECK(cache.Take().empty());
+
+  // Two answers for one shard: the newer one; the others stay.
+  REQUIRE(cache.Accept(Pulled(2, 4, 500, 2)).ok());
+  REQUIRE(cache.Accept(Pulled(2, 4, 600, 3)).ok());
+  auto taken = cache.Take();
+  REQUIRE(taken.size() == 1);
+  weights.Absorb(std::move(taken));
+  spans = weights.Spans();
+  CHECK(spans[0][5] == 5);
+  CHECK(spans[0][6] == 600);
+  CHECK(spans[1][0] == 200);
+}
+
+TEST_CASE("a variable of one shard is read where the frame brought it, unless that would keep a large frame or is not aligned") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {64}, 0, 64}})));
+  WeightBuffer weights(layout);
+  auto whole = Pulled(0, 64, 0, 1);
+  const auto* in_frame = reinterpret_cast<const float*>(whole.values.bytes.data());
+  weights.Absorb({whole});
+  CHECK(weights.Spans()[0].data() == in_frame);
+  auto part = Pulled(0, 64, 7, 2, 1 << 20);
+  weights.Absorb({part});
+  CHECK(weights.Spans()[0].data() != reinterpret_cast<const float*>(part.values.bytes.data()));
+  CHECK(weights.Spans()[0][1] == 8);
+  auto odd = Pulled(0, 64, 9, 3, 0, 4);
+  weights.Absorb({odd});
+  CHECK(weights.Spans()[0].data() != reinterpret_cast<const float*>(odd.values.bytes.data()));
+  CHECK(weights.Spans()[0][63] == 72);
+}
+
+TEST_CASE("an answer of another size or for another shard is refused and changes nothing") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
+  PullCache cache(layout);
+  CHECK_THAT(std::string(cache.Accept(Pulled(0, 5, 0, 1)).message()), Catch::Contains("a/kernel") && Catch::Contains("want=24 got=20"));
+  CHECK_FALSE(cache.Accept(Pulled(4, 5, 0, 1)).ok());
+  CHECK_FALSE(cache.held(ShardId(0)).has);
+  CHECK(cache.Take().empty());
+}
+
+TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piece of it") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
+  auto gradient = std::make_shared<GradientBuffer>(layout, true);
+  gradient->Spans()[0][6] = 42;
+  const float* row = &gradient->variable(0)[6];
+  tensor::SharedBytes piece = GradientBuffer::Slice(gradient, ShardId(2));
+  CHECK(reinterpret_cast<const float*>(piece.bytes.data()) == row);
+  CHECK(piece.bytes.size() == 16);
+  const std::weak_ptr<GradientBuffer> alive = gradient;
+  gradient.reset();
+  CHECK(*reinterpret_cast<const float*>(piece.bytes.data()) == 42);
+  piece = {};
+  CHECK(alive.expired());
+}
+
+}  // namespace
+}  // namespace evergrad::worker

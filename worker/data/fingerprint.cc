@@ -1,0 +1,77 @@
+#include "worker/data/fingerprint.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::uint64_t kEndBytes = 1u << 20;
+
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+absl::Status CannotRead(const std::string& path) {
+  const int error = errno;
+  const std::string text = absl::StrCat("cannot read data file: file=", path, " error=", std::strerror(error));
+  return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
+}
+
+// Hashes `bytes` bytes from `offset` on.
+absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t bytes, EVP_MD_CTX* hash) {
+  std::vector<unsigned char> buffer(64 * 1024);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd, buffer.data(), std::min<std::uint64_t>(buffer.size(), bytes), static_cast<off_t>(offset));
+    if (got < 0) return CannotRead(path);
+    if (got == 0) return UserError(absl::InvalidArgumentError(absl::StrCat("data file shrank while it was read: file=", path, " offset=", offset)));
+    EG_CHECK(EVP_DigestUpdate(hash, buffer.data(), static_cast<std::size_t>(got)) == 1);
+    offset += static_cast<std::uint64_t>(got);
+    bytes -= static_cast<std::uint64_t>(got);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
+  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) return CannotRead(path);
+  struct stat st {};
+  if (::fstat(file.fd, &st) != 0) return CannotRead(path);
+  if (!S_ISREG(st.st_mode)) return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path)));
+  const std::uint64_t size = static_cast<std::uint64_t>(st.st_size);
+
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  EG_CHECK(hash != nullptr && EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr) == 1);
+  if (size <= 2 * kEndBytes) {
+    EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, size, hash.get()));
+  } else {
+    EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, kEndBytes, hash.get()));
+    EG_RETURN_IF_ERROR(HashRange(file.fd, path, size - kEndBytes, kEndBytes, hash.get()));
+  }
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int digest_bytes = 0;
+  EG_CHECK(EVP_DigestFinal_ex(hash.get(), digest, &digest_bytes) == 1);
+  return absl::StrFormat("%s size=%d mtime=%d.%09d sha256=%s", path, size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                         absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes)));
+}
+
+}  // namespace evergrad::worker

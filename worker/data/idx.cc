@@ -1,0 +1,231 @@
+// IDX files as MNIST and its kin use them: big-endian `00 00 type rank`, `rank` dimensions of 32 bits, then the elements.
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/checked_math.h"
+#include "common/base/status.h"
+#include "worker/data/dataset.h"
+#include "worker/data/fingerprint.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::uint32_t kUnsignedByte = 0x08;
+// Deflate cannot do better than 1032 to 1: a header that promises more than that is lying.
+constexpr std::uint64_t kDeflateRatioMax = 1032;
+
+absl::Status Bad(absl::string_view words, const std::string& path, absl::string_view values) {
+  return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
+}
+
+absl::Status CannotOpen(const std::string& path, int error) {
+  const std::string text = absl::StrCat("cannot open data file: file=", path, " error=", std::strerror(error));
+  return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
+}
+
+// Reads gz and plain files alike (zlib tells them apart by the first two bytes).
+class Reader {
+ public:
+  static absl::StatusOr<std::unique_ptr<Reader>> Open(const std::string& path) {
+    std::unique_ptr<Reader> reader(new Reader(path));
+    struct stat st {};
+    if (::stat(path.c_str(), &st) != 0) return CannotOpen(path, errno);
+    if (!S_ISREG(st.st_mode)) return Bad("data file is not a regular file", path, "want=an idx file, gzip or plain");
+    reader->stored_bytes_ = static_cast<std::uint64_t>(st.st_size);
+    reader->file_ = gzopen(path.c_str(), "rb");
+    if (reader->file_ == nullptr) return CannotOpen(path, errno);
+    gzbuffer(reader->file_, 256 * 1024);
+    return reader;
+  }
+  ~Reader() {
+    if (file_ != nullptr) gzclose_r(file_);
+  }
+
+  // The next `bytes` bytes; `what` says what they are.
+  absl::Status Read(void* to, std::uint64_t bytes, absl::string_view what) {
+    const std::uint64_t begin = offset_;
+    auto* out = static_cast<char*>(to);
+    while (offset_ - begin < bytes) {
+      const std::uint64_t left = bytes - (offset_ - begin);
+      const int got = gzread(file_, out, static_cast<unsigned>(std::min<std::uint64_t>(left, 1u << 30)));
+      if (got < 0) return Damaged();
+      if (got == 0) {
+        int code = Z_OK;
+        gzerror(file_, &code);
+        if (code != Z_OK && code != Z_BUF_ERROR && code != Z_STREAM_END) return Damaged();
+        return Bad("file too short", path_,
+                   absl::StrCat("offset=", offset_, " want=", bytes, " bytes of ", what, " from offset ", begin, " got=", offset_ - begin));
+      }
+      out += got;
+      offset_ += static_cast<std::uint64_t>(got);
+    }
+    return absl::OkStatus();
+  }
+  // Nothing may follow; also makes zlib check the CRC at the end of a gz file.
+  absl::Status ExpectEnd() {
+    char extra;
+    const int got = gzread(file_, &extra, 1);
+    if (got < 0) return Damaged();
+    if (got > 0) return Bad("file longer than its header says", path_, absl::StrCat("offset=", offset_, " want=end of file"));
+    int code = Z_OK;
+    gzerror(file_, &code);
+    if (code != Z_OK && code != Z_STREAM_END) return Damaged();
+    return absl::OkStatus();
+  }
+  // Whether the file can hold `bytes` (uncompressed) at all.
+  bool CanHold(std::uint64_t bytes) {
+    return gzdirect(file_) != 0 ? bytes <= stored_bytes_ : bytes / kDeflateRatioMax <= stored_bytes_;
+  }
+  std::uint64_t stored_bytes() const { return stored_bytes_; }
+  std::uint64_t offset() const { return offset_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit Reader(std::string path) : path_(std::move(path)) {}
+  absl::Status Damaged() {
+    int code = Z_OK;
+    const char* text = gzerror(file_, &code);
+    return Bad("damaged data file", path_, absl::StrCat("offset=", offset_, " want=readable gzip or plain data error=", code == Z_ERRNO ? std::strerror(errno) : text));
+  }
+
+  const std::string path_;
+  gzFile file_ = nullptr;
+  std::uint64_t stored_bytes_ = 0, offset_ = 0;
+};
+
+struct Header {
+  std::vector<std::uint64_t> dims;
+};
+
+std::uint32_t BigEndian(const unsigned char* b) {
+  return static_cast<std::uint32_t>(b[0]) << 24 | static_cast<std::uint32_t>(b[1]) << 16 | static_cast<std::uint32_t>(b[2]) << 8 | b[3];
+}
+
+// `ranks`: which are allowed, for the message and the check.
+absl::StatusOr<Header> ReadHeader(Reader& reader, int rank_min, int rank_max, absl::string_view want) {
+  std::array<unsigned char, 4> raw{};
+  EG_RETURN_IF_ERROR(reader.Read(raw.data(), raw.size(), "magic number"));
+  const std::uint32_t magic = BigEndian(raw.data());
+  const int rank = static_cast<int>(magic & 0xff);
+  if (magic >> 16 != 0 || (magic >> 8 & 0xff) != kUnsignedByte || rank < rank_min || rank > rank_max) {
+    return Bad("wrong magic number", reader.path(), absl::StrFormat("offset=0 want=%s got=0x%08x", want, magic));
+  }
+  Header header;
+  for (int i = 0; i < rank; ++i) {
+    const std::uint64_t at = reader.offset();
+    EG_RETURN_IF_ERROR(reader.Read(raw.data(), raw.size(), absl::StrCat("dimension ", i)));
+    header.dims.push_back(BigEndian(raw.data()));
+    if (header.dims.back() == 0) return Bad("dimension of zero", reader.path(), absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
+  }
+  return header;
+}
+
+absl::StatusOr<std::vector<std::uint8_t>> ReadElements(Reader& reader, const Header& header, std::uint64_t bytes_max) {
+  const auto bytes = CheckedProduct(header.dims);
+  if (!bytes || *bytes > bytes_max) {
+    return Bad("data set too large", reader.path(), absl::StrCat("offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes"));
+  }
+  if (!reader.CanHold(*bytes)) {
+    return Bad("file too short", reader.path(), absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", reader.stored_bytes(), " bytes stored"));
+  }
+  std::vector<std::uint8_t> elements(*bytes);
+  EG_RETURN_IF_ERROR(reader.Read(elements.data(), elements.size(), "elements"));
+  EG_RETURN_IF_ERROR(reader.ExpectEnd());
+  return elements;
+}
+
+// What a byte becomes: computed once per value, in double, so that a chain of scales rounds once.
+std::array<float, 256> Table(const std::vector<config::Transform>& transforms) {
+  std::array<float, 256> table{};
+  for (int i = 0; i < 256; ++i) {
+    double value = i;
+    for (const config::Transform& transform : transforms) value *= transform.value;
+    table[static_cast<std::size_t>(i)] = static_cast<float>(value);
+  }
+  return table;
+}
+
+class IdxDataset final : public Dataset {
+ public:
+  IdxDataset(std::vector<std::uint8_t> images, std::vector<std::uint8_t> labels, tensor::Shape shape, std::array<float, 256> image_table,
+             std::array<float, 256> label_table, std::string fingerprint)
+      : images_(std::move(images)), labels_(std::move(labels)), shape_(std::move(shape)), elements_(shape_.elements()), image_table_(image_table),
+        label_table_(label_table), fingerprint_(std::move(fingerprint)) {
+    for (const std::uint8_t label : labels_) classes_ = std::max<std::uint64_t>(classes_, label + 1u);
+  }
+
+  std::uint64_t examples() const override { return labels_.size(); }
+  tensor::Shape example_shape() const override { return shape_; }
+  std::uint64_t label_classes_seen() const override { return classes_; }
+  std::string Fingerprint() const override { return fingerprint_; }
+
+  absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const override {
+    if (images.size() != indices.size() * elements_ || labels.size() != indices.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("batch buffer size mismatch: want=", indices.size() * elements_, "+", indices.size(), " got=", images.size(), "+",
+                                                     labels.size()));
+    }
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] >= labels_.size()) return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
+      const std::uint8_t* from = images_.data() + indices[i] * elements_;
+      float* to = images.data() + i * elements_;
+      for (std::uint64_t e = 0; e < elements_; ++e) to[e] = image_table_[from[e]];
+      labels[i] = label_table_[labels_[indices[i]]];
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<std::uint8_t> images_, labels_;
+  const tensor::Shape shape_;
+  const std::uint64_t elements_;
+  const std::array<float, 256> image_table_, label_table_;
+  const std::string fingerprint_;
+  std::uint64_t classes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source, const std::vector<config::FieldSpec>& fields, std::uint64_t bytes_max) {
+  std::vector<config::Transform> image_transforms, label_transforms;
+  for (const config::FieldSpec& field : fields) {
+    if (field.name != "image" && field.name != "label") {
+      return UserError(absl::InvalidArgumentError(absl::StrCat("unknown field of an idx source: want=image or label got=", field.name)));
+    }
+    for (const config::Transform& transform : field.transforms) {
+      if (transform.type != "scale") return UserError(absl::InvalidArgumentError(absl::StrCat("unknown transform: field=", field.name, " want=scale got=", transform.type)));
+      (field.name == "image" ? image_transforms : label_transforms).push_back(transform);
+    }
+  }
+
+  EG_ASSIGN_OR_RETURN(auto label_file, Reader::Open(source.labels));
+  EG_ASSIGN_OR_RETURN(const Header label_header, ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
+  EG_ASSIGN_OR_RETURN(auto image_file, Reader::Open(source.images));
+  EG_ASSIGN_OR_RETURN(const Header image_header, ReadHeader(*image_file, 2, 4, "0x00000803 (images: unsigned bytes, rank 2 to 4)"));
+  if (label_header.dims[0] != image_header.dims[0]) {
+    return Bad("number of labels differs from number of images", source.labels,
+               absl::StrCat("offset=4 want=", image_header.dims[0], " as in ", source.images, " got=", label_header.dims[0]));
+  }
+  EG_ASSIGN_OR_RETURN(auto labels, ReadElements(*label_file, label_header, bytes_max));
+  EG_ASSIGN_OR_RETURN(auto images, ReadElements(*image_file, image_header, bytes_max));
+
+  // (n, h, w) has one channel; (n, features) is flat.
+  tensor::Shape shape;
+  switch (image_header.dims.size()) {
+    case 2: shape = {image_header.dims[1]}; break;
+    case 3: shape = {image_header.dims[1], image_header.dims[2], 1}; break;
+    default: shape = {image_header.dims[1], image_header.dims[2], image_header.dims[3]}; break;
+  }
+  EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, FileFingerprint(source.images));
+  EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, FileFingerprint(source.labels));
+  return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms), Table(label_transforms),
+                                                 absl::StrCat(image_fingerprint, "\n", label_fingerprint)));
+}
+
+}  // namespace evergrad::worker

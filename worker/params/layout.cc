@@ -1,0 +1,88 @@
+#include "worker/params/layout.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/checked_math.h"
+#include "common/base/status.h"
+#include "evergrad/v1/session.pb.h"
+#include "evergrad/v1/types.pb.h"
+
+namespace evergrad::worker {
+namespace {
+
+absl::Status Bad(absl::string_view words, absl::string_view values) { return absl::InvalidArgumentError(absl::StrCat(words, ": ", values)); }
+
+}  // namespace
+
+absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
+  Layout layout;
+  const auto shard_count = static_cast<std::uint32_t>(plan.shards_size());
+  if (shard_count == 0) return Bad("plan without shards", absl::StrCat("examples=", plan.train_examples()));
+
+  // Variables by their position in the plan.
+  std::uint32_t variable_count = 0;
+  for (const v1::ShardSpec& spec : plan.shards()) {
+    if (spec.variable().index() >= shard_count) {
+      return Bad("variable index out of range", absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(), " index=", spec.variable().index()));
+    }
+    variable_count = std::max(variable_count, spec.variable().index() + 1);
+  }
+  layout.variables_.resize(variable_count);
+  layout.slices_.resize(shard_count);
+  std::vector<bool> seen(shard_count, false);
+
+  for (const v1::ShardSpec& spec : plan.shards()) {
+    const v1::VariableSpec& variable = spec.variable();
+    if (spec.shard() >= shard_count || seen[spec.shard()]) return Bad("shard numbers are not 0,1,2,… once each", absl::StrCat("shards=", shard_count, " got=", spec.shard()));
+    seen[spec.shard()] = true;
+    if (variable.dtype() != v1::DTYPE_FLOAT32) {
+      return Bad("element type not built", absl::StrCat("variable=", variable.name(), " want=", v1::DType_Name(v1::DTYPE_FLOAT32), " got=", v1::DType_Name(variable.dtype())));
+    }
+    EG_ASSIGN_OR_RETURN(tensor::Shape shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
+    LaidVariable& laid = layout.variables_[variable.index()];
+    if (laid.shards.empty()) {
+      laid.name = variable.name();
+      laid.shape = shape;
+    } else if (laid.name != variable.name() || !(laid.shape == shape)) {
+      return Bad("variable described in two ways", absl::StrCat("index=", variable.index(), " first=", laid.name, laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
+    }
+    if (spec.row_begin() >= spec.row_end() || spec.row_end() > shape.rows()) {
+      return Bad("rows outside the variable", absl::StrCat("variable=", laid.name, " shard=", spec.shard(), " rows=", shape.rows(), " got=", spec.row_begin(), "-", spec.row_end()));
+    }
+    ShardSlice& slice = layout.slices_[spec.shard()];
+    slice.variable = variable.index();
+    slice.row_begin = spec.row_begin();
+    slice.row_end = spec.row_end();
+    const std::uint64_t row_elements = shape.row_elements();  // rows > 0 here
+    slice.first_element = spec.row_begin() * row_elements;    // <= elements, which did not overflow
+    slice.elements = slice.rows() * row_elements;
+    if (!CheckedMul(slice.elements, sizeof(float))) return Bad("shard too large", absl::StrCat("variable=", laid.name, " shard=", spec.shard()));
+    laid.shards.push_back(ShardId(spec.shard()));
+  }
+
+  for (std::uint32_t i = 0; i < variable_count; ++i) {
+    LaidVariable& laid = layout.variables_[i];
+    if (laid.shards.empty()) return Bad("variable without shards", absl::StrCat("index=", i));
+    std::sort(laid.shards.begin(), laid.shards.end(), [&](ShardId a, ShardId b) { return layout.slice(a).row_begin < layout.slice(b).row_begin; });
+    std::uint64_t next = 0;
+    for (const ShardId shard : laid.shards) {
+      const ShardSlice& slice = layout.slice(shard);
+      if (slice.row_begin != next) {
+        return Bad("rows of a variable leave a gap or overlap", absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next, " got=", slice.row_begin));
+      }
+      next = slice.row_end;
+    }
+    if (next != laid.shape.rows()) return Bad("rows of a variable are not all covered", absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
+  }
+  return layout;
+}
+
+int Layout::Find(absl::string_view variable) const {
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    if (variables_[i].name == variable) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace evergrad::worker

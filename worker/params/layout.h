@@ -1,0 +1,51 @@
+// How a job's variables are cut into shards, as the plan says: which rows of which variable each shard is.
+//
+// A value, checked once; read-only after that, so thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/tensor/tensor.h"
+
+namespace evergrad::v1 {
+class Plan;
+}
+
+namespace evergrad::worker {
+
+struct ShardSlice {
+  std::uint32_t variable = 0;                    // index into Layout::variables()
+  std::uint64_t row_begin = 0, row_end = 0;
+  std::uint64_t first_element = 0, elements = 0;  // within the variable
+  std::uint64_t rows() const { return row_end - row_begin; }
+  std::uint64_t bytes() const { return elements * sizeof(float); }
+};
+struct LaidVariable {
+  std::string name;
+  tensor::Shape shape;
+  std::vector<ShardId> shards;  // in row order; never empty
+};
+
+class Layout {
+ public:
+  // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each, rows that leave a gap or
+  // overlap, one variable described in two ways, an element type other than float32, sizes that overflow.
+  static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
+
+  const std::vector<LaidVariable>& variables() const { return variables_; }  // in the order of the plan
+  std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
+  const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
+  const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
+  // Position in variables(), or -1.
+  int Find(absl::string_view variable) const;
+
+ private:
+  std::vector<LaidVariable> variables_;
+  std::vector<ShardSlice> slices_;  // by shard number
+};
+
+}  // namespace evergrad::worker

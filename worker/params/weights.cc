@@ -1,0 +1,96 @@
+#include "worker/params/weights.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace evergrad::worker {
+namespace {
+
+// A frame may be kept alive for one of its sections if that section is at least this part of it.
+constexpr std::uint64_t kFrameShare = 4;
+
+}  // namespace
+
+PullCache::PullCache(std::shared_ptr<const Layout> layout) : layout_(std::move(layout)), held_(layout_->shard_count()), fresh_(layout_->shard_count()) {}
+
+absl::Status PullCache::Accept(PulledShard pulled) {
+  if (pulled.shard.value() >= held_.size()) return absl::InvalidArgumentError(absl::StrCat("unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
+  const std::uint64_t want = layout_->slice(pulled.shard).bytes();
+  if (pulled.values.bytes.size() != want) {
+    return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name, " shard=", pulled.shard.value(), " want=", want,
+                                                   " got=", pulled.values.bytes.size()));
+  }
+  held_[pulled.shard.value()] = {true, pulled.start, pulled.vlsn};
+  fresh_[pulled.shard.value()] = std::move(pulled);
+  return absl::OkStatus();
+}
+
+std::vector<PulledShard> PullCache::Take() {
+  std::vector<PulledShard> taken;
+  for (auto& fresh : fresh_) {
+    if (!fresh) continue;
+    taken.push_back(*std::move(fresh));
+    fresh.reset();
+  }
+  return taken;
+}
+
+WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout)
+    : layout_(std::move(layout)), wholes_(layout_->variables().size()), present_(layout_->shard_count(), false), missing_(layout_->shard_count()) {}
+
+void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
+  for (PulledShard& shard : pulled) {
+    const ShardSlice& slice = layout_->slice(shard.shard);
+    EG_CHECK(shard.values.bytes.size() == slice.bytes());
+    Whole& whole = wholes_[slice.variable];
+    const LaidVariable& variable = layout_->variables()[slice.variable];
+    const bool aligned = reinterpret_cast<std::uintptr_t>(shard.values.bytes.data()) % tensor::kAlignment == 0;
+    if (variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
+      whole.assembled = tensor::AlignedBuffer();
+      whole.borrowed = {reinterpret_cast<const float*>(shard.values.bytes.data()), slice.elements};
+      whole.owner = std::move(shard.values.owner);
+    } else {
+      const std::uint64_t whole_bytes = variable.shape.elements() * sizeof(float);
+      if (whole.assembled.size() != whole_bytes) whole.assembled = tensor::AlignedBuffer(whole_bytes);
+      whole.owner.reset();
+      whole.borrowed = {};
+      if (slice.elements > 0) std::memcpy(whole.assembled.data() + slice.first_element * sizeof(float), shard.values.bytes.data(), slice.bytes());
+    }
+    if (!present_[shard.shard.value()]) {
+      present_[shard.shard.value()] = true;
+      --missing_;
+    }
+  }
+}
+
+std::vector<std::span<const float>> WeightBuffer::Spans() const {
+  EG_CHECK(complete());
+  std::vector<std::span<const float>> spans;
+  spans.reserve(wholes_.size());
+  for (const Whole& whole : wholes_) spans.push_back(whole.owner != nullptr ? whole.borrowed : whole.assembled.floats());
+  return spans;
+}
+
+GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed) : layout_(std::move(layout)) {
+  buffers_.reserve(layout_->variables().size());
+  for (const LaidVariable& variable : layout_->variables()) {
+    const std::uint64_t bytes = variable.shape.elements() * sizeof(float);
+    buffers_.push_back(zeroed ? tensor::AlignedBuffer::Zeroed(bytes) : tensor::AlignedBuffer(bytes));
+  }
+}
+
+std::vector<std::span<float>> GradientBuffer::Spans() {
+  std::vector<std::span<float>> spans;
+  spans.reserve(buffers_.size());
+  for (auto& buffer : buffers_) spans.push_back(buffer.floats());
+  return spans;
+}
+
+tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard) {
+  const ShardSlice& slice = self->layout_->slice(shard);
+  return {self, {self->buffers_[slice.variable].data() + slice.first_element * sizeof(float), slice.bytes()}};
+}
+
+}  // namespace evergrad::worker

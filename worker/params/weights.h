@@ -1,0 +1,90 @@
+// Values as pulled, made whole for the compute thread; gradients as computed, cut for the servers.
+//
+//   answers ──▶ PullCache ──Take──▶ WeightBuffer ──Spans──▶ Graph ──▶ GradientBuffer ──Slice──▶ pushes
+//               control executor    compute thread                     shared: held until sent
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "common/tensor/tensor.h"
+#include "worker/params/layout.h"
+
+namespace evergrad::worker {
+
+// What a pull returned for one shard. `frame_bytes`: size of the allocation that `values.owner` keeps alive.
+struct PulledShard {
+  ShardId shard;
+  MapVersion start;
+  std::uint64_t vlsn = 0;
+  tensor::SharedBytes values;
+  std::uint64_t frame_bytes = 0;
+};
+
+// Which values this worker holds, by (start, vlsn): the pair is compared, never vlsn alone, because after a rollback the
+// numbers climb again over other contents. Not thread-safe.
+class PullCache {
+ public:
+  struct Held {
+    bool has = false;
+    MapVersion start;
+    std::uint64_t vlsn = 0;
+  };
+  explicit PullCache(std::shared_ptr<const Layout> layout);
+
+  const Held& held(ShardId shard) const { return held_[shard.value()]; }
+  // Replaces what is held. InvalidArgument, and nothing changes: unknown shard, payload of another size.
+  absl::Status Accept(PulledShard pulled);
+  // Moves out what was accepted since the last call, at most one per shard. The caller gives all of it to one WeightBuffer.
+  std::vector<PulledShard> Take();
+
+ private:
+  std::shared_ptr<const Layout> layout_;
+  std::vector<Held> held_;
+  std::vector<std::optional<PulledShard>> fresh_;
+};
+
+// One contiguous span per variable. A variable of one shard is read where the frame brought it (no copy), unless that would
+// keep a frame alive for less than a quarter of it; a variable of several shards is assembled, and only changed shards are
+// copied. Not thread-safe; compute thread.
+class WeightBuffer {
+ public:
+  explicit WeightBuffer(std::shared_ptr<const Layout> layout);
+  void Absorb(std::vector<PulledShard> pulled);  // as PullCache checked it
+  bool complete() const { return missing_ == 0; }
+  // In the layout's order; valid until the next Absorb. EG_CHECK unless complete().
+  std::vector<std::span<const float>> Spans() const;
+
+ private:
+  struct Whole {
+    tensor::AlignedBuffer assembled;                // empty while `borrowed` serves
+    std::shared_ptr<const void> owner;              // of `borrowed`
+    std::span<const float> borrowed;
+  };
+  std::shared_ptr<const Layout> layout_;
+  std::vector<Whole> wholes_;
+  std::vector<bool> present_;  // by shard
+  std::uint32_t missing_;
+};
+
+// One gradient per variable. Sent from this memory without a copy, so it is shared with the pushes that carry it.
+class GradientBuffer {
+ public:
+  // Not initialised, or zeros.
+  explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
+  std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
+  std::vector<std::span<float>> Spans();
+  // The rows of `shard`; keeps `self` alive.
+  static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard);
+
+ private:
+  std::shared_ptr<const Layout> layout_;
+  std::vector<tensor::AlignedBuffer> buffers_;
+};
+
+}  // namespace evergrad::worker
