@@ -64,10 +64,12 @@ struct BatchReader::Impl {
       }
     }
     if (chosen == nullptr) {
-      const bool full = batches >= options.batches_max || bytes >= options.bytes_max;
+      const bool too_many = batches >= options.batches_max;
+      const bool full = too_many || bytes >= options.bytes_max;
       for (Stream& stream : streams) {
         if (!HasMore(stream)) continue;
         if (full) {
+          metrics::Counter* refused = too_many ? refused_batches : refused_bytes;
           if (refused != nullptr && !was_full) refused->Add();
           was_full = true;
           return std::nullopt;
@@ -126,18 +128,20 @@ struct BatchReader::Impl {
   bool was_full ABSL_GUARDED_BY(mu) = false;
   metrics::Gauge* batches_gauge = nullptr;
   metrics::Gauge* bytes_gauge = nullptr;
-  metrics::Counter* refused = nullptr;
+  metrics::Counter* refused_batches = nullptr;
+  metrics::Counter* refused_bytes = nullptr;
   std::optional<runtime::Thread> thread;
 };
 
 BatchReader::BatchReader(Options options, metrics::Registry* registry) : impl_(std::make_shared<Impl>(options)) {
   if (registry != nullptr) {
-    metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches", "Batches read ahead and not yet taken; refused: the reader paused", options.batches_max);
-    metrics::Limit bytes(*registry, "evergrad_worker_prefetch_bytes", "Bytes of batches read ahead; refused: the reader paused",
+    metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches", "Batches read ahead and not yet taken; full: the reader pauses", options.batches_max);
+    metrics::Limit bytes(*registry, "evergrad_worker_prefetch_bytes", "Bytes of batches read ahead; full: the reader pauses",
                          static_cast<double>(options.bytes_max));
     impl_->batches_gauge = &batches.current;
     impl_->bytes_gauge = &bytes.current;
-    impl_->refused = &batches.refused;
+    impl_->refused_batches = &batches.refused;
+    impl_->refused_bytes = &bytes.refused;
   }
   impl_->thread.emplace("prefetch", [impl = impl_.get()] { impl->Run(); });
 }

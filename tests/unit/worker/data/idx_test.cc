@@ -109,7 +109,7 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
          b[b.size() - 6] = static_cast<char>(b[b.size() - 6] ^ 1);  // in the CRC
          WritePlain(f / "images", b);
        },
-       {"damaged", "images", "offset=46"}},
+       {"damaged", "images", "offset=", "incorrect data check"}},
   };
   for (const Case& c : cases) {
     INFO(c.name);
