@@ -74,10 +74,11 @@ struct BackendOptions {
 // InvalidArgument / Unimplemented naming the type: "cuda" where it was not built says so.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
-// First line of a daemon's main(), before any thread: lets the pools that compute sleep instead of spin between two
-// primitives, or two workers on one host take each other's cores. libgomp reads OMP_WAIT_POLICY when it is loaded, before
-// main(), so when the variable is not set this sets it and executes the program again: same pid, arguments and open files.
-// Returns when it is set (by the user, a supervisor or the first pass), or when executing failed, which costs only speed.
-void PrepareThreadPools(char** argv);
+// First line of a daemon's main(), before any thread: PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Lets the pools
+// that compute sleep instead of spin between two primitives, or two workers on one host take each other's cores. libgomp reads
+// the variable when it is loaded, before main(), so when it is not set this sets it and executes the program again: same pid,
+// arguments and open files. Returns when it is set (by the user, a supervisor or the first pass), or when executing failed,
+// which costs only speed.
+void PrepareThreadPools(const char* wait_policy, char** argv);
 
 }  // namespace evergrad::worker

@@ -8,8 +8,8 @@
 
 namespace evergrad::worker {
 
-void PrepareThreadPools(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+void PrepareThreadPools(const char* wait_policy, char** argv) {
+  if (wait_policy != nullptr) return;
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;
   // The path, not /proc/self/exe itself: the kernel names the process after the last part of what it executes.
   char path[PATH_MAX];

@@ -1,0 +1,79 @@
+// Two workers on one host: the pool of an idle one must leave its cores alone. libgomp decides that when it is loaded, from the
+// environment, which is why PrepareThreadPools executes the program again; so this is shown on a process of its own.
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "common/time/clock.h"
+#include "tests/support/paths.h"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker {
+namespace {
+
+std::string ReadLine(int fd) {
+  std::string line;
+  char c;
+  while (::read(fd, &c, 1) == 1 && c != '\n') line += c;
+  return line;
+}
+
+// The share of one core that the idle probe used while this process computed for a while.
+double IdleShare(const char* policy) {
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) {
+    if (std::string(*e).rfind("OMP_", 0) != 0) environment.emplace_back(*e);
+  }
+  if (policy != nullptr) environment.push_back(std::string("OMP_WAIT_POLICY=") + policy);
+  std::vector<char*> envp;
+  for (std::string& e : environment) envp.push_back(e.data());
+  envp.push_back(nullptr);
+
+  int to[2], from[2];
+  REQUIRE(::pipe(to) == 0);
+  REQUIRE(::pipe(from) == 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+  for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+  std::string program = test::BinDir() + "/worker_backend_idle_probe";
+  char* argv[] = {program.data(), nullptr};
+  pid_t pid = 0;
+  const int spawned = ::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, envp.data());
+  posix_spawn_file_actions_destroy(&actions);
+  ::close(to[0]);
+  ::close(from[1]);
+  INFO(program);
+  REQUIRE(spawned == 0);
+
+  CHECK(ReadLine(from[0]) == "idle");
+  auto backend = *MakeBackend({"cpu", 1});
+  std::vector<float> x(256 * 256, 1.0f), y(256 * 256);
+  const RealClock clock;
+  const MonoTime begin = clock.Now();
+  std::chrono::duration<double> elapsed{};
+  for (; elapsed.count() < 0.3; elapsed = clock.Now() - begin) backend->DenseForward(256, 256, 256, x, x, {}, Activation::kLinear, y);
+  ::close(to[1]);
+  const std::string micros = ReadLine(from[0]);
+  ::close(from[0]);
+  int status = -1;
+  REQUIRE(::waitpid(pid, &status, 0) == pid);
+  CHECK(status == 0);
+  return std::stod(micros) / 1e6 / elapsed.count();
+}
+
+TEST_CASE("the thread pool of an idle worker leaves the cores to the other one") {
+  CHECK(IdleShare(nullptr) < 0.05);
+  // The same measurement sees a pool that spins, because the user asked for it: the variable is left alone when it is set.
+  CHECK(IdleShare("active") > 0.05);
+}
+
+}  // namespace
+}  // namespace evergrad::worker
