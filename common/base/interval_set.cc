@@ -121,7 +121,10 @@ IntervalSet IntervalSet::Intersect(const IntervalSet& other) const {
   auto b = other.intervals_.begin();
   while (a != intervals_.end() && b != other.intervals_.end()) {
     r.AddRange(std::max(a->first, b->first), std::min(a->second, b->second));
-    if (a->second < b->second) ++a; else ++b;
+    if (a->second < b->second)
+      ++a;
+    else
+      ++b;
   }
   return r;
 }

@@ -41,10 +41,8 @@ bool IsRetryable(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kAborted:
-    case absl::StatusCode::kResourceExhausted:
-      return true;
-    default:
-      return false;
+    case absl::StatusCode::kResourceExhausted: return true;
+    default: return false;
   }
 }
 

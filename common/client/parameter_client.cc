@@ -136,8 +136,8 @@ ParameterClient::~ParameterClient() {
   impl_->Retire([](const std::string&) { return true; });
 }
 
-void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
-                           std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done) {
+void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
+                           std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
     return done(absl::InvalidArgumentError(absl::StrCat("one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
   }

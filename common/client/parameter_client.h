@@ -41,7 +41,9 @@ class ParameterClient {
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done);
   // Closes streams to addresses not in `keep`; their calls end with kCancelled before it returns. Not from a callback.
   void Retain(const std::vector<std::string>& keep);
-  struct Stats { std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0; };
+  struct Stats {
+    std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;
+  };
   Stats stats() const;
 
  private:

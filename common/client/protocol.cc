@@ -142,7 +142,8 @@ v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view orig
 
 absl::Status FromErrorDetail(const v1::ErrorDetail& detail) {
   const bool known = detail.code() >= 1 && detail.code() <= 16;
-  absl::Status status(known ? static_cast<absl::StatusCode>(detail.code()) : absl::StatusCode::kUnknown, CleanText(detail.message(), kMessageBytesMax));
+  absl::Status status(known ? static_cast<absl::StatusCode>(detail.code()) : absl::StatusCode::kUnknown,
+                      CleanText(detail.message(), kMessageBytesMax));
   if (detail.kind() == kUserKind) status = UserError(std::move(status));
   if (IsRetryable(status) != detail.retryable()) status = WithRetryable(std::move(status), detail.retryable());
   if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), CleanText(detail.origin_text(), kOriginBytesMax));

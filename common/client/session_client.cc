@@ -59,13 +59,14 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     const absl::Status sent = stream->Send(batch.SerializeAsString());
     if (!sent.ok()) return GiveUp(sent);
     executor->PostAfter(options.registered_within, IfStill(this_dial, [](Impl& me) {
-      if (me.state == State::kDialing) me.GiveUp(absl::DeadlineExceededError("no answer to the hello"));
-    }));
+                          if (me.state == State::kDialing) me.GiveUp(absl::DeadlineExceededError("no answer to the hello"));
+                        }));
   }
 
   // A dial that came to nothing.
   void GiveUp(const absl::Status& why) {
-    WaitFor(absl::StrCat("dial ", static_cast<int>(why.code())), CleanText(why.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax));
+    WaitFor(absl::StrCat("dial ", static_cast<int>(why.code())),
+            CleanText(why.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax));
     EndStream();
     Redial(milliseconds(0));
   }
@@ -129,14 +130,12 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   void Handle(const v1::CoordinatorMessage& message) {
     switch (message.message_case()) {
-      case v1::CoordinatorMessage::kRegistered:
-        return OnRegistered(message.registered());
-      case v1::CoordinatorMessage::kRejected:
-        return OnRejected(message.rejected());
-      case v1::CoordinatorMessage::MESSAGE_NOT_SET:
-        return Malformed("an empty or unknown message");
+      case v1::CoordinatorMessage::kRegistered: return OnRegistered(message.registered());
+      case v1::CoordinatorMessage::kRejected: return OnRejected(message.rejected());
+      case v1::CoordinatorMessage::MESSAGE_NOT_SET: return Malformed("an empty or unknown message");
       default:
-        if (state != State::kRegistered) return Malformed(absl::StrCat("a message before Registered: field=", static_cast<int>(message.message_case())));
+        if (state != State::kRegistered)
+          return Malformed(absl::StrCat("a message before Registered: field=", static_cast<int>(message.message_case())));
         if (events.on_message) events.on_message(message);
     }
   }
@@ -151,9 +150,9 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     state = State::kRegistered;
     waiting_key.clear();
     heartbeat = milliseconds(std::clamp(registered.heartbeat_ms(), kHeartbeatMsMin, kHeartbeatMsMax));
-    logger->Info(absl::StrCat("registered with the coordinator: address=", options.coordinator_address, " identity=", CleanText(registered.identity(), kQuotedBytesMax),
-                              " term=", registered.term(), " registration=", registered.registration().term(), ".", registered.registration().n(),
-                              " lease_ms=", registered.lease_ms()));
+    logger->Info(absl::StrCat("registered with the coordinator: address=", options.coordinator_address,
+                              " identity=", CleanText(registered.identity(), kQuotedBytesMax), " term=", registered.term(), " registration=",
+                              registered.registration().term(), ".", registered.registration().n(), " lease_ms=", registered.lease_ms()));
     ScheduleHeartbeat();
     // A session that ends at once does not count as a success: without this a coordinator that drops everybody would be
     // dialed in a tight loop.
@@ -183,15 +182,15 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   void ScheduleHeartbeat() {
     executor->PostAfter(heartbeat, IfStill(dial, [](Impl& me) {
-      if (me.state != State::kRegistered) return;
-      const std::uint64_t session = me.dial;
-      v1::TaskMessage message;
-      *message.mutable_heartbeat() = me.events.make_heartbeat ? me.events.make_heartbeat() : v1::Heartbeat();
-      if (me.stopped || me.dial != session) return;
-      message.mutable_heartbeat()->set_sequence(++me.heartbeats);
-      me.Send(std::move(message));
-      me.ScheduleHeartbeat();
-    }));
+                          if (me.state != State::kRegistered) return;
+                          const std::uint64_t session = me.dial;
+                          v1::TaskMessage message;
+                          *message.mutable_heartbeat() = me.events.make_heartbeat ? me.events.make_heartbeat() : v1::Heartbeat();
+                          if (me.stopped || me.dial != session) return;
+                          message.mutable_heartbeat()->set_sequence(++me.heartbeats);
+                          me.Send(std::move(message));
+                          me.ScheduleHeartbeat();
+                        }));
   }
 
   bool Send(v1::TaskMessage message) {
@@ -224,9 +223,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     if (sent.ok()) return;
     // Not at once: the caller of Send() does not expect its events in the middle of a call.
     broken = true;
-    executor->Post(IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax)](Impl& me) {
-      me.Lose(why);
-    }));
+    executor->Post(
+        IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax)](Impl& me) { me.Lose(why); }));
   }
 
   void Stop() {
@@ -246,8 +244,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   State state = State::kWaiting;
   bool stopped = false;
-  bool broken = false;      // A send failed; Lose() is on its way.
-  std::uint64_t dial = 0;   // Changes at each dial and each end: what was posted for another one does nothing.
+  bool broken = false;     // A send failed; Lose() is on its way.
+  std::uint64_t dial = 0;  // Changes at each dial and each end: what was posted for another one does nothing.
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;
   milliseconds backoff{0};

@@ -31,20 +31,20 @@ class SessionClient {
     std::chrono::milliseconds registered_within{5000};  // from dialing to Registered, else the dial is given up and repeated
   };
   struct Events {
-    std::function<v1::Hello()> make_hello;   // asked at every dial: identity, what is held now. protocol_version and build_id are filled in.
+    std::function<v1::Hello()> make_hello;  // asked at every dial: identity, what is held now. protocol_version and build_id are filled in.
     std::function<void(const v1::Registered&)> on_registered;
-    std::function<void(const v1::CoordinatorMessage&)> on_message;   // everything but registered / rejected
-    std::function<void(const v1::Rejected&)> on_rejected;            // exit == true: the daemon ends, nothing is dialed again
-    std::function<void(absl::string_view why)> on_lost;              // was registered, now is not; before on_rejected if that is why
-    std::function<v1::Heartbeat()> make_heartbeat;                   // sequence is filled in
+    std::function<void(const v1::CoordinatorMessage&)> on_message;  // everything but registered / rejected
+    std::function<void(const v1::Rejected&)> on_rejected;           // exit == true: the daemon ends, nothing is dialed again
+    std::function<void(absl::string_view why)> on_lost;             // was registered, now is not; before on_rejected if that is why
+    std::function<v1::Heartbeat()> make_heartbeat;                  // sequence is filled in
   };
   // transport, executor and logger outlive the client. An event left empty is not called.
   SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger, Options options, Events events);
-  ~SessionClient();                 // Stop().
+  ~SessionClient();  // Stop().
   SessionClient(const SessionClient&) = delete;
   SessionClient& operator=(const SessionClient&) = delete;
-  void Start();                     // Once.
-  void Stop();                      // sends what is queued (the transport bounds the wait), closes, never calls back again. Idempotent.
+  void Start();  // Once.
+  void Stop();   // sends what is queued (the transport bounds the wait), closes, never calls back again. Idempotent.
   bool registered() const;
   // Batched: leaves at the end of the executor's turn. False when there is no session: the caller resends on the next one
   // what must not be lost (Done), and forgets the rest. True is no promise: a session may end before the bytes have left.

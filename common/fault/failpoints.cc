@@ -93,18 +93,25 @@ absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) 
       default: return Bad("a number wants *, + or % behind it", entry);
     }
     if (rule.when == When::kPercent) {
-      if (!absl::SimpleAtod(number, &rule.percent) || !(rule.percent >= 0 && rule.percent <= 100)) return Bad("a percentage lies between 0 and 100", entry);
+      if (!absl::SimpleAtod(number, &rule.percent) || !(rule.percent >= 0 && rule.percent <= 100))
+        return Bad("a percentage lies between 0 and 100", entry);
     } else if (!absl::SimpleAtoi(number, &rule.nth) || rule.nth == 0) {
       return Bad("a hit number is a whole number from 1 on", entry);
     }
     text.remove_prefix(digits + 1);
   }
-  if (text == "kill") rule.verb = Verb::kKill;
-  else if (text == "stop") rule.verb = Verb::kStop;
-  else if (text == "error") rule.verb = Verb::kError;
-  else if (text == "user_error") rule.verb = Verb::kUserError;
-  else if (text == "drop") rule.verb = Verb::kDrop;
-  else if (text == "on") rule.verb = Verb::kOn;
+  if (text == "kill")
+    rule.verb = Verb::kKill;
+  else if (text == "stop")
+    rule.verb = Verb::kStop;
+  else if (text == "error")
+    rule.verb = Verb::kError;
+  else if (text == "user_error")
+    rule.verb = Verb::kUserError;
+  else if (text == "drop")
+    rule.verb = Verb::kDrop;
+  else if (text == "on")
+    rule.verb = Verb::kOn;
   else if (text.size() > 7 && text.substr(0, 6) == "delay(" && text.back() == ')') {
     rule.verb = Verb::kDelay;
     if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 || rule.delay_ms > kDelayMsMax) {
@@ -179,9 +186,7 @@ Hit Failpoints::At(absl::string_view name) {
   }
   if (!fired) return {};
   switch (fired->verb) {
-    case Verb::kKill:
-      ::kill(::getpid(), SIGKILL);
-      return {};  // Not reached.
+    case Verb::kKill: ::kill(::getpid(), SIGKILL); return {};  // Not reached.
     case Verb::kStop:
       // raise() goes to this very thread, which therefore does not run on while the others are being stopped.
       ::raise(SIGSTOP);

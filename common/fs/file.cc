@@ -76,9 +76,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
   struct stat info;
   if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "cannot stat file", path);
   if (S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat("is a folder, not a file: path=", path));
-  const auto too_large = [&] {
-    return absl::ResourceExhaustedError(absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max));
-  };
+  const auto too_large = [&] { return absl::ResourceExhaustedError(absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max)); };
   if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max) return too_large();
   // The size is a hint only: files under /proc say 0, and a file may grow while it is read.
   std::string contents;

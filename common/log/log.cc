@@ -38,9 +38,12 @@ std::string OneLine(absl::string_view text) {
   out.reserve(text.size());
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') out += "\\n";
-    else if (byte < 0x20 || byte == 0x7f) absl::StrAppendFormat(&out, "\\x%02x", byte);
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else if (byte < 0x20 || byte == 0x7f)
+      absl::StrAppendFormat(&out, "\\x%02x", byte);
+    else
+      out += c;
   }
   return out;
 }
@@ -79,8 +82,9 @@ std::string Format(const Line& line, bool json) {
     return absl::StrCat("{\"time\":\"", TimeText(line.wall_ms), "\",\"level\":\"", LevelName(line.level), "\",\"task\":", JsonString(line.task),
                         ",\"job\":", JsonString(line.job), ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
   }
-  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ", line.task.empty() ? "-" : OneLine(line.task), " job=", line.job.empty() ? "-" : OneLine(line.job),
-                      " closure=", line.closure.empty() ? "-" : OneLine(line.closure), " ", OneLine(line.text));
+  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ", line.task.empty() ? "-" : OneLine(line.task),
+                      " job=", line.job.empty() ? "-" : OneLine(line.job), " closure=", line.closure.empty() ? "-" : OneLine(line.closure), " ",
+                      OneLine(line.text));
 }
 
 spdlog::level::level_enum SpdLevel(Level level) {

@@ -25,16 +25,21 @@ const char* KindName(Kind kind) {
 
 bool IsName(absl::string_view name) {
   if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
-  return std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 std::string Escape(absl::string_view text, bool quotes) {
   std::string out;
   for (char c : text) {
-    if (c == '\\') out += "\\\\";
-    else if (c == '\n') out += "\\n";
-    else if (c == '"' && quotes) out += "\\\"";
-    else out += c;
+    if (c == '\\')
+      out += "\\\\";
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '"' && quotes)
+      out += "\\\"";
+    else
+      out += c;
   }
   return out;
 }
@@ -190,7 +195,8 @@ std::string Registry::PrometheusText() const {
       const Histogram::Snapshot s = sample.histogram->Read();
       const std::string comma = sample.labels.empty() ? "" : sample.labels + ",";
       for (std::size_t i = 0; i < s.cumulative.size(); ++i) {
-        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"", i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ", s.cumulative[i], "\n");
+        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"", i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ",
+                        s.cumulative[i], "\n");
       }
       absl::StrAppend(&out, page.name, "_sum", Braced(sample.labels), " ", Number(s.sum), "\n");
       absl::StrAppend(&out, page.name, "_count", Braced(sample.labels), " ", s.cumulative.back(), "\n");

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/status.h"
 #include "common/base/checked_math.h"
+#include "common/base/status.h"
 #include "common/random/philox.h"
 
 namespace evergrad::plan {
@@ -39,7 +39,8 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   const auto padded = CheckedAdd(spec.train_examples, std::uint64_t{spec.batch_size} * spec.steps_per_closure);
   const auto eval_padded = CheckedAdd(spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
   if (!examples || !padded || !eval_padded) {
-    return absl::InvalidArgumentError(absl::StrCat("plan too long: train_examples=", spec.train_examples, " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan too long: train_examples=", spec.train_examples, " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
   }
   return plan;
 }

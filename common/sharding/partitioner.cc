@@ -45,15 +45,17 @@ absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const 
   EG_RETURN_IF_ERROR(tensor::Shape::Checked(shape.dims()).status());
   const std::uint64_t rows = shape.rows();
   const std::uint64_t row_bytes = shape.row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32);
-  if (rows == 0 || row_bytes == 0) return UserError(absl::InvalidArgumentError(absl::StrCat("a variable has at least one element: shape=", shape.ToString())));
+  if (rows == 0 || row_bytes == 0)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("a variable has at least one element: shape=", shape.ToString())));
   if (row_bytes > kPartitionBytesMax) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("one row is larger than a partition may be: shape=", shape.ToString(), " row_bytes=", row_bytes, " limit=", kPartitionBytesMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat("one row is larger than a partition may be: shape=", shape.ToString(),
+                                                             " row_bytes=", row_bytes, " limit=", kPartitionBytesMax)));
   }
   if (shape.rank() == 0) return std::vector<RowRange>{{0, 1}};
   const std::uint64_t count = std::max(CountOf(partitioner, rows, row_bytes), CeilDiv(rows, kPartitionBytesMax / row_bytes));
   if (count > kPartitionsMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("too many partitions: shape=", shape.ToString(), " partitions=", count, " limit=", kPartitionsMax)));
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("too many partitions: shape=", shape.ToString(), " partitions=", count, " limit=", kPartitionsMax)));
   }
   std::vector<RowRange> ranges;
   ranges.reserve(count);

@@ -22,9 +22,14 @@ class Registrar {
  public:
   Registrar(transport::Transport* transport, std::uint64_t term) : term_(term) {
     transport::Handlers handlers;
-    handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) { r->Answer(absl::UnimplementedError("")); };
-    handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> r) { r->Fail(absl::UnimplementedError("")); };
-    handlers.stream = [this](const transport::PeerInfo&, absl::string_view method, std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
+    handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) {
+      r->Answer(absl::UnimplementedError(""));
+    };
+    handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> r) {
+      r->Fail(absl::UnimplementedError(""));
+    };
+    handlers.stream = [this](const transport::PeerInfo&, absl::string_view method,
+                             std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
       if (method != kSessionMethod) return std::nullopt;
       transport::MessageStreamEvents events;
       // The stream's events hold the stream weakly: it is the transport's, and ends with its peer.
@@ -131,7 +136,9 @@ TEST_CASE("a session survives the death of its coordinator: it redials, register
 // A server that answers each push with APPLIED and each pull with its shard's number as text.
 std::unique_ptr<transport::Server> Serve(transport::Transport& transport, const std::string& address) {
   transport::Handlers handlers;
-  handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) { r->Answer(absl::UnimplementedError("")); };
+  handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) {
+    r->Answer(absl::UnimplementedError(""));
+  };
   handlers.stream = [](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream>) { return std::nullopt; };
   handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
     v1::ResponseHeader header;
@@ -231,8 +238,10 @@ TEST_CASE("calls to a server that is not there fail as the machine's error, and 
   runtime::Event answered;
   std::function<void()> attempt = [&] {
     call([&](absl::Status status) {
-      if (status.ok()) answered.Set();
-      else executor.PostAfter(5ms, attempt);
+      if (status.ok())
+        answered.Set();
+      else
+        executor.PostAfter(5ms, attempt);
     });
   };
   executor.Post(attempt);

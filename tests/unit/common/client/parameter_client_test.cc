@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/wire/data_frame.h"
-#include "scripted_transport_fixture.h"
+#include "tests/unit/common/client/scripted_transport_fixture.h"
 
 namespace evergrad::client {
 namespace {
@@ -110,7 +110,8 @@ TEST_CASE("an answer that does not fit its request is refused, whatever it says"
   CHECK_FALSE(answer_with(FrameOf("")).ok());
   v1::ResponseHeader no_push = GoodAnswer();
   no_push.clear_pushes();
-  CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(no_push, {BytesOf("v")})))).message()), Catch::Contains("number of push results"));
+  CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(no_push, {BytesOf("v")})))).message()),
+             Catch::Contains("number of push results"));
   v1::ResponseHeader no_pull = GoodAnswer();
   no_pull.clear_pulls();
   CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(no_pull, std::vector<tensor::SharedBytes>{})))).message()),
@@ -129,7 +130,8 @@ TEST_CASE("what the server says about a whole frame keeps origin and retryabilit
   client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 4096, 1s, stage.Take());
   v1::ResponseHeader header;
   *header.mutable_error() = ToErrorDetail(absl::ResourceExhaustedError("budget"), "ps_server/1");
-  std::exchange(stage.transport.data_links[0]->calls[0].done, nullptr)(FrameOf(Flat(wire::BuildResponse(header, std::vector<tensor::SharedBytes>{}))));
+  std::exchange(stage.transport.data_links[0]->calls[0].done,
+                nullptr)(FrameOf(Flat(wire::BuildResponse(header, std::vector<tensor::SharedBytes>{}))));
   REQUIRE(stage.answers.size() == 1);
   CHECK(stage.answers[0].status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(OriginOf(stage.answers[0].status()) == "ps_server/1");

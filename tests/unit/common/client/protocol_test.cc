@@ -101,9 +101,9 @@ TEST_CASE("cleaned text is UTF-8 and fits") {
   CHECK(CleanText("h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80", 100) == "h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
   CHECK(CleanText("a\x80z", 100) == "a" + bad + "z");
-  CHECK(CleanText("\xC3", 100) == bad);                        // Cut short.
-  CHECK(CleanText("\xC0\xAF", 100) == bad + bad);              // Overlong.
-  CHECK(CleanText("\xED\xA0\x80", 100) == bad + bad + bad);    // A surrogate.
+  CHECK(CleanText("\xC3", 100) == bad);                      // Cut short.
+  CHECK(CleanText("\xC0\xAF", 100) == bad + bad);            // Overlong.
+  CHECK(CleanText("\xED\xA0\x80", 100) == bad + bad + bad);  // A surrogate.
   CHECK(CleanText("\xF5\x80\x80\x80", 100) == bad + bad + bad + bad);
   CHECK(CleanText("0123456789", 10) == "0123456789");
   CHECK(CleanText("01234567890", 10) == "0123456...");

@@ -43,7 +43,7 @@ class ScriptedTransport final : public transport::Transport {
 
   absl::Status refuse_dials;
   std::vector<std::string> methods;
-  std::vector<std::shared_ptr<Link>> links;          // Shared with the streams, which outlive neither each other.
+  std::vector<std::shared_ptr<Link>> links;  // Shared with the streams, which outlive neither each other.
   std::vector<std::shared_ptr<DataLink>> data_links;
 
  private:
@@ -83,7 +83,9 @@ class ScriptedTransport final : public transport::Transport {
   class ScriptedChannel final : public transport::Channel {
    public:
     ScriptedChannel(ScriptedTransport* owner, transport::Address address) : owner_(owner), address_(std::move(address)) {}
-    void Unary(absl::string_view, std::string, std::chrono::milliseconds, transport::UnaryDone done) override { done(absl::UnimplementedError("scripted")); }
+    void Unary(absl::string_view, std::string, std::chrono::milliseconds, transport::UnaryDone done) override {
+      done(absl::UnimplementedError("scripted"));
+    }
     std::unique_ptr<transport::MessageStream> OpenStream(absl::string_view method, transport::MessageStreamEvents events) override {
       owner_->methods.emplace_back(method);
       auto link = std::make_shared<Link>();

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/client/protocol.h"
-#include "scripted_transport_fixture.h"
+#include "tests/unit/common/client/scripted_transport_fixture.h"
 
 namespace evergrad::client {
 namespace {
@@ -383,8 +383,10 @@ TEST_CASE("an event may stop or destroy the client") {
   Stage stage;
   stage.on_event = [&](absl::string_view event) {
     if (event != when) return;
-    if (destroy) stage.client.reset();
-    else stage.client->Stop();
+    if (destroy)
+      stage.client.reset();
+    else
+      stage.client->Stop();
   };
   stage.client->Start();
   v1::CoordinatorBatch batch = Stage::RegisteredBatch();

@@ -38,7 +38,7 @@ TEST_CASE("what a spec makes of seven hits") {
       {"worker.step=3*error", "..e...."},
       {"worker.step=3+drop", "..ddddd"},
       {"worker.step=2*error,4*user_error", ".e.u..."},
-      {"worker.step=2*error,drop", "deddddd"},   // Order matters: the first that fires acts.
+      {"worker.step=2*error,drop", "deddddd"},  // Order matters: the first that fires acts.
       {" worker.step = 1*on , 3*delay(20) ", "o.w...."},
       {"worker.step=100%on", "ooooooo"},
       {"worker.step=0%on", "......."},
@@ -140,9 +140,9 @@ TEST_CASE("every known name is listed once and explained") {
     CHECK(names.insert(name).second);
     CHECK(what.size() > 10);
   }
-  for (const char* name : {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push", "worker.between_pushes", "worker.after_push", "worker.before_done",
-                           "worker.open_data", "worker.step", "server.before_apply", "server.after_apply", "server.after_answer", "coordinator.before_grant",
-                           "coordinator.before_done_answer", "coordinator.evaluate"}) {
+  for (const char* name : {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push", "worker.between_pushes",
+                           "worker.after_push", "worker.before_done", "worker.open_data", "worker.step", "server.before_apply", "server.after_apply",
+                           "server.after_answer", "coordinator.before_grant", "coordinator.before_done_answer", "coordinator.evaluate"}) {
     CHECK(names.count(name) == 1);
   }
 }

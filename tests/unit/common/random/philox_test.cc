@@ -79,8 +79,10 @@ TEST_CASE("a truncated number is the normal one where that is within two, and an
   int redrawn = 0;
   for (std::uint64_t i = 0; i < 5000; ++i) {
     const float x = Normal(key, i);
-    if (std::fabs(x) < 2.0f) REQUIRE(TruncatedNormal(key, i) == x);
-    else ++redrawn;
+    if (std::fabs(x) < 2.0f)
+      REQUIRE(TruncatedNormal(key, i) == x);
+    else
+      ++redrawn;
   }
   CHECK(redrawn > 100);  // 4.55 % of 5000 is 227.
 }

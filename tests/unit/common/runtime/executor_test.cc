@@ -100,7 +100,9 @@ TEST_CASE("a task that is refused may post from its destructor") {
   executor.Shutdown();
   struct PostsAtEnd {
     ThreadExecutor* executor;
-    ~PostsAtEnd() { executor->Post([] {}); }
+    ~PostsAtEnd() {
+      executor->Post([] {});
+    }
   };
   auto last_words = std::make_shared<PostsAtEnd>(PostsAtEnd{&executor});
   CHECK_FALSE(executor.Post([last_words = std::move(last_words)] {}));

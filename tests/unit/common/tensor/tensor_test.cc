@@ -25,8 +25,8 @@ TEST_CASE("a shape from outside has at most eight dimensions and a size that can
   CHECK(Shape::Checked({1, 2, 3, 4, 5, 6, 7, 8}).ok());
   CHECK_FALSE(Shape::Checked({1, 1, 1, 1, 1, 1, 1, 1, 1}).ok());
   CHECK_FALSE(Shape::Checked({1ull << 32, 1ull << 32}).ok());
-  CHECK_FALSE(Shape::Checked({1ull << 62}).ok());                      // Its bytes wrap.
-  CHECK_FALSE(Shape::Checked({0, 1ull << 40, 1ull << 40}).ok());       // The zero hides nothing.
+  CHECK_FALSE(Shape::Checked({1ull << 62}).ok());                 // Its bytes wrap.
+  CHECK_FALSE(Shape::Checked({0, 1ull << 40, 1ull << 40}).ok());  // The zero hides nothing.
   CHECK(Shape::Checked({}).ok());
   CHECK(Shape::Checked({0}).ok());
 }
