@@ -81,7 +81,8 @@ class DataStream {
  public:
   virtual ~DataStream() = default;  // Every call outstanding ends with kCancelled before it returns.
   // Announces early: the request of `request_bytes` will come. `Call` with the returned ticket then finds its grant waiting.
-  // Optional; a request of at most 64 KiB (with its response) needs none.
+  // Optional; a request of at most 64 KiB (with its response) needs none. A ticket ends with options.deadline, with the link, or
+  // unused for the server's grant_unused_max; its Call then announces again, or ends with Aborted (retryable) when it crossed the news.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
   // `ticket` 0: announces by itself if it must. Bytes above the announced ones are InvalidArgument. `done` exactly once.
   // kUnavailable: the stream is down (it redials by itself with backoff; calls made while it is down fail at once).

@@ -208,7 +208,7 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
   auto server_end = streams->Next();
   REQUIRE(server_end);
   REQUIRE((*server_end)->Send("one").ok());
-  REQUIRE((*server_end)->Send("two").ok());
+  (void)(*server_end)->Send("two");  // The client may be gone by now.
   CHECK(closed->WaitFor(10s));
   CHECK(at_server.end->Next().has_value());
 }
@@ -375,7 +375,14 @@ TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG
   SECTION("a grant that is not used dies, and the call announces again") {
     REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
     data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
-    CHECK(results->Next()->ok());
+    auto result = results->Next();
+    REQUIRE(result);
+    if (!result->ok()) {  // The call crossed the news: Aborted, to be tried again.
+      CHECK(result->status().code() == absl::StatusCode::kAborted);
+      data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
+      result = results->Next();
+    }
+    CHECK(result->ok());
     CHECK(world.server->stats().granted_total == 2);
   }
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));

@@ -29,7 +29,7 @@ struct Grpc {
 #if defined(__SANITIZE_THREAD__)
 #define EG_TRANSPORTS Inproc
 #else
-#define EG_TRANSPORTS Inproc
+#define EG_TRANSPORTS Inproc, Grpc
 #endif
 
 // Values that callbacks put in and a test waits for. Thread-safe; shared, so that a late callback finds it alive.

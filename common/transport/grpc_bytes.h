@@ -1,0 +1,38 @@
+// Bytes and statuses between gRPC and the room. Private to the room: includes gRPC.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/transport/pieces.h"
+
+namespace evergrad::transport {
+
+// Large pieces are sent from where they lie; their owners live until gRPC destroys the slice (rule 7), on any thread. Small
+// neighbours are copied into one slice, which costs less than tracking them.
+grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
+grpc::ByteBuffer ToByteBuffer(const std::string& text);
+
+// Views of a received message, valid as long as the object.
+class ReceivedSlices {
+ public:
+  // False when the buffer cannot be read (it is then not a message of ours).
+  bool Reset(grpc::ByteBuffer* buffer);
+  void Clear();
+  MessageView view() const { return views_; }
+  std::string Text() const;
+
+ private:
+  std::vector<grpc::Slice> slices_;
+  std::vector<std::span<const std::byte>> views_;
+};
+
+grpc::Status ToGrpc(const absl::Status& status);
+// A status that carries our ErrorDetail is restored from it; gRPC's own CANCELLED and RST_STREAM mean that the peer is gone.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace evergrad::transport

@@ -1,0 +1,44 @@
+#include "common/transport/grpc_credentials.h"
+
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include "common/base/status.h"
+#include "common/transport/tls_files.h"
+
+namespace evergrad::transport {
+namespace {
+
+namespace tls = grpc::experimental;
+
+std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems) {
+  return std::make_shared<tls::StaticDataCertificateProvider>(pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const TlsFiles& files) {
+  if (files.empty()) return grpc::InsecureChannelCredentials();
+  EG_ASSIGN_OR_RETURN(const TlsPems pems, LoadTls(files));
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Provider(pems));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(std::make_shared<tls::NoOpCertificateVerifier>());  // The chain is verified all the same.
+  return tls::TlsCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(const TlsFiles& files) {
+  if (files.empty()) return grpc::InsecureServerCredentials();
+  EG_ASSIGN_OR_RETURN(const TlsPems pems, LoadTls(files));
+  tls::TlsServerCredentialsOptions options(Provider(pems));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(options);
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,270 @@
+#include "common/transport/grpc_server.h"
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/transport/grpc_bytes.h"
+#include "common/transport/grpc_credentials.h"
+#include "common/transport/grpc_loop.h"
+#include "common/transport/link.h"
+#include "common/transport/server_core.h"
+#include "common/transport/unix_socket.h"
+#include "common/wire/stream_message.h"
+
+namespace evergrad::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kCallsArmed = 16;  // Calls that may come in while the thread is busy with others.
+constexpr auto kLastWords = 200ms;  // What a shutdown gives the peers to take their final status.
+
+
+// One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself while gRPC has operations
+// of it; everything happens on the loop.
+class ServerCall final : public Link, public GrpcCall, public std::enable_shared_from_this<ServerCall> {
+ public:
+  ServerCall(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, grpc::AsyncGenericService* service)
+      : loop_(std::move(loop)), core_(std::move(core)), service_(service), stream_(&context_) {}
+
+  static void Arm(const std::shared_ptr<GrpcLoop>& loop, const std::shared_ptr<ServerCore>& core, grpc::AsyncGenericService* service) {
+    auto call = std::make_shared<ServerCall>(loop, core, service);
+    call->self_ = call;
+    loop->Add(call.get());
+    ++call->pending_;
+    call->context_.AsyncNotifyWhenDone(static_cast<GrpcEvent*>(&call->done_));
+    auto* queue = static_cast<grpc::ServerCompletionQueue*>(loop->queue());
+    service->RequestCall(&call->context_, &call->stream_, queue, queue, static_cast<GrpcEvent*>(&call->request_));
+  }
+
+  // ---- Link
+  void Start(std::shared_ptr<LinkEvents> events) override {
+    events_ = std::move(events);
+    Read();
+    // Posted: no event comes from inside of a call into the link.
+    loop_->Post([self = shared_from_this()] {
+      if (const auto e = self->events_) e->OnOpen();
+    });
+  }
+  void Send(OutgoingPieces pieces) override {
+    if (finish_sent_ || gone_) return;
+    ++pending_;
+    writing_ = true;
+    stream_.Write(ToByteBuffer(std::move(pieces)), static_cast<GrpcEvent*>(&write_));
+  }
+  void Finish(absl::Status status) override {
+    if (!final_) final_ = ToGrpc(status);
+    SendFinal();
+  }
+  void Detach() override {
+    events_ = nullptr;
+    Cancel();
+  }
+  void Cancel() override {
+    if (started_ && !gone_) context_.TryCancel();
+  }
+
+ private:
+  enum class Op { kRequest, kRead, kWrite, kFinish, kDone };
+  class OpTag final : public GrpcEvent {
+   public:
+    OpTag(ServerCall* call, Op op) : call_(call), op_(op) {}
+    void OnEvent(bool ok) override { call_->OnOp(op_, ok); }
+
+   private:
+    ServerCall* const call_;
+    const Op op_;
+  };
+
+  void OnOp(Op op, bool ok) {
+    --pending_;
+    switch (op) {
+      case Op::kRequest:
+        if (ok) {
+          ++pending_;  // kDone comes only for a call that has begun.
+          started_ = true;
+          Arm(loop_, core_, service_);
+          Begin();
+        }
+        break;
+      case Op::kRead: OnRead(ok); break;
+      case Op::kWrite:
+        writing_ = false;
+        if (!ok) broken_ = true;
+        if (const auto events = events_; ok && events != nullptr) events->OnSent();
+        SendFinal();
+        break;
+      case Op::kFinish: break;
+      case Op::kDone: broken_ = broken_ || context_.IsCancelled(); break;
+    }
+    if (pending_ > 0) return;
+    gone_ = true;  // An answer may still come from a handler: it is dropped.
+    loop_->Remove(this);
+    const auto self = std::exchange(self_, nullptr);
+    if (unary_) core_->CallEnded();
+    if (const auto events = std::exchange(events_, nullptr)) {
+      events->OnEnd(broken_ ? absl::UnavailableError("peer is gone") : absl::OkStatus());
+    }
+  }
+
+  void Begin() {
+    if (!core_->AdmitCall()) return Finish(absl::ResourceExhaustedError(absl::StrCat("server has too many calls: streams_max=", core_->options().streams_max)));
+    peer_.address = context_.peer();
+    if (const auto auth = context_.auth_context(); auth != nullptr) {
+      const auto names = auth->FindPropertyValues("x509_common_name");
+      if (!names.empty()) peer_.certificate_name = std::string(names[0].data(), names[0].size());
+    }
+    if (context_.method() == kDataMethod) return core_->AcceptData(shared_from_this(), peer_);
+    const auto& metadata = context_.client_metadata();
+    if (const auto it = metadata.find("evergrad-call"); it != metadata.end() && it->second == "stream") {
+      return core_->AcceptStream(shared_from_this(), peer_, context_.method());
+    }
+    unary_ = true;
+    Read();
+  }
+
+  void Read() {
+    incoming_.Clear();
+    ++pending_;
+    stream_.Read(&incoming_, static_cast<GrpcEvent*>(&read_));
+  }
+
+  void OnRead(bool ok) {
+    if (ok) ok = received_.Reset(&incoming_);
+    if (unary_) {
+      if (!ok) return Finish(absl::InvalidArgumentError("call without a readable request"));
+      std::string request = received_.Text();
+      received_.Clear();
+      core_->Unary(peer_, context_.method(), std::move(request), [self = shared_from_this()](absl::StatusOr<std::string> response) { self->AnswerUnary(std::move(response)); });
+      return;
+    }
+    if (!ok) return Finish(absl::OkStatus());  // The peer has ended the stream, or is gone: kDone tells which.
+    if (const auto events = events_; events != nullptr && !final_) events->OnMessage(received_.view());
+    received_.Clear();
+    Read();  // Never stops reading (rule 2).
+  }
+
+  void AnswerUnary(absl::StatusOr<std::string> response) {
+    if (final_ || gone_) return;
+    if (!response.ok()) return Finish(response.status());
+    final_ = grpc::Status::OK;
+    finish_sent_ = true;
+    ++pending_;
+    stream_.WriteAndFinish(ToByteBuffer(*response), grpc::WriteOptions(), grpc::Status::OK, static_cast<GrpcEvent*>(&finish_));
+  }
+
+  void SendFinal() {
+    if (!final_ || writing_ || finish_sent_ || gone_) return;
+    finish_sent_ = true;
+    ++pending_;
+    stream_.Finish(*final_, static_cast<GrpcEvent*>(&finish_));
+  }
+
+  const std::shared_ptr<GrpcLoop> loop_;
+  const std::shared_ptr<ServerCore> core_;
+  grpc::AsyncGenericService* const service_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_;
+  PeerInfo peer_;
+  std::shared_ptr<ServerCall> self_;
+  std::shared_ptr<LinkEvents> events_;
+  grpc::ByteBuffer incoming_;
+  ReceivedSlices received_;
+  std::optional<grpc::Status> final_;
+  int pending_ = 0;
+  bool started_ = false, unary_ = false, writing_ = false, finish_sent_ = false, broken_ = false, gone_ = false;
+  OpTag request_{this, Op::kRequest}, read_{this, Op::kRead}, write_{this, Op::kWrite}, finish_{this, Op::kFinish}, done_{this, Op::kDone};
+};
+
+class GrpcServer final : public Server {
+ public:
+  GrpcServer(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service, std::unique_ptr<grpc::Server> server, std::string address,
+             std::string unix_path)
+      : loop_(std::move(loop)), core_(std::move(core)), service_(std::move(service)), server_(std::move(server)), address_(std::move(address)), unix_path_(std::move(unix_path)) {
+    loop_->Post([this] {
+      for (int i = 0; i < kCallsArmed; ++i) ServerCall::Arm(loop_, core_, service_.get());
+    });
+  }
+  ~GrpcServer() override { Shutdown(); }
+
+  std::string address() const override { return address_; }
+  std::string unix_path() const override { return unix_path_; }
+  Stats stats() const override { return core_->stats(); }
+  void Shutdown() override {
+    EG_CHECK_MSG(!loop_->InThisThread(), "a server is shut down from its own callback");
+    loop_->RunAndWait([this] { core_->Shutdown(); });
+    server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
+    loop_->Shutdown();
+  }
+
+ private:
+  const std::shared_ptr<GrpcLoop> loop_;
+  const std::shared_ptr<ServerCore> core_;
+  const std::unique_ptr<grpc::AsyncGenericService> service_;
+  const std::unique_ptr<grpc::Server> server_;
+  const std::string address_;
+  const std::string unix_path_;
+};
+
+void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(options.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
+  builder.SetMaxSendMessageSize(-1);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // A second server on a port is an error, not a coin toss.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1500);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  grpc::ResourceQuota quota("evergrad");
+  quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max, 64u << 20));  // Rule 5; below 64 MiB gRPC starves itself.
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options, Handlers handlers, fault::Failpoints* failpoints) {
+  const auto listen = ListenAddress(options);
+  if (!listen.ok()) return listen.status();
+  auto credentials = ListenCredentials(options.tls);
+  if (!credentials.ok()) return credentials.status();
+  const std::string unix_path = options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
+
+  grpc::ServerBuilder builder;
+  SetArguments(builder, options);
+  int port = 0, unix_bound = 0;
+  builder.AddListeningPort(*listen, *credentials, &port);
+  if (!unix_path.empty()) builder.AddListeningPort(absl::StrCat("unix:", unix_path), *credentials, &unix_bound);
+  auto service = std::make_unique<grpc::AsyncGenericService>();
+  builder.RegisterAsyncGenericService(service.get());
+  auto queue = builder.AddCompletionQueue();
+  // The socket is 0600 from the moment it exists: no other user slips in between bind and chmod.
+  const mode_t mask = umask(0177);
+  auto server = builder.BuildAndStart();
+  umask(mask);
+  if (server == nullptr) {
+    queue->Shutdown();
+    void* tag;
+    bool ok;
+    while (queue->Next(&tag, &ok)) {
+    }
+    return absl::UnavailableError(absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path));
+  }
+  auto loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
+  auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);
+  std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
+  return std::make_unique<GrpcServer>(std::move(loop), std::move(core), std::move(service), std::move(server), std::move(address), unix_path);
+}
+
+}  // namespace evergrad::transport
