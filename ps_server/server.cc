@@ -35,7 +35,6 @@ struct Server::Impl {
   std::unique_ptr<transport::Server> server;
   Identity identity;
   std::int64_t started_ms = 0;
-  std::string last_rejection;                          // control executor
   bool stopped = false;
 
   // Scraped from the exporter's thread, possibly before the server is bound or after it is gone.
@@ -186,7 +185,7 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
     events.on_registered = [impl](const v1::Registered& registered) { impl->control->OnRegistered(registered); };
     events.on_message = [impl](const v1::CoordinatorMessage& message) { impl->control->OnMessage(message); };
     events.on_lost = [impl](absl::string_view) { impl->control->OnLost(); };
-    events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
+    events.on_rejected = [on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (rejected.exit()) on_refused(rejected.kind());
     };
     impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger, std::move(session_options),

@@ -107,7 +107,7 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
   };
   const auto section = [](RequestBuilder& r) { return r.header.mutable_pushes(0); };
   const std::vector<Case> cases = {
-      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0] = {nullptr, r.payloads[0].bytes.first(12)}; }, v1::INVALID, "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
+      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0].bytes = r.payloads[0].bytes.first(12); }, v1::INVALID, "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
       {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID, "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
       {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID, "gradient dtype mismatch, want=DTYPE_FLOAT32 got=5"},
       {"dtype from the future", [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "got=4711"},

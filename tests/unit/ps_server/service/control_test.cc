@@ -1,0 +1,333 @@
+// Transcripts between a coordinator and the control of a server: assign, close, seal, drop, sessions that come and go.
+#include "ps_server/service/control.h"
+#include "service_fixture.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+using Floats = std::vector<float>;
+
+struct ControlFixture : HostFixture {
+  runtime::ManualExecutor control_executor{&clock};
+  log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
+  bool connected = true;
+  std::vector<v1::TaskMessage> sent;
+  std::unique_ptr<Control> control;
+
+  ControlFixture() {
+    Control::Options options;
+    options.executor = &control_executor;
+    options.host = host.get();
+    options.logger = &logger;
+    options.send = [this](v1::TaskMessage message) {
+      if (connected) sent.push_back(std::move(message));
+      return connected;
+    };
+    control = std::make_unique<Control>(std::move(options));
+    Register(1);
+  }
+  void Register(std::uint64_t term) {
+    connected = true;
+    v1::Registered registered;
+    registered.set_term(term);
+    registered.set_life_id(term * 100);
+    control->OnRegistered(registered);
+  }
+  void Run() {
+    RunAll();
+    control_executor.RunReady();
+  }
+  // Everything sent since the last call.
+  std::vector<v1::TaskMessage> Take() {
+    Run();
+    return std::exchange(sent, {});
+  }
+  static v1::Assign AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch, MapVersion start = kStart) {
+    v1::Assign assign;
+    assign.set_job_uid(kJob);
+    v1::ShardSpec* spec = assign.mutable_spec();
+    spec->set_shard(shard);
+    spec->set_row_end(4);
+    spec->mutable_variable()->set_name("count");
+    spec->mutable_variable()->add_shape(4);
+    spec->mutable_variable()->add_shape(1);
+    spec->mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+    spec->mutable_variable()->mutable_initializer()->set_type("zeros");
+    spec->mutable_variable()->mutable_optimizer()->set_type("counting");
+    *assign.mutable_epoch() = client::ToProto(epoch);
+    *assign.mutable_start() = client::ToProto(start);
+    *assign.mutable_version() = client::ToProto(start);
+    assign.set_shards_total(8);
+    return assign;
+  }
+  void Give(const v1::Assign& assign) {
+    v1::CoordinatorMessage message;
+    *message.mutable_assign() = assign;
+    control->OnMessage(message);
+  }
+  void Close(std::uint32_t shard, MapVersion version, const IntervalSet& done, const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
+    v1::CoordinatorMessage message;
+    v1::Close* close = message.mutable_close();
+    close->set_job_uid(kJob);
+    close->set_shard(shard);
+    *close->mutable_epoch() = client::ToProto(epoch);
+    *close->mutable_version() = client::ToProto(version);
+    *close->mutable_done() = client::ToProto(done);
+    *close->mutable_refused() = client::ToProto(refused);
+    control->OnMessage(message);
+  }
+  v1::Hello Hello() {
+    v1::Hello hello;
+    control->FillHello(&hello);
+    return hello;
+  }
+};
+
+TEST_CASE("an assigned shard is loaded, answered, and served") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(2));
+  REQUIRE(f.Hello().shards_size() == 1);
+  CHECK(f.Hello().shards(0).loading());
+  CHECK(f.sent.empty());
+  const auto sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].assigned().ok());
+  CHECK(sent[0].assigned().shard() == 2);
+  CHECK(client::FromProto<ShardEpoch>(sent[0].assigned().epoch()) == kEpoch);
+  CHECK_FALSE(f.Hello().shards(0).loading());
+  RequestBuilder request;
+  request.Push(2, 0, 0, Floats(4, 1));
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  CHECK(f.control->Progress().shards() == 1);
+  CHECK(f.control->Progress().bytes() == 32);
+  CHECK(f.control->Progress().updates_applied() == 1);
+}
+
+TEST_CASE("a repeated assignment keeps the state; an older one is refused; a newer one starts from the seed") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Give(ControlFixture::AssignOf(0));  // while loading: one answer
+  CHECK(f.Take().size() == 1);
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  f.Give(ControlFixture::AssignOf(0));
+  auto sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].assigned().ok());
+  CHECK(f.Report()[0].lsn() == 1);
+  f.Give(ControlFixture::AssignOf(0, {1, 4}));
+  sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK_FALSE(sent[0].assigned().ok());
+  CHECK_THAT(sent[0].assigned().error().message(), Catch::Matchers::Contains("older epoch"));
+  CHECK(f.Report()[0].lsn() == 1);
+  v1::Assign next = ControlFixture::AssignOf(0, {1, 8}, {1, 7});
+  *next.mutable_refused() = client::ToProto(IntervalSet{0});
+  f.Give(next);
+  CHECK(f.Take()[0].assigned().ok());
+  CHECK(f.Report()[0].lsn() == 0);
+  CHECK(f.Send(request)->push() == v1::STALE);
+  *request.header.mutable_pushes(0)->mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
+  CHECK(f.Send(request)->push() == v1::REFUSED);  // closure 0 was cancelled
+  CHECK(client::FromProto(f.Hello().shards(0).refused())->Contains(0));
+}
+
+TEST_CASE("what cannot be held is answered with the cause, and is not held") {
+  ControlFixture f;
+  std::vector<std::pair<v1::Assign, std::string>> cases;
+  const auto spoiled = [&](auto spoil, const char* words) {
+    v1::Assign assign = ControlFixture::AssignOf(0);
+    spoil(assign);
+    cases.emplace_back(assign, words);
+  };
+  spoiled([](v1::Assign& a) { a.set_snapshot("old.evg"); }, "snapshots are not built, only the seed: snapshot=old.evg");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); }, "dtype is not built, expected DTYPE_FLOAT32");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); }, "variable name of no or too many bytes");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("adagrad"); }, "unknown optimizer");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_initializer()->set_type("x"); }, "unknown initializer");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->set_row_end(5); }, "rows out of the shape");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->set_shard(8); }, "shard number out of range: shard=8 shards=8");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_shape(1, ~0ull); }, "");
+  spoiled([](v1::Assign& a) { a.mutable_refused()->add_bounds(3); }, "");
+  for (const auto& [assign, words] : cases) {
+    INFO(words);
+    f.Give(assign);
+    const auto sent = f.Take();
+    REQUIRE(sent.size() == 1);
+    CHECK_FALSE(sent[0].assigned().ok());
+    CHECK_FALSE(sent[0].assigned().error().message().empty());
+    CHECK_THAT(sent[0].assigned().error().message(), Catch::Matchers::Contains(words));
+    CHECK(f.Hello().shards_size() == 0);
+    CHECK(f.Report().empty());
+  }
+}
+
+TEST_CASE("a close is taken or ignored as line 24 says, and the next hello knows what was taken") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(1));
+  f.Take();
+  f.Close(1, {1, 3}, {0, 1}, {7});
+  auto sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].closed().taken());
+  CHECK(client::FromProto<MapVersion>(sent[0].closed().version()) == MapVersion{1, 3});
+  f.Close(1, {1, 1}, {2}, {});             // computed before the shard's start
+  CHECK_FALSE(f.Take()[0].closed().taken());
+  f.Close(1, {1, 3}, {2}, {}, {1, 4});     // another epoch
+  CHECK_FALSE(f.Take()[0].closed().taken());
+  f.Close(3, {1, 3}, {2}, {});             // not held
+  CHECK_FALSE(f.Take()[0].closed().taken());
+  const v1::Hello hello = f.Hello();
+  CHECK(*client::FromProto(hello.shards(0).done()) == IntervalSet{0, 1});
+  CHECK(*client::FromProto(hello.shards(0).refused()) == IntervalSet{7});
+  RequestBuilder request;
+  request.Push(1, 1, 0, Floats(4, 1));
+  request.Push(1, 7, 0, Floats(4, 1));
+  request.Push(1, 2, 0, Floats(4, 1));
+  const auto reply = f.Send(request);
+  CHECK(reply->push(0) == v1::DUPLICATE);
+  CHECK(reply->push(1) == v1::REFUSED);
+  CHECK(reply->push(2) == v1::APPLIED);
+  // A malformed set changes nothing.
+  v1::CoordinatorMessage message;
+  message.mutable_close()->set_job_uid(kJob);
+  message.mutable_close()->set_shard(1);
+  *message.mutable_close()->mutable_epoch() = client::ToProto(kEpoch);
+  *message.mutable_close()->mutable_version() = client::ToProto(MapVersion{1, 3});
+  message.mutable_close()->mutable_done()->add_bounds(9);
+  f.control->OnMessage(message);
+  CHECK_FALSE(f.Take()[0].closed().taken());
+  CHECK(f.Hello().shards(0).done().bounds_size() == 2);
+}
+
+TEST_CASE("without a session everything goes on, and what was loaded meanwhile is told in the next one") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Give(ControlFixture::AssignOf(1));
+  f.connected = false;
+  f.control->OnLost();
+  const v1::Hello hello = f.Hello();  // dialing: both are still loading
+  CHECK(hello.shards(0).loading());
+  CHECK(f.Take().empty());
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  f.Register(2);
+  const auto sent = f.Take();
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[0].assigned().ok());
+  CHECK(sent[1].assigned().ok());
+  f.Register(2);
+  CHECK(f.Take().empty());  // once
+  CHECK(f.Hello().highest_term() == 2);
+  CHECK(f.Hello().life_id() == 200);
+  f.Register(1);            // a term that has passed
+  CHECK(f.Hello().highest_term() == 2);
+}
+
+TEST_CASE("an answer to a session that has ended is not sent in the next one") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Take();
+  f.Close(0, {1, 3}, {0}, {});
+  f.control->OnLost();
+  f.Register(1);
+  CHECK(f.Take().empty());
+  CHECK(f.Hello().shards(0).done().bounds_size() == 2);  // it was taken all the same, and the hello said so
+}
+
+TEST_CASE("a seal is answered, and every later push is refused") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Take();
+  v1::CoordinatorMessage message;
+  message.mutable_seal()->set_job_uid(kJob);
+  *message.mutable_seal()->mutable_epoch() = client::ToProto(kEpoch);
+  f.control->OnMessage(message);
+  const auto sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(client::FromProto<ShardEpoch>(sent[0].sealed().epoch()) == kEpoch);
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  request.Pull(0);
+  const auto reply = f.Send(request);
+  CHECK(reply->push() == v1::REFUSED);
+  CHECK(reply->pull() == v1::VALUES);
+  CHECK(f.Report()[0].open_closures() == 0);
+  message.mutable_seal()->set_shard(5);  // not held: as good as sealed
+  f.control->OnMessage(message);
+  CHECK(f.Take()[0].sealed().shard() == 5);
+}
+
+TEST_CASE("drop and the end of a job give everything back") {
+  ControlFixture f;
+  for (const std::uint32_t shard : {0u, 1u, 2u}) f.Give(ControlFixture::AssignOf(shard));
+  f.Take();
+  v1::CoordinatorMessage drop;
+  drop.mutable_drop()->set_job_uid(kJob);
+  *drop.mutable_drop()->mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
+  f.control->OnMessage(drop);
+  CHECK(f.Report().size() == 3);
+  *drop.mutable_drop()->mutable_epoch() = client::ToProto(kEpoch);
+  f.control->OnMessage(drop);
+  CHECK(f.Report().size() == 2);
+  CHECK(f.Hello().shards_size() == 2);
+  f.Give(ControlFixture::AssignOf(3));  // still loading when the job ends
+  v1::CoordinatorMessage ended;
+  ended.mutable_job_ended()->set_job_uid(kJob);
+  ended.mutable_job_ended()->set_state("CANCELLED");
+  f.control->OnMessage(ended);
+  CHECK(f.Take().empty());
+  CHECK(f.Report().empty());
+  CHECK(f.Hello().shards_size() == 0);
+  CHECK(f.control->Progress().bytes() == 0);
+  CHECK(f.host->jobs().Find(JobUid(kJob)).version == MapVersion{0, 0});
+}
+
+TEST_CASE("the newest version that passed by is what a stale push is told") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Take();
+  RequestBuilder request;
+  request.Push(1, 0, 0, Floats(4, 1));
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header.pushes(0).version()) == kStart);
+  v1::CoordinatorMessage map;
+  map.mutable_map()->set_job_uid(kJob);
+  *map.mutable_map()->mutable_version() = client::ToProto(MapVersion{1, 6});
+  f.control->OnMessage(map);
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header.pushes(0).version()) == MapVersion{1, 6});
+}
+
+TEST_CASE("shards and log lines are reported on request") {
+  ControlFixture f;
+  f.Give(ControlFixture::AssignOf(0));
+  f.Take();
+  v1::CoordinatorMessage message;
+  message.mutable_report_shards()->set_request_id(9);
+  message.mutable_report_shards()->set_job_uid(kJob);
+  message.mutable_report_shards()->set_digests(true);
+  f.control->OnMessage(message);
+  auto sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].shard_report().request_id() == 9);
+  REQUIRE(sent[0].shard_report().shards_size() == 1);
+  CHECK(sent[0].shard_report().shards(0).variable() == "count");
+  CHECK(sent[0].shard_report().shards(0).digest() != 0);
+
+  for (int i = 0; i < 5; ++i) f.logger.Error("line " + std::to_string(i) + " \xff");
+  message.mutable_read_logs()->set_request_id(10);
+  message.mutable_read_logs()->set_lines_max(3);
+  f.control->OnMessage(message);
+  sent = f.Take();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].log_lines().end());
+  CHECK(sent[0].log_lines().request_id() == 10);
+  REQUIRE(sent[0].log_lines().lines_size() == 3);
+  CHECK_THAT(sent[0].log_lines().lines(2).text(), Catch::Matchers::StartsWith("line 4 "));
+  CHECK(sent[0].log_lines().lines(2).level() == "error");
+  CHECK_FALSE(sent[0].SerializeAsString().empty());
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
