@@ -47,7 +47,7 @@ std::vector<CreditCore::Admitted> Budget::TakeAdmitted() {
 
 Budget::Levels Budget::levels() const {
   MutexLock lock(&mu_);
-  return {core_.used(), core_.waiting_bytes(), core_.small_used()};
+  return {core_.used(), core_.waiting_bytes(), core_.small_used(), core_.peer_small_used_max()};
 }
 
 void Budget::Release(std::uint64_t peer, std::uint64_t bytes, bool small) {

@@ -47,7 +47,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
   std::vector<CreditCore::Admitted> TakeAdmitted();
 
   struct Levels {
-    std::uint64_t used = 0, waiting_bytes = 0, small_used = 0;
+    std::uint64_t used = 0, waiting_bytes = 0, small_used = 0, peer_small_used = 0;
   };
   Levels levels() const;
   const CreditCore::Options& options() const { return core_options_; }

@@ -45,6 +45,12 @@ void CreditCore::ReleaseSmall(std::uint64_t peer, std::uint64_t bytes) {
   small_used_ -= bytes;
 }
 
+std::uint64_t CreditCore::peer_small_used_max() const {
+  std::uint64_t most = 0;
+  for (const auto& [peer, bytes] : peer_small_) most = std::max(most, bytes);
+  return most;
+}
+
 void CreditCore::Withdraw(std::uint64_t peer, std::uint64_t request) {
   const auto same = [&](const Admitted& a) { return a.peer == peer && a.request == request; };
   if (const auto it = std::find_if(waiting_.begin(), waiting_.end(), same); it != waiting_.end()) {

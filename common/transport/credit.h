@@ -56,6 +56,7 @@ class CreditCore {
   std::uint64_t waiting_bytes() const { return waiting_bytes_; }
   std::size_t waiting() const { return waiting_.size(); }
   std::uint64_t small_used() const { return small_used_; }
+  std::uint64_t peer_small_used_max() const;  // of the peer that uses most
   const Options& options() const { return options_; }
 
  private:

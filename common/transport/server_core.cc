@@ -132,6 +132,10 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     const auto counters = session_->TakeCounters();
     server_->refused_.fetch_add(counters.refused, std::memory_order_relaxed);
     server_->granted_.fetch_add(counters.granted, std::memory_order_relaxed);
+    server_->budget_refused_.fetch_add(counters.budget_refused, std::memory_order_relaxed);
+    server_->small_refused_.fetch_add(counters.small_refused, std::memory_order_relaxed);
+    server_->peer_small_refused_.fetch_add(counters.peer_small_refused, std::memory_order_relaxed);
+    server_->frame_refused_.fetch_add(counters.frame_refused, std::memory_order_relaxed);
     ArmTimer();
   }
 
@@ -247,6 +251,7 @@ std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handl
 bool ServerCore::AdmitCall() {
   if (open_calls_.load(std::memory_order_relaxed) >= options_.streams_max) {
     refused_.fetch_add(1, std::memory_order_relaxed);
+    streams_refused_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
   open_calls_.fetch_add(1, std::memory_order_relaxed);
@@ -343,6 +348,12 @@ Server::Stats ServerCore::stats() const {
   stats.budget_used = levels.used;
   stats.budget_waiting = levels.waiting_bytes;
   stats.small_used = levels.small_used;
+  stats.peer_small_used = levels.peer_small_used;
+  stats.budget_refused = budget_refused_.load(std::memory_order_relaxed);
+  stats.small_refused = small_refused_.load(std::memory_order_relaxed);
+  stats.peer_small_refused = peer_small_refused_.load(std::memory_order_relaxed);
+  stats.frame_refused = frame_refused_.load(std::memory_order_relaxed);
+  stats.streams_refused = streams_refused_.load(std::memory_order_relaxed);
   stats.streams = open_calls_.load(std::memory_order_relaxed);
   stats.refused_total = refused_.load(std::memory_order_relaxed);
   stats.granted_total = granted_.load(std::memory_order_relaxed);

@@ -55,6 +55,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;
   std::map<std::uint64_t, std::shared_ptr<MessageStreamCore>> streams_;
   std::atomic<std::uint64_t> open_calls_{0}, refused_{0}, granted_{0}, malformed_{0}, received_{0}, sent_{0};
+  std::atomic<std::uint64_t> budget_refused_{0}, small_refused_{0}, peer_small_refused_{0}, frame_refused_{0}, streams_refused_{0};
 };
 
 }  // namespace evergrad::transport

@@ -69,6 +69,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
   const std::uint64_t id = header.request_id;
   if (requests_.contains(id) || dropping_.contains(id)) return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
   if (header.frame_bytes > options_.frame_bytes_max || header.response_bytes_max > options_.frame_bytes_max) {
+    ++counters_.frame_refused;
     Refuse(id, absl::InvalidArgumentError(absl::StrCat("frame too large: request_bytes=", header.frame_bytes, " response_bytes=", header.response_bytes_max, " max=", options_.frame_bytes_max)));
     return absl::OkStatus();
   }
@@ -85,9 +86,13 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     case CreditCore::Answer::kWaiting: Add(header, now); break;
     case CreditCore::Answer::kOverBudget:
       // Not to be tried again: it never fits.
+      ++counters_.budget_refused;
       Refuse(id, absl::OutOfRangeError(absl::StrCat("request over the budget: bytes=", bytes, " budget_bytes_max=", budget_->options().budget_bytes_max)));
       break;
-    case CreditCore::Answer::kFull: Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server")); break;
+    case CreditCore::Answer::kFull:
+      ++counters_.budget_refused;
+      Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server"));
+      break;
   }
   return absl::OkStatus();
 }
@@ -120,7 +125,12 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
       return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes, " response_bytes_max=", header.response_bytes_max));
     }
-    if (requests_.size() >= options_.requests_max || !budget_->TakeSmall(peer_, *bytes)) {
+    if (requests_.size() >= options_.requests_max) {
+      Refuse(id, absl::ResourceExhaustedError(absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
+      return absl::OkStatus();
+    }
+    if (!budget_->TakeSmall(peer_, *bytes)) {
+      ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max ? counters_.small_refused : counters_.peer_small_refused);
       Refuse(id, absl::ResourceExhaustedError(absl::StrCat("small requests above their reserve: peer_small_bytes_max=", budget_->options().peer_small_bytes_max)));
       return absl::OkStatus();
     }

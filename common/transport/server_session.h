@@ -34,7 +34,8 @@ class ServerSession {
   };
   // Counts what happens; read by the owner after each step.
   struct Counters {
-    std::uint64_t refused = 0, granted = 0;
+    std::uint64_t refused = 0, granted = 0;                                                  // refused: all
+    std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;  // by limit
   };
   // `peer` names the stream at the budget. Puts HELLO into the outbox.
   ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget);

@@ -155,6 +155,9 @@ class Server {
   virtual void Shutdown() = 0;                 // Ends streams; after it returns no callback runs. Idempotent.
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
+    std::uint64_t peer_small_used = 0;   // of the peer that uses most
+    // By limit; refused_total is all of them, and what other bounds refuse.
+    std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0, streams_refused = 0;
     std::uint64_t refused_total = 0, granted_total = 0, malformed_total = 0, bytes_received = 0, bytes_sent = 0;
   };
   virtual Stats stats() const = 0;

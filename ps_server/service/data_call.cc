@@ -43,11 +43,12 @@ std::uint64_t BytesOf(const std::vector<tensor::SharedBytes>& pieces) {
 }  // namespace
 
 DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
-                   std::uint64_t answer_bytes_max, fault::Failpoints* failpoints)
+                   std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, fault::Failpoints* failpoints)
     : frame_(std::move(frame)),
       request_(std::move(request)),
       responder_(std::move(responder)),
       answer_bytes_max_(answer_bytes_max),
+      largest_frame_(std::move(largest_frame)),
       failpoints_(failpoints),
       pushes_(static_cast<std::size_t>(request_.header.pushes_size())),
       pulls_(static_cast<std::size_t>(request_.header.pulls_size())),
@@ -101,8 +102,16 @@ void DataCall::Answer() {
     responder_->Fail(absl::InternalError("answer lost by a failpoint"));
     return;
   }
-  responder_->Answer({wire::BuildResponseOfPieces(std::move(header), std::move(payloads))});
+  transport::Frame answer{wire::BuildResponseOfPieces(std::move(header), std::move(payloads))};
+  NoteFrame(BytesOf(answer.pieces), largest_frame_.get());
+  responder_->Answer(std::move(answer));
   if (failpoints_ != nullptr) failpoints_->At("server.after_answer");
+}
+
+void DataCall::NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest) {
+  std::uint64_t known = largest->load(std::memory_order_relaxed);
+  while (bytes > known && !largest->compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
+  }
 }
 
 transport::Frame DataCall::Refusal(const absl::Status& status) {

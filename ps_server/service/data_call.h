@@ -31,7 +31,7 @@ class DataCall {
 
   // `failpoints` outlives the call and may be null. `answer_bytes_max`: whatever the request says that it reserved.
   DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint64_t answer_bytes_max,
-           fault::Failpoints* failpoints);
+           std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, fault::Failpoints* failpoints);
 
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
@@ -44,6 +44,7 @@ class DataCall {
   // For a request without sections.
   void Answer();
 
+  static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
   // The answer to a frame that was not understood: nothing has changed.
   static transport::Frame Refusal(const absl::Status& status);
 
@@ -52,6 +53,7 @@ class DataCall {
   wire::Request request_;  // views into frame_
   std::unique_ptr<transport::DataResponder> responder_;
   const std::uint64_t answer_bytes_max_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;  // a metric of the host
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;
   std::vector<PullOutcome> pulls_;

@@ -41,6 +41,8 @@ class ShardHost {
   // The states of the shards of `job` (0: all), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
+  // Bytes of the largest frame that has arrived or was answered. Shared with the registry, which outlives the host.
+  std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
   // Since the process began.
   std::uint64_t updates_applied() const { return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value(); }
   std::uint64_t duplicates() const { return metrics_.updates[static_cast<int>(PushCode::kDuplicate)]->value(); }
@@ -54,6 +56,7 @@ class ShardHost {
   metrics::Counter* malformed_;
   std::vector<std::unique_ptr<ShardLane>> lanes_;
   std::atomic<std::size_t> next_parser_{0};
+  const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace evergrad::ps_server

@@ -43,6 +43,11 @@ std::uint64_t ChunkPool::bytes() const {
   return spare_.size() * kChunkFloats * sizeof(float);
 }
 
+std::uint64_t ChunkPool::refused() const {
+  MutexLock lock(&mu_);
+  return refused_;
+}
+
 Chunk* ChunkPool::Take() {
   MutexLock lock(&mu_);
   if (spare_.empty()) return nullptr;
@@ -53,7 +58,10 @@ Chunk* ChunkPool::Take() {
 
 bool ChunkPool::GiveBack(Chunk* chunk) {
   MutexLock lock(&mu_);
-  if (spare_.size() >= blocks_max_) return false;
+  if (spare_.size() >= blocks_max_) {
+    ++refused_;
+    return false;
+  }
   chunk->refs_.store(1, std::memory_order_relaxed);
   spare_.push_back(chunk);
   return true;

@@ -76,7 +76,8 @@ class ChunkPool {
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
-  std::uint64_t bytes() const;  // held in spare
+  std::uint64_t bytes() const;    // held in spare
+  std::uint64_t refused() const;  // blocks freed because of the bound
 
  private:
   friend class ChunkRef;
@@ -86,6 +87,7 @@ class ChunkPool {
   const std::uint64_t blocks_max_;
   mutable Mutex mu_;
   std::vector<Chunk*> spare_ ABSL_GUARDED_BY(mu_);
+  std::uint64_t refused_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace evergrad::ps_server::storage

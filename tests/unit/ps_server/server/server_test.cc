@@ -1,0 +1,473 @@
+// A whole server over the in-process transport: a coordinator of our own on one side, a worker's ParameterClient on the other.
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <deque>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
+#include "common/runtime/executor.h"
+#include "common/transport/inproc_transport.h"
+#include "ps_server/server.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+using namespace std::chrono_literals;
+using Floats = std::vector<float>;
+
+constexpr std::uint64_t kJob = 77;
+constexpr ShardEpoch kEpoch{1, 5};
+constexpr MapVersion kStart{1, 2};
+
+// Accepts sessions, answers each Hello, keeps what it is told.
+class Coordinator {
+ public:
+  // `answer`: to the n-th Hello (0, 1, …).
+  Coordinator(transport::Transport* transport, const std::string& name, std::function<v1::CoordinatorMessage(int)> answer = nullptr)
+      : answer_(answer ? std::move(answer) : [](int) { return Registered(1); }) {
+    transport::ServerOptions options;
+    options.listen = name;
+    transport::Handlers handlers;
+    handlers.stream = [this](const transport::PeerInfo&, absl::string_view method, std::shared_ptr<transport::MessageStream> stream) {
+      std::optional<transport::MessageStreamEvents> events;
+      if (method != client::kSessionMethod) return events;
+      MutexLock lock(&mu_);
+      stream_ = stream;
+      events.emplace();
+      events->on_message = [this, stream](std::string bytes) { OnBytes(*stream, bytes); };
+      events->on_end = [](absl::Status) {};
+      return events;
+    };
+    auto server = transport->Listen(options, std::move(handlers));
+    REQUIRE(server.ok());
+    server_ = *std::move(server);
+  }
+  ~Coordinator() { server_->Shutdown(); }
+
+  static v1::CoordinatorMessage Registered(std::uint64_t term) {
+    v1::CoordinatorMessage message;
+    v1::Registered* registered = message.mutable_registered();
+    registered->set_term(term);
+    registered->set_life_id(term);
+    registered->mutable_registration()->set_term(term);
+    registered->mutable_registration()->set_n(1);
+    registered->set_identity("3");
+    registered->set_lease_ms(30000);
+    registered->set_heartbeat_ms(10);
+    return message;
+  }
+
+  std::string address() const { return server_->address(); }
+  void Send(const v1::CoordinatorMessage& message) {
+    std::shared_ptr<transport::MessageStream> stream;
+    {
+      MutexLock lock(&mu_);
+      stream = stream_;
+    }
+    SendOn(*stream, message);
+  }
+  void CutSession() {
+    std::shared_ptr<transport::MessageStream> stream;
+    {
+      MutexLock lock(&mu_);
+      stream = std::move(stream_);
+    }
+    stream->Close();
+  }
+  // The next message of this kind, others (but those of its kind) are passed over.
+  v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) {
+    MutexLock lock(&mu_);
+    for (;;) {
+      for (auto it = received_.begin(); it != received_.end(); ++it) {
+        if (it->message_case() != kind) continue;
+        v1::TaskMessage message = std::move(*it);
+        received_.erase(it);
+        return message;
+      }
+      if (!changed_.WaitFor(&mu_, 20s)) {
+        lost_ = true;
+        return {};
+      }
+    }
+  }
+  bool waited_in_vain() {
+    MutexLock lock(&mu_);
+    return lost_;
+  }
+
+ private:
+  static void SendOn(transport::MessageStream& stream, const v1::CoordinatorMessage& message) {
+    v1::CoordinatorBatch batch;
+    *batch.add_messages() = message;
+    (void)stream.Send(batch.SerializeAsString());
+  }
+  void OnBytes(transport::MessageStream& stream, const std::string& bytes) {
+    v1::TaskBatch batch;
+    if (!batch.ParseFromString(bytes)) return;
+    for (const v1::TaskMessage& message : batch.messages()) {
+      // The answer leaves before the test sees the Hello: nothing that it sends then comes before Registered.
+      if (message.has_hello()) SendOn(stream, answer_(hellos_++));
+      MutexLock lock(&mu_);
+      if (!message.has_heartbeat() || received_.size() < 1000) received_.push_back(message);
+      changed_.NotifyAll();
+    }
+  }
+
+  std::function<v1::CoordinatorMessage(int)> answer_;
+  Mutex mu_;
+  CondVar changed_;
+  std::shared_ptr<transport::MessageStream> stream_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::TaskMessage> received_ ABSL_GUARDED_BY(mu_);
+  int hellos_ = 0;  // transport thread
+  bool lost_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<transport::Server> server_;
+};
+
+v1::CoordinatorMessage Assign(std::uint32_t shard, std::uint64_t rows = 4) {
+  v1::CoordinatorMessage message;
+  v1::Assign* assign = message.mutable_assign();
+  assign->set_job_uid(kJob);
+  v1::ShardSpec* spec = assign->mutable_spec();
+  spec->set_shard(shard);
+  spec->set_row_end(rows);
+  spec->mutable_variable()->set_name("count");
+  spec->mutable_variable()->add_shape(rows);
+  spec->mutable_variable()->add_shape(1);
+  spec->mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+  spec->mutable_variable()->mutable_initializer()->set_type("zeros");
+  spec->mutable_variable()->mutable_optimizer()->set_type("counting");
+  *assign->mutable_epoch() = client::ToProto(kEpoch);
+  *assign->mutable_start() = client::ToProto(kStart);
+  *assign->mutable_version() = client::ToProto(kStart);
+  assign->set_shards_total(8);
+  return message;
+}
+
+struct ServerFixture {
+  RealClock clock;
+  log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
+  metrics::Registry registry;
+  fault::Failpoints failpoints;
+  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  std::unique_ptr<Server> server;
+  std::unique_ptr<client::ParameterClient> worker = std::make_unique<client::ParameterClient>(transport.get(), transport::ChannelOptions{}, "worker/0");
+  Mutex mu;
+  std::string refused_kind ABSL_GUARDED_BY(mu);
+  runtime::Event refused;
+
+  ~ServerFixture() {
+    worker.reset();
+    server.reset();
+  }
+  void Listen() {
+    Config config;
+    config.index = "3";
+    config.executors = 2;
+    transport::ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, 4711}, config, options);
+    REQUIRE(listening.ok());
+    server = *std::move(listening);
+  }
+  void Join(const std::string& coordinator) {
+    Server::Identity identity;
+    identity.coordinator_address = coordinator;
+    identity.advertised_address = server->address();
+    identity.pid = 5;
+    client::SessionClient::Options session;
+    session.backoff_min = 1ms;
+    session.backoff_max = 5ms;
+    server->Join(identity, session, [this](const std::string& kind) {
+      {
+        MutexLock lock(&mu);
+        refused_kind = kind;
+      }
+      refused.Set();
+    });
+  }
+
+  // One PushPull of shards 0..n-1, as a worker makes it. Waits.
+  absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards, std::uint64_t closure, std::uint32_t update, std::uint64_t rows = 4) {
+    v1::RequestHeader header;
+    header.set_job_uid(kJob);
+    std::vector<tensor::SharedBytes> payloads;
+    for (std::uint32_t shard = 0; shard < shards; ++shard) {
+      v1::PushSection* push = header.add_pushes();
+      push->set_shard(shard);
+      *push->mutable_epoch() = client::ToProto(kEpoch);
+      push->set_closure(closure);
+      push->set_update(update);
+      *push->mutable_attempt() = client::ToProto(Attempt{1, 1});
+      push->set_kind(v1::GRADIENT);
+      push->set_dtype(v1::DTYPE_FLOAT32);
+      push->set_rows(rows);
+      auto ones = std::make_shared<Floats>(rows, 1.0f);
+      payloads.push_back({ones, std::as_bytes(std::span<const float>(*ones))});
+      v1::PullSection* pull = header.add_pulls();
+      pull->set_shard(shard);
+      *pull->mutable_epoch() = client::ToProto(kEpoch);
+    }
+    v1::Endpoint endpoint;
+    endpoint.set_address(server->address());
+    runtime::Event done;
+    absl::StatusOr<client::ParameterClient::Answer> result = absl::UnknownError("no answer");
+    worker->Send(endpoint, header, payloads, shards * rows * 4, 20s, [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
+      result = std::move(answer);
+      done.Set();
+    });
+    done.Wait();
+    return result;
+  }
+};
+
+Floats ValuesOf(const client::ParameterClient::Answer& answer, std::size_t i) {
+  Floats values(answer.payloads[i].size() / sizeof(float));
+  std::memcpy(values.data(), answer.payloads[i].data(), answer.payloads[i].size());
+  return values;
+}
+
+TEST_CASE("assign, push, close, report, leave: a server's life in one session") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  const v1::Hello hello = coordinator.Next(v1::TaskMessage::kHello).hello();
+  CHECK(hello.role() == v1::ROLE_PS_SERVER);
+  CHECK(hello.identity() == "3");
+  CHECK(hello.process_uid() == 4711);
+  CHECK(hello.endpoint().address() == f.server->address());
+  CHECK(hello.shards_size() == 0);
+
+  for (std::uint32_t shard = 0; shard < 3; ++shard) coordinator.Send(Assign(shard));
+  for (int i = 0; i < 3; ++i) CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+
+  for (std::uint32_t update = 0; update < 4; ++update) {
+    const auto answer = f.PushPull(3, 0, update);
+    REQUIRE(answer.ok());
+    for (int i = 0; i < 3; ++i) {
+      CHECK(answer->header.pushes(i).answer() == v1::APPLIED);
+      CHECK(ValuesOf(*answer, static_cast<std::size_t>(i)) == Floats(4, static_cast<float>(update + 1)));
+    }
+  }
+  v1::CoordinatorMessage close;
+  close.mutable_close()->set_job_uid(kJob);
+  close.mutable_close()->set_shard(1);
+  *close.mutable_close()->mutable_epoch() = client::ToProto(kEpoch);
+  *close.mutable_close()->mutable_version() = client::ToProto(kStart);
+  *close.mutable_close()->mutable_done() = client::ToProto(IntervalSet{0});
+  close.mutable_close()->set_whole(true);
+  coordinator.Send(close);
+  CHECK(coordinator.Next(v1::TaskMessage::kClosed).closed().taken());
+  const auto late = f.PushPull(2, 0, 9);
+  REQUIRE(late.ok());
+  CHECK(late->header.pushes(0).answer() == v1::APPLIED);
+  CHECK(late->header.pushes(1).answer() == v1::DUPLICATE);
+
+  v1::CoordinatorMessage report;
+  report.mutable_report_shards()->set_request_id(1);
+  report.mutable_report_shards()->set_job_uid(kJob);
+  report.mutable_report_shards()->set_digests(true);
+  coordinator.Send(report);
+  const v1::ShardReport shards = coordinator.Next(v1::TaskMessage::kShardReport).shard_report();
+  REQUIRE(shards.shards_size() == 3);
+  CHECK(shards.shards(0).updates_applied() == 5);
+  CHECK(shards.shards(1).updates_applied() == 4);
+  CHECK(shards.shards(1).duplicates_refused() == 1);
+  CHECK(shards.shards(1).lsn() == 5);
+  CHECK(shards.shards(1).open_closures() == 0);
+
+  v1::ServerProgress progress;
+  while (progress.updates_applied() != 13 && !coordinator.waited_in_vain()) progress = coordinator.Next(v1::TaskMessage::kHeartbeat).heartbeat().server();
+  CHECK(progress.shards() == 3);
+  CHECK(progress.bytes() == 3 * 32);
+  CHECK(progress.duplicates_refused() == 1);
+  CHECK(progress.bytes_received() > 0);
+
+  f.server->Stop("SIGTERM");
+  CHECK(coordinator.Next(v1::TaskMessage::kLeaving).leaving().reason() == "SIGTERM");
+  CHECK_FALSE(f.PushPull(1, 1, 0).ok());
+  CHECK_FALSE(coordinator.waited_in_vain());
+}
+
+TEST_CASE("cut from the coordinator it goes on serving, and tells the next session what it holds") {
+  ServerFixture f;
+  f.Listen();
+  auto coordinator = std::make_unique<Coordinator>(f.transport.get(), "coordinator:1");
+  const std::string address = coordinator->address();
+  f.Join(address);
+  coordinator->Next(v1::TaskMessage::kHello);
+  coordinator->Send(Assign(0));
+  CHECK(coordinator->Next(v1::TaskMessage::kAssigned).assigned().ok());
+  coordinator->CutSession();
+  v1::Hello hello = coordinator->Next(v1::TaskMessage::kHello).hello();
+  REQUIRE(hello.shards_size() == 1);
+  CHECK(hello.highest_term() == 1);
+  coordinator.reset();  // gone altogether
+  const auto answer = f.PushPull(1, 0, 0);
+  REQUIRE(answer.ok());
+  CHECK(answer->header.pushes(0).answer() == v1::APPLIED);
+  Coordinator next(f.transport.get(), address, [](int) { return Coordinator::Registered(2); });
+  hello = next.Next(v1::TaskMessage::kHello).hello();
+  REQUIRE(hello.shards_size() == 1);
+  CHECK(hello.process_uid() == 4711);
+  CHECK(client::FromProto<ShardEpoch>(hello.shards(0).epoch()) == kEpoch);
+  CHECK(client::FromProto<MapVersion>(hello.shards(0).start()) == kStart);
+  v1::CoordinatorMessage drop;
+  drop.mutable_drop()->set_job_uid(kJob);
+  *drop.mutable_drop()->mutable_epoch() = client::ToProto(kEpoch);
+  next.Send(drop);
+  v1::CoordinatorMessage report;
+  report.mutable_report_shards()->set_request_id(1);
+  next.Send(report);
+  CHECK(next.Next(v1::TaskMessage::kShardReport).shard_report().shards_size() == 0);
+  CHECK(f.PushPull(1, 0, 1)->header.pushes(0).answer() == v1::STALE);
+  CHECK_FALSE(next.waited_in_vain());
+}
+
+TEST_CASE("S12: with its identity taken it waits and says for whom, and serves once the other is gone") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1", [](int hello) {
+    if (hello >= 2) return Coordinator::Registered(1);
+    v1::CoordinatorMessage message;
+    message.mutable_rejected()->set_kind("identity_taken");
+    message.mutable_rejected()->set_message("ps_server/3 is pid 123 on host a");
+    message.mutable_rejected()->set_retry_after_ms(1);
+    return message;
+  });
+  f.Join(coordinator.address());
+  for (int i = 0; i < 3; ++i) coordinator.Next(v1::TaskMessage::kHello);
+  coordinator.Send(Assign(0));
+  CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  CHECK_FALSE(f.refused.IsSet());
+  std::string log;
+  for (const log::Line& line : f.logger.Read(0, 0, "", 100)) log += line.task + ": " + line.text + "\n";
+  CHECK_THAT(log, Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") && Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
+}
+
+TEST_CASE("refused for good, it says the kind") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1", [](int) {
+    v1::CoordinatorMessage message;
+    message.mutable_rejected()->set_kind("version");
+    message.mutable_rejected()->set_exit(true);
+    return message;
+  });
+  f.Join(coordinator.address());
+  CHECK(f.refused.WaitFor(20s));
+  MutexLock lock(&f.mu);
+  CHECK(f.refused_kind == "version");
+}
+
+TEST_CASE("it starts before the coordinator, and stops without one") {
+  ServerFixture f;
+  f.Listen();
+  f.Join("coordinator:1");
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  CHECK(coordinator.Next(v1::TaskMessage::kHello).has_hello());
+  ServerFixture alone;
+  alone.Listen();
+  alone.Join("nobody:1");
+  alone.server->Stop("SIGTERM");
+  ServerFixture never_joined;
+  never_joined.Listen();
+}
+
+TEST_CASE("large values travel whole, in chunks on one side and one piece on the other") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  coordinator.Next(v1::TaskMessage::kHello);
+  coordinator.Send(Assign(0, 1000003));
+  coordinator.Send(Assign(1, 1000003));
+  for (int i = 0; i < 2; ++i) CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  for (std::uint32_t update = 0; update < 3; ++update) {
+    const auto answer = f.PushPull(2, 0, update, 1000003);
+    REQUIRE(answer.ok());
+    for (std::size_t i = 0; i < 2; ++i) CHECK(ValuesOf(*answer, i) == Floats(1000003, static_cast<float>(update + 1)));
+  }
+}
+
+TEST_CASE("a scrape shows every limit with its fill level, and what was applied") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  coordinator.Next(v1::TaskMessage::kHello);
+  coordinator.Send(Assign(0));
+  coordinator.Next(v1::TaskMessage::kAssigned);
+  REQUIRE(f.PushPull(1, 0, 0).ok());
+  std::string text = f.registry.PrometheusText();
+  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "streams"}) {
+    INFO(name);
+    for (const char* part : {"current", "limit", "refused_total"}) CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
+  }
+  CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_updates_total{answer=\"applied\"} 1\n"));
+  CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_applied_bytes_total 16\n"));
+  f.server.reset();
+  text = f.registry.PrometheusText();  // the exporter may outlive the server
+  CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_streams_current 0\n"));
+}
+
+TEST_CASE("its port answers the health check, and nothing else") {
+  ServerFixture f;
+  f.Listen();
+  auto channel = f.transport->Dial({f.server->address(), ""}, {});
+  REQUIRE(channel.ok());
+  const auto health = transport::UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 20s);
+  REQUIRE(health.ok());
+  CHECK(*health == std::string("\x08\x01"));
+  CHECK(transport::UnaryAndWait(**channel, "/evergrad.v1.Control/ListJobs", "", 20s).status().code() == absl::StatusCode::kUnimplemented);
+}
+
+TEST_CASE("failpoint ledger.off: a repeat is applied again, which is what proves the checkers") {
+  ServerFixture f;
+  REQUIRE(f.failpoints.Arm("ledger.off=on", 1).ok());
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  coordinator.Next(v1::TaskMessage::kHello);
+  coordinator.Send(Assign(0));
+  coordinator.Next(v1::TaskMessage::kAssigned);
+  REQUIRE(f.PushPull(1, 0, 0).ok());
+  const auto again = f.PushPull(1, 0, 0);
+  REQUIRE(again.ok());
+  CHECK(again->header.pushes(0).answer() == v1::APPLIED);
+  CHECK(ValuesOf(*again, 0) == Floats(4, 2));
+}
+
+// ---------------------------------------------------------------- settings
+
+TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") {
+  CHECK(OrdinalOf("ps-server-3") == "3");
+  CHECK(OrdinalOf("ps-server-12.ps.default.svc") == "12");
+  CHECK(OrdinalOf("ps-007") == "7");
+  CHECK(OrdinalOf("box3") == "0");
+  CHECK(OrdinalOf("3") == "0");
+  CHECK(OrdinalOf("") == "0");
+  CHECK(OrdinalOf("a-99999999999") == "0");
+  Config config;
+  REQUIRE(Resolve("ps-4", 2, &config).ok());
+  CHECK(config.index == "4");
+  CHECK(config.executors == 2);
+  config.index = "9";
+  REQUIRE(Resolve("ps-4", 2, &config).ok());
+  CHECK(config.index == "9");
+  for (const char* bad : {"x", "-1", "01", "4294967296", "1.0", " 1"}) {
+    INFO(bad);
+    config.index = bad;
+    CHECK(Resolve("ps-4", 2, &config).code() == absl::StatusCode::kInvalidArgument);
+  }
+  config = Config{};
+  config.peer_small_bytes_max = config.small_reserve_bytes_max + 1;
+  CHECK_FALSE(Resolve("ps-4", 2, &config).ok());
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
