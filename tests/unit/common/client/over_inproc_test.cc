@@ -48,7 +48,7 @@ class Registrar {
     server_ = *std::move(server);
   }
   ~Registrar() { server_->Shutdown(); }
-  runtime::Event three_heartbeats;
+  runtime::Event three_heartbeats, left;
 
  private:
   void Answer(transport::MessageStream& to, const std::string& bytes) {
@@ -65,6 +65,8 @@ class Registrar {
         answer.add_messages()->mutable_done_answer()->set_closure(message.done().closure());
       } else if (message.has_heartbeat() && ++heartbeats_ == 3) {
         three_heartbeats.Set();
+      } else if (message.has_leaving()) {
+        left.Set();
       }
     }
     if (answer.messages_size() > 0) (void)to.Send(answer.SerializeAsString());
@@ -123,11 +125,15 @@ TEST_CASE("a session survives the death of its coordinator: it redials, register
     REQUIRE(second_answer.WaitFor(30s));
     runtime::Event ended;
     executor.Post([&] {
+      v1::TaskMessage leaving;
+      leaving.mutable_leaving()->set_reason("SIGTERM");
+      client->Send(std::move(leaving));
       client->Stop();
       client.reset();
       ended.Set();
     });
     REQUIRE(ended.WaitFor(30s));
+    CHECK(second.left.WaitFor(30s));  // What was queued before Stop() arrives.
   }
   executor.Shutdown();
   CHECK(last_term == 2);

@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/runtime/executor.h"
 #include "common/wire/data_frame.h"
 #include "tests/unit/common/client/scripted_transport_fixture.h"
 
@@ -181,6 +182,27 @@ TEST_CASE("servers that are not kept are closed, and their calls end") {
   client.reset();
   CHECK(stage.answers.size() == 4);
   CHECK_FALSE(stage.transport.data_links[1]->open);
+}
+
+TEST_CASE("a stream is not destroyed while a call is being handed to it") {
+  Stage stage;
+  ParameterClient client(&stage.transport, {}, "worker/0");
+  client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, [](absl::StatusOr<ParameterClient::Answer>) {});
+  DataLink& link = *stage.transport.data_links.at(0);
+  runtime::Event inside, closed;
+  bool closed_under_us = true;
+  link.on_close = [&] { closed.Set(); };
+  link.on_call = [&] {
+    inside.Set();
+    closed_under_us = closed.WaitFor(20ms);  // Time enough for a Retain that does not wait for us.
+  };
+  runtime::Thread sender("sender",
+                         [&] { client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, [](absl::StatusOr<ParameterClient::Answer>) {}); });
+  inside.Wait();
+  client.Retain({});
+  CHECK(closed.IsSet());
+  sender.Join();
+  CHECK_FALSE(closed_under_us);
 }
 
 TEST_CASE("a call that cannot be made is answered at once") {

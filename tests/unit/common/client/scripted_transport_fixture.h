@@ -2,6 +2,7 @@
 // thread only, so a whole session is a transcript under a manual clock. The real transports are met in *_inproc_test.cc.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,6 +30,8 @@ struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
   bool open = true;
+  std::function<void()> on_call;   // Runs inside Call.
+  std::function<void()> on_close;  // Runs once the stream is being destroyed.
 };
 
 class ScriptedTransport final : public transport::Transport {
@@ -66,12 +69,14 @@ class ScriptedTransport final : public transport::Transport {
     explicit ScriptedData(std::shared_ptr<DataLink> link) : link_(std::move(link)) {}
     ~ScriptedData() override {
       link_->open = false;
+      if (link_->on_close) link_->on_close();
       for (DataCall& call : link_->calls) {
         if (call.done) std::exchange(call.done, nullptr)(absl::CancelledError("stream closed"));
       }
     }
     std::uint64_t Announce(std::uint64_t, const transport::DataOptions&) override { return 0; }
     void Call(std::uint64_t, transport::Frame request, const transport::DataOptions& options, transport::DataDone done) override {
+      if (link_->on_call) link_->on_call();
       std::string bytes;
       for (const auto& piece : request.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
       link_->calls.push_back({std::move(bytes), options, std::move(done)});
