@@ -1,0 +1,55 @@
+#include "coordinator/coordinator.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/fs/file.h"
+
+namespace evergrad::coordinator {
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, const transport::ServerOptions& server, Parts parts) {
+  std::error_code error;
+  const std::filesystem::path runs = std::filesystem::absolute(options.control.runs_folder, error);
+  if (error) return UserError(absl::InvalidArgumentError(absl::StrCat("runs folder: path=", options.control.runs_folder, " reason=", error.message())));
+  options.control.runs_folder = runs.lexically_normal().string();
+  while (options.control.runs_folder.size() > 1 && options.control.runs_folder.back() == '/') options.control.runs_folder.pop_back();
+  EG_RETURN_IF_ERROR(fs::MakeDirectories(options.control.runs_folder));
+  options.control.pid = ::getpid();
+  char host[256] = {};
+  if (::gethostname(host, sizeof(host) - 1) == 0) options.control.host = host;
+
+  std::unique_ptr<Coordinator> coordinator(new Coordinator());
+  coordinator->files_ = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "files"});
+  coordinator->control_ = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "control"});
+  ControlPlane::Parts plane_parts;
+  plane_parts.control = coordinator->control_.get();
+  plane_parts.files = coordinator->files_.get();
+  plane_parts.clock = parts.clock;
+  plane_parts.logger = parts.logger;
+  plane_parts.registry = parts.registry;
+  plane_parts.failpoints = parts.failpoints;
+  plane_parts.store = parts.store;
+  coordinator->plane_ = std::make_unique<ControlPlane>(options.control, plane_parts);
+  EG_ASSIGN_OR_RETURN(coordinator->server_, parts.transport->Listen(server, coordinator->plane_->handlers()));
+  return coordinator;
+}
+
+void Coordinator::Start(const std::string& advertised_address, const std::string& metrics_address) {
+  control_->Post([plane = plane_.get(), advertised_address, metrics_address] { plane->Start(advertised_address, metrics_address); });
+}
+
+void Coordinator::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  if (control_ && plane_) control_->Post([plane = plane_.get()] { plane->Stop(); });
+  if (server_) server_->Shutdown();   // after it nothing more is posted
+  if (control_) control_->Shutdown();
+  if (files_) files_->Shutdown();
+}
+
+Coordinator::~Coordinator() { Stop(); }
+
+}  // namespace evergrad::coordinator

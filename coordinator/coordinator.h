@@ -1,0 +1,42 @@
+// The coordinator of one process: its threads, its listener, its control plane.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/transport/transport.h"
+#include "coordinator/config.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+
+class Coordinator {
+ public:
+  struct Parts {                                   // all outlive the coordinator
+    transport::Transport* transport = nullptr;
+    const Clock* clock = nullptr;
+    log::Logger* logger = nullptr;
+    metrics::Registry* registry = nullptr;
+    fault::Failpoints* failpoints = nullptr;
+    StateStore* store = nullptr;
+  };
+  // Listens. Errors are those of Transport::Listen, or of a runs folder that cannot be made.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options, const transport::ServerOptions& server, Parts parts);
+  ~Coordinator();   // Stop().
+
+  std::string address() const { return server_->address(); }   // as bound
+  // Begins to register tasks; calls made before are queued.
+  void Start(const std::string& advertised_address, const std::string& metrics_address);
+  // Ends sessions and calls, joins its threads. Idempotent.
+  void Stop();
+
+ private:
+  Coordinator() = default;
+  std::unique_ptr<runtime::ThreadExecutor> files_, control_;
+  std::unique_ptr<ControlPlane> plane_;
+  std::unique_ptr<transport::Server> server_;
+  bool stopped_ = false;
+};
+
+}  // namespace evergrad::coordinator

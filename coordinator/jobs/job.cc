@@ -1,0 +1,686 @@
+#include "coordinator/jobs/job.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job_error.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::chrono::milliseconds kProgressEvery{100};
+
+v1::CoordinatorMessage JobMessage(const Job& job) {
+  v1::CoordinatorMessage message;
+  job.FillJobInfo(message.mutable_job());
+  return message;
+}
+
+}  // namespace
+
+absl::string_view JobStateName(JobState state) {
+  switch (state) {
+    case JobState::kQueued: return "QUEUED";
+    case JobState::kStarting: return "STARTING";
+    case JobState::kRunning: return "RUNNING";
+    case JobState::kSucceeded: return "SUCCEEDED";
+    case JobState::kFailed: return "FAILED";
+    case JobState::kCancelled: return "CANCELLED";
+  }
+  return "UNKNOWN";
+}
+
+absl::string_view Job::PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kNone: return "";
+    case Phase::kDescribing: return "describing";
+    case Phase::kPlacing: return "placing";
+    case Phase::kTraining: return "training";
+    case Phase::kEvaluating: return "evaluating";
+    case Phase::kExporting: return "exporting";
+    case Phase::kReporting: return "reporting";
+    case Phase::kSealing: return "sealing";
+    case Phase::kSealedReporting: return "reporting";
+    case Phase::kWriting: return "writing";
+    case Phase::kEnded: return "";
+  }
+  return "";
+}
+
+Job::Job(JobHost* host, JobOptions options, Identity identity)
+    : host_(host),
+      options_(options),
+      id_(std::move(identity)),
+      poison_({options.poison_deaths, options.together}),
+      loss_curve_(options.curve_points_max),
+      rate_curve_(options.curve_points_max) {
+  submitted_ms_ = host_->WallMillis();
+  submitted_at_ = host_->Now();
+  step_tokens_ = options_.step_lines_burst;
+  tokens_at_ = submitted_at_;
+  Event("state", "submitted");
+}
+
+Job::~Job() = default;
+
+// ---------------------------------------------------------------- life
+
+void Job::Start() {
+  if (state_ != JobState::kQueued) return;
+  started_ms_ = host_->WallMillis();
+  started_at_ = rate_at_ = host_->Now();
+  next_close_ = next_sample_ = next_progress_ = started_at_;
+  WriteJobFile();
+  SetState(JobState::kStarting);
+  Broadcast(JobMessage(*this), true, true);
+  BeginAux(Phase::kDescribing, 1);
+  Pump();
+}
+
+void Job::Cancel() {
+  if (ended() || phase_ >= Phase::kSealing) return;
+  Event("state", "cancel asked for");
+  if (state_ == JobState::kQueued) {
+    started_ms_ = host_->WallMillis();
+    started_at_ = host_->Now();
+    WriteJobFile();
+    state_ = JobState::kStarting;  // Never shown: it ends in this call.
+  }
+  BeginSeal(JobState::kCancelled);
+}
+
+void Job::Tick() {
+  if (ended() || state_ == JobState::kQueued) return;
+  const MonoTime now = host_->Now();
+  while (!delayed_releases_.empty() && delayed_releases_.begin()->first <= now) {
+    const auto [closure, attempt] = delayed_releases_.begin()->second;
+    delayed_releases_.erase(delayed_releases_.begin());
+    if (book_) book_->ReleaseAttempt(closure, attempt);
+  }
+  for (std::size_t i = 0; i < assign_retries_.size();) {
+    if (assign_retries_[i].at > now) {
+      ++i;
+      continue;
+    }
+    const AssignRetry retry = assign_retries_[i];
+    assign_retries_.erase(assign_retries_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!grants_stopped() && book_ && book_->durable().map[retry.shard.value()].epoch == retry.epoch) {
+      unplaced_.insert(retry.shard);
+    }
+  }
+  const PoisonRule::Verdict verdict = poison_.Judge(now);
+  other_deaths_ += verdict.others;
+  if (!grants_stopped()) {
+    if (verdict.poison) {
+      const std::uint64_t c = verdict.poison->closure.value();
+      std::string range;
+      if (plan_ && c < plan_->closures()) {
+        const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
+        range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
+      }
+      Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range, " step=",
+                                                      verdict.poison->step, " deaths=", options_.poison_deaths)),
+                     "poison", ""),
+           false);
+    } else if (other_deaths_ > options_.deaths_max) {
+      Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("too many deaths of tasks during the job: deaths=", other_deaths_, " max=", options_.deaths_max)), "limit", ""), false);
+    }
+  }
+  CheckQueries();
+  if (phase_ == Phase::kSealing) CheckSealed();
+  if (ended()) return;
+  if (now >= next_close_) {
+    next_close_ = now + options_.close_every;
+    SendCloses();
+  }
+  SampleRate();
+  FlushLines();
+  if (touched_ && now >= next_progress_) {
+    next_progress_ = now + kProgressEvery;
+    touched_ = false;
+    ++revision_;
+    host_->JobChanged(id_.uid);
+  }
+  Pump();
+}
+
+void Job::SetState(JobState state) {
+  if (state_ == state) return;
+  state_ = state;
+  Event("state", std::string(JobStateName(state)));
+}
+
+void Job::SetPhase(Phase phase) {
+  if (phase_ == phase) return;
+  phase_ = phase;
+  Touch();
+}
+
+void Job::Event(absl::string_view kind, std::string text) {
+  v1::Event event;
+  event.set_number(++event_number_);
+  event.set_wall_ms(host_->WallMillis());
+  event.set_kind(std::string(kind));
+  event.set_text(std::move(text));
+  host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo, absl::StrCat(kind, ": ", event.text()), id_.spec.name);
+  EventLine(event);
+  events_.push_back(std::move(event));
+  if (events_.size() > options_.events_max) events_.pop_front();
+  ++revision_;
+  host_->JobChanged(id_.uid);
+}
+
+void Job::Touch() { touched_ = true; }
+
+bool Job::Persist(const Record& record) {
+  if (record.empty()) return true;
+  if (absl::Status status = host_->store().Commit(id_.uid, record); !status.ok()) {
+    host_->StoreFailed(status);
+    return false;
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- tasks
+
+void Job::FillJobInfo(v1::JobInfo* info) const {
+  info->set_job_uid(id_.uid.value());
+  info->set_name(id_.spec.name);
+  info->set_yaml(id_.yaml);
+  info->set_seed(id_.spec.training.seed);
+  if (plan_) *info->mutable_plan() = plan_message_;
+  info->set_runs_folder(id_.runs_folder);
+}
+
+void Job::FillMap(v1::ShardMap* map) const {
+  map->set_job_uid(id_.uid.value());
+  if (!book_) return;
+  *map->mutable_version() = client::ToProto(book_->durable().version);
+  const std::vector<ShardOwner>& owners = book_->durable().map;
+  for (std::uint32_t p = 0; p < owners.size(); ++p) {
+    v1::ShardLocation* location = map->add_shards();
+    location->set_shard(p);
+    *location->mutable_epoch() = client::ToProto(owners[p].epoch);
+    *location->mutable_start() = client::ToProto(owners[p].start);
+    location->set_server_identity(owners[p].server);
+    if (const Server* server = ServerOf(owners[p].server)) *location->mutable_endpoint() = server->endpoint;
+  }
+}
+
+void Job::SendMap(std::optional<TaskId> only) {
+  if (!book_) return;
+  v1::CoordinatorMessage message;
+  FillMap(message.mutable_map());
+  for (const auto& [task, worker] : workers_) {
+    if (worker.ready && (!only || *only == task)) host_->Send(task, message);
+  }
+}
+
+void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers) {
+  if (workers) {
+    for (const auto& [task, worker] : workers_) {
+      if (worker.ready) host_->Send(task, message);
+    }
+  }
+  if (servers) {
+    for (const auto& [task, server] : servers_) {
+      if (server.ready) host_->Send(task, message);
+    }
+  }
+}
+
+void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until, std::optional<TaskId> former, bool former_died,
+                      const v1::Hello& hello, v1::Registered* registered) {
+  Worker worker;
+  worker.task = task;
+  worker.identity = identity;
+  worker.backoff_until = backoff_until;
+  worker.last_done = host_->Now();
+  const bool told = active() && phase_ < Phase::kSealing;
+  if (told) {
+    // Line 26: adopt what is still needed, under the new registration; then release what the old one had and nobody adopted.
+    std::vector<ClosureBook::HeldAttempt> held;
+    for (const v1::HeldAttempt& h : hello.attempts()) {
+      if (h.job_uid() != id_.uid.value()) continue;
+      const Attempt attempt = client::FromProto<Attempt>(h.attempt());
+      if (h.kind() != v1::TRAIN) {
+        Aux* aux = FindAux(h.closure());
+        if (aux == nullptr || aux->done || aux->attempt != attempt) continue;
+        aux->worker = task;
+        worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
+        *registered->add_adopted() = h;
+        continue;
+      }
+      ClosureBook::HeldAttempt one;
+      one.closure = ClosureId(h.closure());
+      one.attempt = attempt;
+      one.all_targets = h.all_targets();
+      for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
+      one.v1 = client::FromProto<MapVersion>(h.v1());
+      held.push_back(std::move(one));
+    }
+    if (book_ && !held.empty()) {
+      for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(task, held)) {
+        worker.held[h.attempt] = Held{h.closure, v1::TRAIN, host_->Now(), false};
+        for (const v1::HeldAttempt& said : hello.attempts()) {
+          if (said.kind() == v1::TRAIN && said.job_uid() == id_.uid.value() && client::FromProto<Attempt>(said.attempt()) == h.attempt) {
+            *registered->add_adopted() = said;
+            break;
+          }
+        }
+      }
+    }
+  }
+  if (former) {
+    if (auto old = workers_.find(*former); old != workers_.end()) {
+      if (former_died) OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second);
+      worker.rate = old->second.rate;
+      if (hello.process_uid() != 0 && !former_died) {
+        worker.progress = old->second.progress;   // the same process goes on counting
+      } else {
+        RememberFormer(old->second);
+      }
+      workers_.erase(old);
+    }
+    if (book_) book_->ReleaseWorker(*former);
+    ReleaseAux(*former);
+  }
+  if (told) {
+    FillJobInfo(registered->mutable_job());
+    if (book_) FillMap(registered->mutable_map());
+  }
+  workers_.insert_or_assign(task, std::move(worker));
+  per_worker_.try_emplace(identity);
+  Touch();
+}
+
+absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
+                              v1::Registered* registered) {
+  // Everything is read before anything changes.
+  std::vector<ClosureBook::HeldShard> held;
+  for (const v1::HeldShard& h : hello.shards()) {
+    if (h.job_uid() != id_.uid.value()) continue;
+    ClosureBook::HeldShard one;
+    one.shard = ShardId(h.shard());
+    one.epoch = client::FromProto<ShardEpoch>(h.epoch());
+    one.start = client::FromProto<MapVersion>(h.start());
+    absl::StatusOr<IntervalSet> done = client::FromProto(h.done()), refused = client::FromProto(h.refused());
+    if (!done.ok()) return done.status();
+    if (!refused.ok()) return refused.status();
+    one.done = *std::move(done);
+    one.refused = *std::move(refused);
+    held.push_back(std::move(one));
+  }
+  Server server;
+  server.task = task;
+  server.identity = identity;
+  server.endpoint = hello.endpoint();
+  if (former) {
+    if (auto old = servers_.find(*former); old != servers_.end()) {
+      if (former_died) {
+        OnDeath(Role::kPsServer, identity, "another process has its identity", false, nullptr);
+        former_duplicates_ += old->second.has_progress ? old->second.progress.duplicates_refused() - old->second.duplicates_base : 0;
+        server_bytes_[identity] += old->second.progress.bytes_sent() + old->second.progress.bytes_received();
+      } else {
+        server.progress = old->second.progress;
+        server.duplicates_base = old->second.duplicates_base;
+        server.has_progress = old->second.has_progress;
+      }
+      servers_.erase(old);
+    }
+    if (book_) book_->EndServerSession(*former);
+    for (Query& query : queries_) query.waiting.erase(*former);
+  }
+  servers_.insert_or_assign(task, std::move(server));
+  if (active()) {
+    FillJobInfo(registered->mutable_job());
+    if (book_ && placed_) {
+      ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held);
+      if (!Persist(registration.change.record)) return absl::OkStatus();
+      if (phase_ >= Phase::kSealing) {   // the job ends: nothing is restored for it, and what is gone is sealed
+        for (const ClosureBook::AssignOrder& order : registration.change.assigns) unsealed_.erase(order.shard);
+        registration.change.assigns.clear();
+      }
+      admitted_.insert_or_assign(task, std::move(registration.change));
+    } else {
+      ClosureBook::MapChange drops;
+      for (const ClosureBook::HeldShard& h : held) drops.drops.emplace_back(h.shard, h.epoch);
+      admitted_.insert_or_assign(task, std::move(drops));
+    }
+    if (book_) FillMap(registered->mutable_map());
+  }
+  Touch();
+  return absl::OkStatus();
+}
+
+void Job::Ready(TaskId task) {
+  if (Worker* worker = FindWorker(task)) {
+    worker->ready = true;
+    Pump();
+    return;
+  }
+  Server* server = FindServer(task);
+  if (server == nullptr) return;
+  server->ready = true;
+  const std::string identity = server->identity;
+  auto admitted = admitted_.extract(task);
+  if (!admitted.empty()) {
+    const ClosureBook::MapChange& change = admitted.mapped();
+    for (const auto& [shard, epoch] : change.drops) {
+      v1::CoordinatorMessage message;
+      v1::Drop* drop = message.mutable_drop();
+      drop->set_job_uid(id_.uid.value());
+      drop->set_shard(shard.value());
+      *drop->mutable_epoch() = client::ToProto(epoch);
+      host_->Send(task, std::move(message));
+    }
+    if (book_ && placed_) {
+      for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+        if (book_->durable().map[p].server != identity) continue;
+        assigned_[p] = true;   // held as mapped; those sent anew are reset below
+        unplaced_.erase(ShardId(p));
+        if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
+      }
+      const bool rolled_back = !change.assigns.empty();
+      ApplyChange(change);
+      if (!change.map_changed) SendMap();   // its endpoint may be another
+      if (rolled_back && phase_ < Phase::kSealing) {
+        Event("rollback", absl::StrCat("ps_server/", identity, " registered without what it held: ", change.assigns.size(), " shards go back to the seed"));
+        AfterRollback("a server lost its shards");
+      }
+    }
+  }
+  // A query in progress may concern what it holds.
+  for (Query& query : queries_) {
+    v1::CoordinatorMessage message;
+    message.mutable_report_shards()->set_request_id(query.request);
+    message.mutable_report_shards()->set_job_uid(id_.uid.value());
+    message.mutable_report_shards()->set_digests(query.digests);
+    query.waiting.insert(task);
+    host_->Send(task, std::move(message));
+  }
+  Pump();
+}
+
+void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
+  auto found = workers_.find(task);
+  if (found == workers_.end()) return;
+  Worker worker = std::move(found->second);
+  workers_.erase(found);
+  RememberFormer(worker);
+  OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
+  if (book_) {
+    const std::vector<ClosureId> released = book_->ReleaseWorker(task);
+    if (!released.empty() && !grants_stopped()) {
+      Event("requeue", absl::StrCat("worker/", worker.identity, " is gone: ", released.size(), released.size() == 1 ? " closure is" : " closures are", " granted again"));
+    }
+  }
+  ReleaseAux(task);
+  Pump();
+}
+
+void Job::OnWorkerLeaving(TaskId task) {
+  if (Worker* worker = FindWorker(task)) worker->leaving = true;
+}
+
+void Job::OnServerAway(TaskId task) {
+  Server* server = FindServer(task);
+  if (server == nullptr || !server->ready) return;
+  server->ready = false;
+  server->away_since = host_->Now();
+  if (book_) book_->EndServerSession(task);
+  Touch();
+}
+
+void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving) {
+  auto found = servers_.find(task);
+  if (found == servers_.end()) return;
+  if (found->second.has_progress) former_duplicates_ += found->second.progress.duplicates_refused() - found->second.duplicates_base;
+  server_bytes_[std::string(identity)] += found->second.progress.bytes_sent() + found->second.progress.bytes_received();
+  servers_.erase(found);
+  if (book_) book_->EndServerSession(task);
+  for (Query& query : queries_) query.waiting.erase(task);
+  OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr);
+  if (book_ && placed_ && !grants_stopped()) {
+    const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
+    if (!shards.empty()) {
+      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(), " shards go back to the seed on other servers"));
+      for (const ShardId shard : shards) {
+        assigned_[shard.value()] = false;
+        unplaced_.insert(shard);
+      }
+      AfterRollback("a server was lost");
+    }
+  }
+  if (phase_ == Phase::kSealing) CheckSealed();
+  Pump();
+}
+
+void Job::BeginAnew(Term term) {
+  if (ended() || state_ == JobState::kQueued) return;
+  window_open_ = true;
+  for (auto& [task, worker] : workers_) {
+    RememberFormer(worker);
+    ReleaseAux(task);
+  }
+  workers_.clear();
+  for (auto& [task, server] : servers_) {
+    server.ready = false;
+    server.away_since = host_->Now();
+  }
+  for (Aux& aux : aux_) {
+    if (!aux.done) aux.attempt = Attempt{};
+  }
+  delayed_releases_.clear();
+  if (book_) Persist(book_->BeginLife(term));
+  Event("warning", absl::StrCat("a task knew of a later life of the coordinator: begun anew, term=", term.value()));
+}
+
+void Job::CloseWindow() {
+  if (!window_open_) return;
+  window_open_ = false;
+  if (book_) book_->CloseWindow();
+  std::vector<DeferredDone> deferred;
+  deferred.swap(deferred_);
+  for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
+  Pump();
+}
+
+// ---------------------------------------------------------------- messages
+
+absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
+  switch (message.message_case()) {
+    case v1::TaskMessage::kHeartbeat: OnHeartbeat(task, message.heartbeat()); return absl::OkStatus();
+    case v1::TaskMessage::kDone: return OnDone(task, message.done());
+    case v1::TaskMessage::kFailed: OnFailed(task, message.failed()); return absl::OkStatus();
+    case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
+    case v1::TaskMessage::kAssigned: OnAssigned(message.assigned()); return absl::OkStatus();
+    case v1::TaskMessage::kClosed:
+      if (book_ && message.closed().shard() < assigned_.size()) {
+        book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
+      }
+      return absl::OkStatus();
+    case v1::TaskMessage::kSealed: OnSealed(message.sealed()); return absl::OkStatus();
+    case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
+    default: return absl::OkStatus();
+  }
+}
+
+void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
+  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker()) {
+    const std::uint64_t steps = worker->progress.steps();
+    worker->progress = heartbeat.worker();
+    worker->progress.clear_steps_log();   // curves are made of what counted; this is not kept
+    if (steps != worker->progress.steps()) Touch();
+  }
+  if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
+    if (!server->has_progress) {
+      server->has_progress = true;
+      server->duplicates_base = heartbeat.server().duplicates_refused();
+    }
+    server->progress = heartbeat.server();
+    if (!server->ready && server->away_since != MonoTime{0}) {
+      // It was only slow: nothing of it has been given away.
+      server->away_since = MonoTime{0};
+      server->ready = true;
+    }
+  }
+}
+
+void Job::RememberFormer(const Worker& worker) {
+  PerWorker& sum = per_worker_[worker.identity];
+  sum.former_steps += worker.progress.steps();
+  sum.former_examples += worker.progress.examples();
+  sum.former_bytes += worker.progress.bytes_sent() + worker.progress.bytes_received();
+}
+
+void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker) {
+  if (!active()) return;
+  if (leaving) {
+    Event("state", absl::StrCat(RoleName(role), "/", identity, " left: ", reason));
+    return;
+  }
+  ++deaths_total_;
+  if (deaths_.size() < options_.events_max) {
+    deaths_.push_back({absl::StrCat(RoleName(role), "/", identity), identity, std::string(reason), role, host_->WallMillis()});
+  }
+  std::optional<PoisonRule::Running> running;
+  if (worker != nullptr && worker->progress.state() == "running") {
+    const Attempt attempt = client::FromProto<Attempt>(worker->progress.running_attempt());
+    const auto held = worker->held.find(attempt);
+    if (held != worker->held.end() && held->second.kind == v1::TRAIN && held->second.closure.value() == worker->progress.running_closure()) {
+      running = PoisonRule::Running{held->second.closure, worker->progress.running_step()};
+    }
+  }
+  poison_.OnDeath(host_->Now(), running);
+  Event("death", absl::StrCat(RoleName(role), "/", identity, ": ", reason,
+                              running ? absl::StrCat("; it last reported closure ", running->closure.value(), " step ", running->step) : ""));
+}
+
+Job::Worker* Job::FindWorker(TaskId task) {
+  const auto found = workers_.find(task);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+Job::Server* Job::FindServer(TaskId task) {
+  const auto found = servers_.find(task);
+  return found == servers_.end() ? nullptr : &found->second;
+}
+
+const Job::Server* Job::ServerOf(absl::string_view identity) const {
+  if (identity.empty()) return nullptr;
+  for (const auto& [task, server] : servers_) {
+    if (server.identity == identity) return &server;
+  }
+  return nullptr;
+}
+
+MonoTime Job::RetryDelay(std::uint32_t failures) const {
+  const std::uint32_t doublings = std::min<std::uint32_t>(failures > 0 ? failures - 1 : 0, 16);
+  return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings), options_.retry_max);
+}
+
+std::uint64_t Job::shards_held_by(absl::string_view server_identity) const {
+  return book_ ? book_->ShardsOf(std::string(server_identity)).size() : 0;
+}
+
+// ---------------------------------------------------------------- status
+
+void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
+  status->set_job_uid(id_.uid.value());
+  status->set_name(id_.spec.name);
+  status->set_state(std::string(JobStateName(state_)));
+  status->set_revision(revision_);
+  status->set_waiting_for(WaitingFor());
+  status->set_phase(std::string(PhaseName(phase_)));
+  if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
+  status->set_runs_folder(id_.runs_folder);
+  if (plan_) {
+    status->set_closures_total(plan_->closures());
+    status->set_steps_total(plan_->steps());
+  }
+  status->set_closures_succeeded(succeeded_);
+  if (ended()) {
+    status->set_closures_failed(closures_failed_);
+    status->set_closures_cancelled(closures_cancelled());
+  }
+  status->set_attempts(attempts_);
+  status->set_steps_done(steps_done_);
+  status->set_epochs(id_.spec.training.epochs);
+  if (plan_ && steps_done_ > 0) status->set_epoch(std::min<std::uint64_t>(folded_ / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
+  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : rate_);
+  status->set_loss(last_loss_);
+  double eta = -1;
+  if (plan_ && rate_ > 0 && !ended()) {
+    const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs - static_cast<double>(examples_done_);
+    eta = std::max(0.0, left) / rate_;
+  }
+  status->set_eta_seconds(ended() ? 0 : eta);
+  for (const v1::EpochRow& row : epoch_rows_) *status->add_epoch_rows() = row;
+  std::map<std::string, v1::WorkerRow> rows;
+  for (const auto& [identity, sum] : per_worker_) {
+    v1::WorkerRow& row = rows[identity];
+    row.set_identity(identity);
+    row.set_state("gone");
+    row.set_steps(sum.former_steps);
+    row.set_examples(sum.former_examples);
+  }
+  for (const auto& [task, worker] : workers_) {
+    v1::WorkerRow& row = rows[worker.identity];
+    row.set_identity(worker.identity);
+    row.set_state(worker.leaving ? "leaving" : !worker.ready ? "away" : worker.progress.state().empty() ? "idle" : worker.progress.state());
+    row.set_steps(row.steps() + worker.progress.steps());
+    row.set_examples(row.examples() + worker.progress.examples());
+    row.set_closure(worker.progress.running_closure());
+  }
+  for (auto& [identity, row] : rows) *status->add_workers() = row;
+  for (const v1::Event& event : events_) {
+    if (event.number() > events_after) *status->add_events() = event;
+  }
+  status->set_result_json(ended() ? result_json_ : "");
+  status->set_submitted_ms(submitted_ms_);
+  status->set_started_ms(started_ms_);
+  status->set_ended_ms(ended_ms_);
+  status->set_closures_rerun(book_ ? book_->repairs_granted() : reruns_);
+  status->set_updates_redone(updates_redone_);
+}
+
+std::string Job::WaitingFor() const {
+  if (!active()) return "";
+  if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
+  if (phase_ >= Phase::kSealing) return "";
+  std::string workers;
+  const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
+  if (work) {
+    bool ready = false;
+    for (const auto& [task, worker] : workers_) ready |= worker.ready && !worker.leaving;
+    if (!ready) workers = "workers: none is here";
+  }
+  const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
+  if (window_open_) return "tasks to register anew";
+  if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
+  return workers.empty() ? servers : workers;
+}
+
+std::string Job::WaitingForServers() const {
+  if (!placed_) {
+    for (const auto& [task, server] : servers_) {
+      if (server.ready) return "";
+    }
+    return phase_ == Phase::kPlacing ? "servers: none is here" : "";
+  }
+  std::string text;
+  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", unplaced_.size(), " shards");
+  for (const auto& [task, server] : servers_) {
+    if (server.ready || book_ == nullptr) continue;
+    const std::size_t shards = book_->ShardsOf(server.identity).size();
+    if (shards == 0) continue;
+    const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away), " s and holds ", shards, " shards");
+  }
+  return text;
+}
+
+}  // namespace evergrad::coordinator

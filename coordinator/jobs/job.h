@@ -1,0 +1,381 @@
+// One job from submission to its end: QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED.
+//
+//   describe closure -> plan -> cut -> place -> Assign/Assigned -> RUNNING: train … evaluate … train -> evaluate -> export
+//   -> every shard reported -> files written -> SUCCEEDED          (user error, cancel: seal -> report -> files -> FAILED, CANCELLED)
+//
+// The ClosureBook decides the protocol (LEDGER lines 18 to 26); the job drives it: commits its records, then sends. Not
+// thread-safe: every call comes from the coordinator's control executor. No clock and no I/O but through JobHost, so the
+// tests and the daemon run the same class.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/config/job_spec.h"
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/plan/plan.h"
+#include "common/time/clock.h"
+#include "coordinator/closures/closure_book.h"
+#include "coordinator/dashboard/report.h"
+#include "coordinator/jobs/curve.h"
+#include "coordinator/jobs/poison.h"
+#include "coordinator/jobs/state_store.h"
+#include "coordinator/scheduler/grant_sizing.h"
+#include "evergrad/v1/api.pb.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+struct JobOptions {
+  std::uint32_t closures_open_max = 4096;
+  GrantSizing sizing;
+  std::chrono::milliseconds close_every{100};
+  std::chrono::milliseconds seal_timeout{5000};     // 20a: a silent owner is unmapped
+  std::chrono::milliseconds report_timeout{5000};
+  std::chrono::milliseconds retry_min{50}, retry_max{5000};
+  std::uint32_t retries_max = 10;                   // machine errors of one closure or one Assign, in a row
+  std::uint32_t deaths_max = 100;                   // other deaths than a poison's
+  std::uint32_t poison_deaths = 3;
+  std::chrono::milliseconds together{200};          // deaths this close to one another blame nobody
+  std::uint32_t events_max = 1000;
+  std::uint32_t curve_points_max = 4000;
+  std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
+};
+
+// A file of the runs folder; its contents are made on the file thread.
+struct RunFile {
+  std::string name;
+  std::function<std::string()> contents;
+};
+
+// What a job asks of the process around it. Nothing here calls back into the job before returning.
+class JobHost {
+ public:
+  virtual ~JobHost() = default;
+  virtual MonoTime Now() const = 0;
+  virtual std::int64_t WallMillis() const = 0;
+  virtual Term term() const = 0;
+  virtual StateStore& store() = 0;
+  virtual fault::Failpoints& failpoints() = 0;
+  virtual void Log(log::Level level, absl::string_view text, absl::string_view job) = 0;
+  // In order per task; dropped when the task has no session (it is reconciled when it registers).
+  virtual void Send(TaskId task, v1::CoordinatorMessage message) = 0;
+  // Writes each file atomically, in order, off this thread; then `done` from the control executor, later.
+  virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
+  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines) = 0;
+  virtual std::uint64_t NextNumber() = 0;     // request ids, numbers of describe attempts
+  // The job's revision has risen: answers who waits for it.
+  virtual void JobChanged(JobUid job) = 0;
+  // We no longer know what the store holds: accept no more work.
+  virtual void StoreFailed(const absl::Status& status) = 0;
+};
+
+enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
+absl::string_view JobStateName(JobState state);  // "QUEUED", …
+
+class Job {
+ public:
+  struct Identity {
+    JobUid uid;
+    config::JobSpec spec;
+    std::string yaml;          // effective
+    std::string runs_folder;   // absolute
+  };
+  Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
+  ~Job();
+
+  // --- life
+  void Start();                                   // QUEUED -> STARTING. Tasks are told by Admit… before and after.
+  void Cancel();                                  // A repeat, or after the end: nothing.
+  void Tick();                                    // Every few tens of milliseconds.
+  bool ended() const { return state_ == JobState::kSucceeded || state_ == JobState::kFailed || state_ == JobState::kCancelled; }
+  bool started() const { return state_ != JobState::kQueued; }
+  JobState state() const { return state_; }
+  JobUid uid() const { return id_.uid; }
+  const std::string& name() const { return id_.spec.name; }
+  std::uint64_t revision() const { return revision_; }
+
+  // --- tasks. Admit first (it sends nothing to the task itself and fills its Registered), then Registered is sent, then Ready.
+  void AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until, std::optional<TaskId> former, bool former_died,
+                   const v1::Hello& hello, v1::Registered* registered);
+  // InvalidArgument: a set in the Hello is malformed; nothing has changed.
+  absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
+                           v1::Registered* registered);
+  void Ready(TaskId task);
+  void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
+  void OnWorkerLeaving(TaskId task);
+  void OnServerAway(TaskId task);                                    // suspected: it is waited for
+  void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
+  // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
+  void BeginAnew(Term term);
+  void CloseWindow();
+
+  // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other jobs are the caller's to route.
+  absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
+
+  // --- questions
+  void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
+  // Asks every owner now (running), or answers with the final report (ended). `done` may be called at once.
+  struct ShardAnswer {
+    bool complete = false;
+    std::vector<v1::ShardState> shards;      // by shard number; those that did not answer are absent
+    std::vector<std::string> servers;        // identity, beside each
+  };
+  void QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done);
+  const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
+  std::string WaitingFor() const;
+  void FillJobInfo(v1::JobInfo* info) const;
+  std::uint64_t shards_held_by(absl::string_view server_identity) const;
+  std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
+
+ private:
+  enum class Phase { kNone, kDescribing, kPlacing, kTraining, kEvaluating, kExporting, kReporting, kSealing, kSealedReporting, kWriting, kEnded };
+  static absl::string_view PhaseName(Phase phase);
+
+  struct Held {                 // one attempt at one worker
+    ClosureId closure;
+    v1::WorkKind kind = v1::TRAIN;
+    MonoTime granted_at{0};
+    bool recalled = false;
+  };
+  struct Worker {
+    TaskId task;
+    std::string identity;
+    bool ready = false;         // Registered is on its way: grants may follow
+    bool leaving = false;
+    MonoTime backoff_until{0};
+    MonoTime last_done{0};
+    ClosureRate rate;
+    std::map<Attempt, Held> held;
+    v1::WorkerProgress progress;
+  };
+  struct Server {
+    TaskId task;
+    std::string identity;
+    bool ready = false;         // its session is open and Registered is on its way
+    MonoTime away_since{0};
+    v1::Endpoint endpoint;
+    v1::ServerProgress progress;
+    std::uint64_t duplicates_base = 0;   // what this process had refused before the job
+    std::uint64_t bytes_base = 0;
+    bool has_progress = false;
+  };
+  struct PerWorker {            // by identity, over all of its processes
+    std::uint64_t steps = 0, examples = 0;               // of closures that counted
+    std::uint64_t former_steps = 0, former_examples = 0, former_bytes = 0;   // reported by processes that are gone
+  };
+  // Describe, evaluation and export closures: numbered apart, in no ledger.
+  struct Aux {
+    std::uint64_t closure = 0;
+    Attempt attempt;            // (0,0): not granted
+    TaskId worker;
+    std::uint32_t failures = 0;
+    MonoTime not_before{0};
+    bool done = false;
+    v1::ClosureMetrics metrics;
+  };
+  struct Query {
+    std::uint64_t request = 0;
+    bool digests = false;
+    MonoTime deadline{0};
+    std::set<TaskId> waiting;
+    std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
+    std::function<void(const ShardAnswer&)> done;
+  };
+
+  // job.cc
+  void SetState(JobState state);
+  void SetPhase(Phase phase);
+  void Event(absl::string_view kind, std::string text);
+  void Touch();                                     // progress: the revision rises at the next tick
+  bool Persist(const Record& record);               // false: the store failed, send nothing
+  bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
+  bool grants_stopped() const { return phase_ >= Phase::kSealing || !active(); }
+  void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
+  void SendMap(std::optional<TaskId> only = std::nullopt);
+  void FillMap(v1::ShardMap* map) const;
+  Worker* FindWorker(TaskId task);
+  Server* FindServer(TaskId task);
+  const Server* ServerOf(absl::string_view identity) const;
+  MonoTime RetryDelay(std::uint32_t failures) const;
+
+  // job_grants.cc
+  void Pump();                                      // grants whatever can be granted, then looks whether a phase is over
+  void PumpTraining();
+  void PumpAux();
+  void RecallForIdle();
+  bool Usable(const Worker& worker) const;
+  Worker* PinnedWorker();                           // deterministic jobs: the only one that gets work
+  std::uint32_t LimitOf(const Worker& worker) const;
+  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets);
+  bool GrantHeldUp();                               // failpoint coordinator.before_grant
+  absl::Status OnDone(TaskId task, const v1::Done& done);
+  void OnTrainDone(Worker* worker, const v1::Done& done);
+  void OnAuxDone(Worker* worker, const v1::Done& done);
+  void CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
+  void FoldClosures();
+  void OnFailed(TaskId task, const v1::Failed& failed);
+  void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
+  void AnswerDone(TaskId task, const v1::Done& done, bool superseded);
+  void ReleaseAux(TaskId worker);
+  void VoidAux();                                   // what runs of it is superseded
+  Aux* FindAux(std::uint64_t closure);
+  void BeginAux(Phase phase, std::uint64_t count);
+  void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
+  void RememberFormer(const Worker& worker);
+  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker);
+
+  // job_shards.cc
+  void OnDescribed(const v1::DescribeResult& described);
+  void TryPlace();
+  void ApplyChange(const ClosureBook::MapChange& change);
+  void SendAssign(const ClosureBook::AssignOrder& order);
+  void OnAssigned(const v1::Assigned& assigned);
+  void AfterRollback(absl::string_view why);
+  bool AllShardsReady() const;
+  void SendCloses();
+  void OnShardReport(TaskId task, const v1::ShardReport& report);
+  void FinishQuery(std::size_t index);
+  void CheckQueries();
+  std::string WaitingForServers() const;
+
+  // job_phases.cc
+  void Advance();
+  std::uint64_t NextBarrier(std::uint64_t after) const;   // in epochs
+  void BeginEvaluation();
+  void FinishEvaluation();
+  void FinishExport(const v1::ExportResult& result);
+  void BeginReport();
+  void Fail(v1::ErrorDetail cause, bool user);
+  void BeginSeal(JobState ending);
+  void SendSeal(ShardId shard);
+  void OnSealed(const v1::Sealed& sealed);
+  void CheckSealed();
+  void FinishJob();
+  void SendEnded(bool workers, bool servers);
+
+  // job_output.cc
+  void WriteJobFile();
+  std::string ResultJson() const;
+  ReportData MakeReport() const;
+  void StepLines(ClosureId closure, const v1::ClosureMetrics& metrics);
+  void Line(const std::string& json);               // of metrics.jsonl
+  void EventLine(const v1::Event& event);
+  void EpochLine(const v1::EpochRow& row);
+  std::string EndLine() const;
+  void FlushLines();
+  void SampleRate();
+  std::uint64_t DuplicatesRefused() const;
+  std::vector<ReportTask> WorkerTotals() const;
+  std::vector<ReportTask> ServerTotals() const;
+  std::uint64_t closures_succeeded() const { return succeeded_; }
+  std::uint64_t closures_cancelled() const;
+
+  JobHost* const host_;
+  const JobOptions options_;
+  const Identity id_;
+  JobState state_ = JobState::kQueued;
+  JobState ending_ = JobState::kSucceeded;          // what it becomes once files are written
+  Phase phase_ = Phase::kNone;
+  std::uint64_t revision_ = 1;
+  bool touched_ = false;
+  bool in_pump_ = false;
+  MonoTime next_progress_{0}, next_close_{0}, next_sample_{0};
+
+  std::map<TaskId, Worker> workers_;
+  std::map<TaskId, Server> servers_;                 // the newest registration of each identity, away or not
+  std::map<std::string, PerWorker> per_worker_;
+  std::map<std::string, std::uint64_t> server_bytes_;  // of former processes
+  std::uint64_t former_duplicates_ = 0;
+
+  // The plan, once described.
+  std::optional<plan::Plan> plan_;
+  v1::Plan plan_message_;
+  std::vector<std::uint64_t> shard_bytes_;
+  v1::DescribeResult described_;
+  std::unique_ptr<ClosureBook> book_;
+  bool window_open_ = false;
+  struct DeferredDone { TaskId task; v1::Done done; };
+  std::vector<DeferredDone> deferred_;               // in the window
+  std::vector<bool> assigned_;                       // by shard: its owner has said so
+  std::vector<std::uint32_t> assign_failures_;
+  std::set<ShardId> unplaced_;                       // without an owner
+  struct AssignRetry { MonoTime at; ShardId shard; ShardEpoch epoch; };
+  std::vector<AssignRetry> assign_retries_;
+  bool placed_ = false;                              // first placement done
+  std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
+
+  // Work.
+  std::vector<Aux> aux_;
+  std::size_t aux_first_ = 0, aux_done_ = 0;         // all before the first are done
+  std::uint64_t aux_round_ = 0;
+  std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
+  std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
+  MonoTime grants_held_until_{0};
+  PoisonRule poison_;
+  std::uint32_t other_deaths_ = 0;
+  std::uint64_t attempts_ = 0;                       // training attempts granted
+  std::uint64_t barrier_epochs_ = 0;                 // epochs that end at the barrier worked towards
+  std::uint64_t evaluated_epochs_ = 0;               // barrier whose evaluation stands
+  MonoTime evaluation_held_until_{0};                // failpoint
+  std::uint64_t report_generation_ = 0;              // a report asked for before a rollback is void
+  std::uint64_t succeeded_ = 0, scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
+  std::uint64_t updates_redone_ = 0;
+
+  // What was measured. Folded in closure order.
+  struct Counted { std::uint64_t examples = 0, steps = 0; double loss_sum = 0; v1::ClosureMetrics metrics; };
+  std::map<std::uint64_t, Counted> unfolded_;
+  std::uint64_t folded_ = 0;                         // closures folded so far
+  std::uint64_t steps_done_ = 0, examples_done_ = 0;
+  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
+  struct Epoch {
+    std::uint64_t steps = 0, examples = 0;
+    double loss_sum = 0;
+  };
+  Epoch epoch_;                                      // being folded
+  MonoTime epoch_began_{0};
+  MonoTime evaluation_began_{0}, evaluation_in_epoch_{0};
+  double training_seconds_ = 0;
+  std::vector<v1::EpochRow> epoch_rows_;
+  std::map<std::string, double> final_metrics_;      // of the newest evaluation
+  std::map<std::string, std::int64_t> final_counts_;
+  double rate_ = 0;                                  // examples/s now
+  MonoTime rate_at_{0};
+  std::uint64_t rate_examples_ = 0;
+  Curve loss_curve_, rate_curve_;
+  double step_tokens_ = 0;
+  MonoTime tokens_at_{0};
+  std::uint64_t step_lines_dropped_ = 0;
+  std::string lines_;                                // of metrics.jsonl, not yet handed over
+
+  // The end.
+  std::optional<v1::ErrorDetail> first_cause_;
+  bool cause_is_users_ = false;
+  std::set<ShardId> unsealed_;
+  MonoTime seal_deadline_{0};
+  std::vector<std::string> export_files_;
+  ShardAnswer final_;
+  std::string result_json_;
+  std::vector<Query> queries_;
+  struct DeathRow { std::string task, identity, reason; Role role = Role::kWorker; std::int64_t wall_ms = 0; };
+  std::vector<DeathRow> deaths_;
+  std::uint64_t deaths_total_ = 0;
+  std::deque<v1::Event> events_;
+  std::uint64_t event_number_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);   // files are written behind our back
+  std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
+  MonoTime started_at_{0}, ended_at_{0}, submitted_at_{0};
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,20 @@
+// The cause of a job's end, as it is shown and stored.
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/client/protocol.h"
+
+namespace evergrad::coordinator {
+
+// As client::ToErrorDetail, with `kind` (one word: "user", "poison", "limit", "internal") in place of the derived one.
+inline v1::ErrorDetail MakeError(const absl::Status& status, absl::string_view kind, absl::string_view origin) {
+  v1::ErrorDetail error = client::ToErrorDetail(status, origin);
+  error.set_kind(std::string(kind));
+  return error;
+}
+// One line for people: "worker/0: nan in loss".
+inline std::string ErrorText(const v1::ErrorDetail& error) {
+  return error.origin_text().empty() ? error.message() : error.origin_text() + ": " + error.message();
+}
+
+}  // namespace evergrad::coordinator

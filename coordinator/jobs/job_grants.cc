@@ -1,0 +1,386 @@
+// Who gets which work, and what comes back of it.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kAuxAhead = 2;              // evaluation closures in hand: one running, one queued
+constexpr std::uint64_t kAuxNumbers = 1ull << 62; // describe attempts: far above those of any book
+constexpr std::size_t kDeferredMax = 1u << 16;
+
+}  // namespace
+
+void Job::Pump() {
+  if (in_pump_ || !active() || window_open_) return;
+  in_pump_ = true;
+  if (!grants_stopped()) {
+    TryPlace();
+    Advance();
+    if (phase_ == Phase::kTraining) PumpTraining();
+    PumpAux();
+  }
+  in_pump_ = false;
+}
+
+bool Job::Usable(const Worker& worker) const { return worker.ready && !worker.leaving && worker.backoff_until <= host_->Now(); }
+
+Job::Worker* Job::PinnedWorker() {
+  if (!id_.spec.strategy.deterministic) return nullptr;
+  for (auto& [task, worker] : workers_) {
+    if (worker.ready && !worker.leaving) return &worker;   // the oldest registration
+  }
+  return nullptr;
+}
+
+std::uint32_t Job::LimitOf(const Worker& worker) const {
+  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
+  const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
+  return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining, static_cast<std::uint32_t>(workers_.size()));
+}
+
+bool Job::GrantHeldUp() {
+  const MonoTime now = host_->Now();
+  if (now < grants_held_until_) return true;
+  const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
+  if (!hit) return false;
+  grants_held_until_ = now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
+  return true;
+}
+
+void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets) {
+  v1::CoordinatorMessage message;
+  v1::Grant* grant = message.mutable_grant();
+  grant->set_job_uid(id_.uid.value());
+  grant->set_closure(closure);
+  *grant->mutable_attempt() = client::ToProto(attempt);
+  grant->set_kind(kind);
+  grant->set_all_targets(all_targets);
+  for (const ShardId p : targets) grant->add_targets(p.value());
+  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false};
+  host_->Send(worker.task, std::move(message));
+}
+
+void Job::PumpTraining() {
+  Worker* const pinned = PinnedWorker();
+  for (;;) {
+    Worker* best = nullptr;
+    for (auto& [task, worker] : workers_) {
+      if (!Usable(worker) || (pinned != nullptr && pinned != &worker)) continue;
+      if (best != nullptr && worker.held.size() >= best->held.size()) continue;
+      if (worker.held.size() < LimitOf(worker)) best = &worker;
+    }
+    if (best == nullptr || GrantHeldUp()) return;
+    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task);
+    if (!granted) break;
+    ++attempts_;
+    Touch();
+    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
+  }
+  RecallForIdle();
+}
+
+// Nothing is left to grant: who has nothing to do gets what another has not begun.
+void Job::RecallForIdle() {
+  std::size_t idle = 0, recalled = 0;
+  for (const auto& [task, worker] : workers_) {
+    idle += Usable(worker) && worker.held.empty();
+    for (const auto& [attempt, held] : worker.held) recalled += held.recalled;
+  }
+  if (id_.spec.strategy.deterministic) return;
+  while (recalled < idle) {
+    Worker* donor = nullptr;
+    std::size_t most = 1;
+    for (auto& [task, worker] : workers_) {
+      const std::size_t kept = static_cast<std::size_t>(std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return !h.second.recalled; }));
+      if (worker.ready && kept > most) {
+        most = kept;
+        donor = &worker;
+      }
+    }
+    if (donor == nullptr) return;
+    for (auto it = donor->held.rbegin(); it != donor->held.rend(); ++it) {
+      if (it->second.recalled) continue;
+      it->second.recalled = true;
+      v1::CoordinatorMessage message;
+      v1::Recall* recall = message.mutable_recall();
+      recall->set_job_uid(id_.uid.value());
+      recall->set_closure(it->second.closure.value());
+      *recall->mutable_attempt() = client::ToProto(it->first);
+      host_->Send(donor->task, std::move(message));
+      break;
+    }
+    ++recalled;
+  }
+}
+
+void Job::BeginAux(Phase phase, std::uint64_t count) {
+  aux_.assign(count, Aux{});
+  ++aux_round_;
+  for (std::uint64_t i = 0; i < count; ++i) aux_[i].closure = (aux_round_ << 32) + i;
+  aux_first_ = 0;
+  aux_done_ = 0;
+  SetPhase(phase);
+}
+
+Job::Aux* Job::FindAux(std::uint64_t closure) {
+  const std::uint64_t index = closure & 0xffffffffu;
+  if (closure >> 32 != aux_round_ || index >= aux_.size()) return nullptr;
+  return &aux_[index];
+}
+
+void Job::ReleaseAux(TaskId worker) {
+  for (std::size_t i = aux_first_; i < aux_.size(); ++i) {
+    if (!aux_[i].done && aux_[i].worker == worker) aux_[i].attempt = Attempt{};
+  }
+}
+
+void Job::VoidAux() {
+  aux_.clear();
+  for (auto& [task, worker] : workers_) {
+    for (auto it = worker.held.begin(); it != worker.held.end();) {
+      const auto here = it++;
+      if (here->second.kind == v1::TRAIN) continue;
+      v1::CoordinatorMessage message;
+      v1::DoneAnswer* answer = message.mutable_done_answer();
+      answer->set_job_uid(id_.uid.value());
+      answer->set_closure(here->second.closure.value());
+      *answer->mutable_attempt() = client::ToProto(here->first);
+      answer->set_superseded(true);
+      host_->Send(task, std::move(message));
+      worker.held.erase(here);
+    }
+  }
+}
+
+void Job::PumpAux() {
+  v1::WorkKind kind = v1::WORK_KIND_UNSPECIFIED;
+  if (phase_ == Phase::kDescribing) kind = v1::DESCRIBE;
+  if (phase_ == Phase::kEvaluating) kind = v1::EVALUATE;
+  if (phase_ == Phase::kExporting) kind = v1::EXPORT;
+  if (kind == v1::WORK_KIND_UNSPECIFIED) return;
+  const MonoTime now = host_->Now();
+  Worker* const pinned = PinnedWorker();
+  while (aux_first_ < aux_.size() && aux_[aux_first_].done) ++aux_first_;
+  for (std::size_t i = aux_first_; i < aux_.size(); ++i) {
+    Aux& aux = aux_[i];
+    if (aux.done || aux.attempt != Attempt{} || aux.not_before > now) continue;
+    Worker* best = nullptr;
+    for (auto& [task, worker] : workers_) {
+      if (!Usable(worker) || worker.held.size() >= kAuxAhead || (pinned != nullptr && pinned != &worker)) continue;
+      if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
+    }
+    if (best == nullptr || GrantHeldUp()) return;
+    aux.attempt = book_ ? book_->NextAttempt() : Attempt{host_->term().value(), kAuxNumbers + host_->NextNumber()};
+    aux.worker = best->task;
+    SendGrant(*best, aux.closure, aux.attempt, kind, true, {});
+    Touch();
+  }
+}
+
+void Job::AnswerDone(TaskId task, const v1::Done& done, bool superseded) {
+  if (const fault::Hit hit = host_->failpoints().At("coordinator.before_done_answer"); hit.action == fault::Action::kDrop) return;
+  v1::CoordinatorMessage message;
+  v1::DoneAnswer* answer = message.mutable_done_answer();
+  answer->set_job_uid(id_.uid.value());
+  answer->set_closure(done.closure());
+  *answer->mutable_attempt() = done.attempt();
+  answer->set_superseded(superseded);
+  host_->Send(task, std::move(message));
+}
+
+absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
+  if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) || done.metrics().sums_size() > 64) {
+    return absl::InvalidArgumentError(absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
+  }
+  Worker* worker = FindWorker(task);
+  if (done.kind() == v1::TRAIN) {
+    OnTrainDone(worker, done);
+  } else {
+    OnAuxDone(worker, done);
+  }
+  return absl::OkStatus();
+}
+
+void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
+  if (worker == nullptr) return;   // Its registration has ended: it says it again under the new one.
+  const Attempt attempt = client::FromProto<Attempt>(done.attempt());
+  const ClosureId closure(done.closure());
+  if (!book_ || !active()) {
+    AnswerDone(worker->task, done, true);
+    return;
+  }
+  bool repair = false;
+  if (const auto current = book_->current().find(closure); current != book_->current().end()) repair = !current->second.all_targets;
+  const ClosureBook::DoneResult result = book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()), client::FromProto<MapVersion>(done.v1()));
+  if (result.deferred) {
+    if (deferred_.size() < kDeferredMax) deferred_.push_back({worker->task, done});
+    return;
+  }
+  if (!Persist(result.record)) return;
+  const MonoTime now = host_->Now();
+  if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
+    worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
+    worker->held.erase(held);
+  }
+  worker->last_done = now;
+  if (result.acknowledged) {
+    failures_.erase(closure.value());
+    poison_.OnEnded(closure);
+    if (repair) updates_redone_ += plan_->Closure(closure).steps;
+  }
+  if (result.counted) CountClosure(worker->identity, closure, done.metrics());
+  AnswerDone(worker->task, done, !result.acknowledged);
+  Pump();
+}
+
+void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
+  if (worker == nullptr) return;
+  const Attempt attempt = client::FromProto<Attempt>(done.attempt());
+  worker->held.erase(attempt);
+  Aux* aux = active() ? FindAux(done.closure()) : nullptr;
+  const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
+  const bool accepted = aux != nullptr && !aux->done && aux->attempt == attempt && done.kind() == wanted && !grants_stopped();
+  AnswerDone(worker->task, done, !accepted);
+  if (accepted) {
+    aux->done = true;
+    aux->metrics = done.metrics();
+    ++aux_done_;
+    Touch();
+    switch (done.kind()) {
+      case v1::DESCRIBE: OnDescribed(done.describe()); break;
+      case v1::EVALUATE:
+        if (aux_done_ == aux_.size()) FinishEvaluation();
+        break;
+      default: FinishExport(done.export_()); break;
+    }
+  }
+  Pump();
+}
+
+void Job::OnFailed(TaskId task, const v1::Failed& failed) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr) return;
+  const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
+  worker->held.erase(attempt);
+  if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error())) return;
+  v1::ErrorDetail cause = failed.cause();
+  if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
+  if (cause.message().size() > 3500) cause.mutable_message()->resize(3500);
+  const MonoTime now = host_->Now();
+  if (failed.kind() == v1::TRAIN) {
+    if (!book_) return;
+    const ClosureId closure(failed.closure());
+    const auto current = book_->current().find(closure);
+    if (current == book_->current().end() || current->second.attempt != attempt) return;   // of a closure that has moved on
+    if (failed.user_error()) {
+      closures_failed_ = current->second.all_targets ? 1 : 0;
+      Fail(std::move(cause), true);
+      return;
+    }
+    const std::uint32_t failures = ++failures_[closure.value()];
+    Event("warning", absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (", failures, " in a row): ", cause.message()));
+    if (failures > options_.retries_max) {
+      closures_failed_ = 1;
+      Fail(std::move(cause), false);
+      return;
+    }
+    delayed_releases_.emplace(now + RetryDelay(failures), std::make_pair(closure, attempt));
+    return;
+  }
+  Aux* aux = FindAux(failed.closure());
+  if (aux == nullptr || aux->done || aux->attempt != attempt) return;
+  if (failed.user_error()) {
+    Fail(std::move(cause), true);
+    return;
+  }
+  ++aux->failures;
+  Event("warning", absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (", aux->failures, " in a row): ", cause.message()));
+  if (aux->failures > options_.retries_max) {
+    Fail(std::move(cause), false);
+    return;
+  }
+  aux->attempt = Attempt{};
+  aux->not_before = now + RetryDelay(aux->failures);
+}
+
+void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr) return;
+  const Attempt attempt = client::FromProto<Attempt>(dropped.attempt());
+  bool handed_back = worker->leaving;
+  if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
+    handed_back |= held->second.recalled;
+    worker->held.erase(held);
+  }
+  const MonoTime now = host_->Now();
+  if (Aux* aux = FindAux(dropped.closure()); aux != nullptr && aux->attempt == attempt && !aux->done) {
+    aux->attempt = Attempt{};
+    aux->not_before = handed_back ? now : now + options_.retry_min;
+  } else if (book_) {
+    // What was called back, or given back by a leaving worker, can go elsewhere at once; else a pause keeps a refusal from
+    // becoming a tight loop.
+    if (handed_back) book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
+    else delayed_releases_.emplace(now + options_.retry_min, std::make_pair(ClosureId(dropped.closure()), attempt));
+  }
+  Pump();
+}
+
+// ---------------------------------------------------------------- what was measured
+
+void Job::CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
+  const plan::ClosureRange range = plan_->Closure(closure);
+  Counted counted;
+  counted.steps = range.steps;
+  counted.examples = std::min<std::uint64_t>(metrics.examples(), range.end - range.begin);
+  counted.loss_sum = metrics.loss_sum();
+  counted.metrics = metrics;
+  ++succeeded_;
+  steps_done_ += counted.steps;
+  examples_done_ += counted.examples;
+  PerWorker& sum = per_worker_[identity];
+  sum.steps += counted.steps;
+  sum.examples += counted.examples;
+  if (counted.examples > 0) last_loss_ = counted.loss_sum / static_cast<double>(counted.examples);
+  unfolded_.emplace(closure.value(), std::move(counted));
+  FoldClosures();
+  Touch();
+}
+
+// In closure order, so that sums of floats are the same whoever was faster.
+void Job::FoldClosures() {
+  while (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
+    const auto node = unfolded_.extract(unfolded_.begin());
+    const Counted& counted = node.mapped();
+    StepLines(ClosureId(folded_), counted.metrics);
+    epoch_.steps += counted.steps;
+    epoch_.examples += counted.examples;
+    epoch_.loss_sum += counted.loss_sum;
+    ++folded_;
+    if (folded_ % plan_->closures_per_epoch() != 0) continue;
+    const MonoTime now = host_->Now();
+    const double seconds = std::max(1e-9, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
+    training_seconds_ += seconds;
+    v1::EpochRow row;
+    row.set_epoch(folded_ / plan_->closures_per_epoch());
+    row.set_steps(epoch_.steps);
+    row.set_train_loss(epoch_.examples > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.examples) : std::nan(""));
+    row.set_eval_loss(std::nan(""));
+    row.set_eval_accuracy(std::nan(""));
+    row.set_seconds(seconds);
+    row.set_examples_per_second(static_cast<double>(epoch_.examples) / seconds);
+    epoch_rows_.push_back(row);
+    epoch_ = Epoch{};
+    epoch_began_ = now;
+    evaluation_in_epoch_ = MonoTime{0};
+    if (row.epoch() != barrier_epochs_) EpochLine(row);   // else once it is evaluated
+  }
+}
+
+}  // namespace evergrad::coordinator

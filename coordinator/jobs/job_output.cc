@@ -1,0 +1,251 @@
+// The files of the runs folder: job.yaml, metrics.jsonl, result.json, and what report.html is made of.
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kSampleEvery{500};
+constexpr std::size_t kLinesBytesMax = 4u << 20;   // waiting for the next tick
+
+// JSON has no NaN: what was not measured is null.
+Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+std::string Dump(const Json& json, int indent = -1) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
+Json CauseJson(const v1::ErrorDetail& cause) {
+  return Json{{"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}};
+}
+
+std::string WallText(std::int64_t wall_ms) {
+  const std::time_t seconds = static_cast<std::time_t>(wall_ms / 1000);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+}  // namespace
+
+void Job::WriteJobFile() {
+  std::vector<RunFile> files;
+  files.push_back({"job.yaml", [text = id_.yaml] { return text; }});
+  std::weak_ptr<bool> alive = alive_;
+  host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
+    if (!alive.expired() && !status.ok()) Event("warning", absl::StrCat("the runs folder cannot be written: ", status.message()));
+  });
+}
+
+void Job::Line(const std::string& json) {
+  if (json.empty()) return;
+  if (lines_.size() + json.size() > kLinesBytesMax) {
+    ++step_lines_dropped_;
+    return;
+  }
+  lines_ += json;
+  lines_ += '\n';
+}
+
+void Job::FlushLines() {
+  if (lines_.empty() || state_ == JobState::kQueued) return;
+  host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(lines_));
+  lines_.clear();
+}
+
+void Job::EventLine(const v1::Event& event) {
+  Line(Dump(Json{{"kind", "event"}, {"wall_ms", event.wall_ms()}, {"event", event.kind()}, {"text", event.text()}}));
+}
+
+void Job::EpochLine(const v1::EpochRow& row) {
+  Json json{{"kind", "epoch"},
+            {"wall_ms", host_->WallMillis()},
+            {"epoch", row.epoch()},
+            {"steps", row.steps()},
+            {"train_loss", Real(row.train_loss())},
+            {"eval_loss", Real(row.eval_loss())},
+            {"eval_accuracy", Real(row.eval_accuracy())},
+            {"seconds", Real(row.seconds())},
+            {"examples_per_second", Real(row.examples_per_second())}};
+  for (const auto& [name, count] : final_counts_) json[name] = count;
+  Line(Dump(json));
+}
+
+std::string Job::EndLine() const {
+  return Dump(Json{{"kind", "end"}, {"wall_ms", ended_ms_}, {"state", std::string(JobStateName(ending_))}, {"step_lines_dropped", step_lines_dropped_}});
+}
+
+// At most step_lines_per_second in the long run, so that a fast job does not write faster than anybody reads.
+void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
+  const MonoTime now = host_->Now();
+  step_tokens_ = std::min<double>(options_.step_lines_burst, step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * options_.step_lines_per_second);
+  tokens_at_ = now;
+  const plan::ClosureRange range = plan_->Closure(closure);
+  for (const v1::StepRecord& record : metrics.step_records()) {
+    if (record.global_step() < range.first_global_step || record.global_step() >= range.first_global_step + range.steps) continue;
+    if (std::isfinite(record.loss())) loss_curve_.Add(static_cast<double>(record.global_step()), record.loss());
+    if (step_tokens_ < 1) {
+      ++step_lines_dropped_;
+      continue;
+    }
+    step_tokens_ -= 1;
+    Line(Dump(Json{{"kind", "step"}, {"step", record.global_step()}, {"epoch", range.epoch + 1}, {"closure", closure.value()}, {"loss", Real(record.loss())}, {"examples", record.examples()}}));
+  }
+}
+
+void Job::SampleRate() {
+  const MonoTime now = host_->Now();
+  if (now < next_sample_) return;
+  next_sample_ = now + kSampleEvery;
+  const double seconds = std::chrono::duration<double>(now - rate_at_).count();
+  if (seconds <= 0) return;
+  const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
+  rate_at_ = now;
+  rate_examples_ = examples_done_;
+  if (phase_ != Phase::kTraining) return;
+  rate_ = rate_ == 0 ? instant : 0.6 * rate_ + 0.4 * instant;
+  const double at = std::chrono::duration<double>(now - started_at_).count();
+  rate_curve_.Add(at, rate_);
+  Line(Dump(Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));
+}
+
+std::uint64_t Job::DuplicatesRefused() const {
+  std::uint64_t duplicates = former_duplicates_;
+  std::set<std::string> reported;
+  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
+    duplicates += final_.shards[i].duplicates_refused();
+    reported.insert(final_.servers[i]);
+  }
+  for (const auto& [task, server] : servers_) {
+    if (server.has_progress && reported.count(server.identity) == 0) duplicates += server.progress.duplicates_refused() - server.duplicates_base;
+  }
+  return duplicates;
+}
+
+std::vector<ReportTask> Job::WorkerTotals() const {
+  std::map<std::string, ReportTask> totals;
+  for (const auto& [identity, sum] : per_worker_) totals[identity] = {absl::StrCat("worker/", identity), sum.steps, sum.former_bytes};
+  for (const auto& [task, worker] : workers_) {
+    ReportTask& total = totals[worker.identity];
+    total.name = absl::StrCat("worker/", worker.identity);
+    total.bytes += worker.progress.bytes_sent() + worker.progress.bytes_received();
+  }
+  std::vector<ReportTask> list;
+  for (auto& [identity, total] : totals) list.push_back(std::move(total));
+  return list;
+}
+
+// `steps` of a server: the updates in its shards' present state.
+std::vector<ReportTask> Job::ServerTotals() const {
+  std::map<std::string, ReportTask> totals;
+  for (const auto& [identity, bytes] : server_bytes_) totals[identity] = {absl::StrCat("ps_server/", identity), 0, bytes};
+  for (const auto& [task, server] : servers_) {
+    ReportTask& total = totals[server.identity];
+    total.name = absl::StrCat("ps_server/", server.identity);
+    total.bytes += server.progress.bytes_sent() + server.progress.bytes_received();
+  }
+  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
+    ReportTask& total = totals[final_.servers[i]];
+    total.name = absl::StrCat("ps_server/", final_.servers[i]);
+    total.steps += final_.shards[i].updates_applied();
+  }
+  std::vector<ReportTask> list;
+  for (auto& [identity, total] : totals) list.push_back(std::move(total));
+  return list;
+}
+
+std::string Job::ResultJson() const {
+  Json json;
+  json["schema_version"] = 1;
+  json["state"] = std::string(JobStateName(ending_));
+  json["first_cause"] = first_cause_ ? CauseJson(*first_cause_) : Json(nullptr);
+  Json metrics = Json::object();
+  for (const auto& [name, value] : final_metrics_) metrics[name] = Real(value);
+  for (const auto& [name, count] : final_counts_) metrics[name] = count;
+  json["metrics"] = std::move(metrics);
+  json["examples_per_second"] = training_seconds_ > 0 ? Real(static_cast<double>(examples_done_) / training_seconds_) : Json(nullptr);
+  json["tasks"] = Json::array();
+  const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
+    for (const ReportTask& task : tasks) {
+      json["tasks"].push_back(Json{{"role", std::string(role)}, {"identity", task.name.substr(role.size() + 1)}, {"steps", task.steps}, {"bytes", task.bytes}});
+    }
+  };
+  add_tasks("worker", WorkerTotals());
+  add_tasks("ps_server", ServerTotals());
+  json["closures"] = Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
+  json["duplicates_refused"] = DuplicatesRefused();
+  json["deaths"] = Json::array();
+  for (const DeathRow& death : deaths_) {
+    json["deaths"].push_back(Json{{"task", death.task}, {"role", RoleName(death.role)}, {"identity", death.identity}, {"reason", death.reason}, {"wall_ms", death.wall_ms}});
+  }
+  json["shards"] = Json::array();
+  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
+    const v1::ShardState& s = final_.shards[i];
+    json["shards"].push_back(Json{{"shard", s.shard()},
+                                  {"variable", s.variable()},
+                                  {"rows", s.row_end() - s.row_begin()},
+                                  {"bytes", s.bytes()},
+                                  {"server", final_.servers[i]},
+                                  {"lsn", s.lsn()},
+                                  {"updates_applied", s.updates_applied()}});
+  }
+  return Dump(json, 2) + "\n";
+}
+
+ReportData Job::MakeReport() const {
+  ReportData data;
+  data.name = id_.spec.name;
+  data.job_uid = JobUidString(id_.uid);
+  data.state = std::string(JobStateName(ending_));
+  if (first_cause_) data.first_cause = ErrorText(*first_cause_);
+  data.submitted = WallText(submitted_ms_);
+  data.seconds = std::chrono::duration<double>(ended_at_ - started_at_).count();
+  data.examples_per_second = training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : 0;
+  const auto metric = [&](const char* name) {
+    const auto found = final_metrics_.find(name);
+    return found == final_metrics_.end() ? std::nan("") : found->second;
+  };
+  data.accuracy = metric("accuracy");
+  data.loss = metric("loss");
+  data.steps = steps_done_;
+  data.closures_succeeded = closures_succeeded();
+  data.closures_failed = closures_failed_;
+  data.closures_cancelled = closures_cancelled();
+  data.attempts = attempts_;
+  data.reruns = reruns_;
+  data.deaths = deaths_total_;
+  data.duplicates_refused = DuplicatesRefused();
+  data.loss_by_step = loss_curve_.points();
+  data.rate_by_time = rate_curve_.points();
+  for (const v1::EpochRow& row : epoch_rows_) {
+    data.epochs.push_back({row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second()});
+  }
+  data.workers = WorkerTotals();
+  data.servers = ServerTotals();
+  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
+    const v1::ShardState& s = final_.shards[i];
+    data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), s.row_end() - s.row_begin(), s.bytes(), s.updates_applied()});
+  }
+  for (const v1::Event& event : events_) {
+    data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0, event.kind(), event.text()});
+  }
+  data.events.push_back({static_cast<double>(ended_ms_ - submitted_ms_) / 1000.0, "state", data.state});
+  data.model_summary = described_.model_summary();
+  data.yaml = id_.yaml;
+  return data;
+}
+
+std::uint64_t Job::closures_cancelled() const {
+  const std::uint64_t ended = closures_succeeded() + closures_failed_;
+  return scheduled_ > ended ? scheduled_ - ended : 0;
+}
+
+}  // namespace evergrad::coordinator

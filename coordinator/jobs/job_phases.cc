@@ -1,0 +1,245 @@
+// What follows what: training up to a barrier, evaluation, export, the final report; and the ends before the plan.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+
+namespace evergrad::coordinator {
+
+std::uint64_t Job::NextBarrier(std::uint64_t after) const {
+  const std::uint64_t epochs = id_.spec.training.epochs, every = id_.spec.training.evaluate_every_epochs;
+  return every == 0 ? epochs : std::min(epochs, after + every);
+}
+
+// Goes on to the next phase if this one is over.
+void Job::Advance() {
+  if (phase_ == Phase::kPlacing && AllShardsReady()) {
+    epoch_began_ = host_->Now();
+    SetState(JobState::kRunning);
+    SetPhase(Phase::kTraining);
+  }
+  if (phase_ != Phase::kTraining) return;
+  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every shard is there.
+  const DurableState& durable = book_->durable();
+  const std::uint64_t limit = barrier_epochs_ * plan_->closures_per_epoch();
+  if (durable.succeeded.size() + durable.dead.size() < limit || book_->InFlight() != 0 || book_->RepairsPending() || !AllShardsReady()) return;
+  if (evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) {
+    BeginEvaluation();
+    return;
+  }
+  evaluated_epochs_ = barrier_epochs_;
+  if (barrier_epochs_ < id_.spec.training.epochs) {
+    barrier_epochs_ = NextBarrier(barrier_epochs_);
+    book_->SetNewLimit(barrier_epochs_ * plan_->closures_per_epoch());
+    return;
+  }
+  BeginAux(Phase::kExporting, 1);
+}
+
+void Job::BeginEvaluation() {
+  const MonoTime now = host_->Now();
+  if (now < evaluation_held_until_) return;
+  if (const fault::Hit hit = host_->failpoints().At("coordinator.evaluate")) {
+    evaluation_held_until_ = now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
+    return;
+  }
+  evaluation_began_ = now;
+  BeginAux(Phase::kEvaluating, plan_->eval_closures());
+}
+
+void Job::FinishEvaluation() {
+  std::uint64_t examples = 0;
+  double loss_sum = 0;
+  std::map<std::string, v1::NamedSum> sums;
+  for (const Aux& aux : aux_) {   // in closure order
+    examples += aux.metrics.examples();
+    loss_sum += aux.metrics.loss_sum();
+    for (const v1::NamedSum& sum : aux.metrics.sums()) {
+      v1::NamedSum& total = sums[sum.name()];
+      total.set_is_integer(sum.is_integer());
+      total.set_count(total.count() + sum.count());
+      total.set_sum(total.sum() + sum.sum());
+    }
+  }
+  aux_.clear();
+  const bool counting = id_.spec.type == "counting";
+  final_metrics_.clear();
+  final_counts_.clear();
+  const double n = static_cast<double>(examples);
+  if (!counting && examples > 0) final_metrics_["loss"] = loss_sum / n;
+  for (const auto& [name, sum] : sums) {
+    if (counting && sum.is_integer()) final_counts_[name] = sum.count();
+    else if (examples > 0) final_metrics_[name] = (sum.is_integer() ? static_cast<double>(sum.count()) : sum.sum()) / n;
+  }
+  evaluation_in_epoch_ += host_->Now() - evaluation_began_;
+  evaluated_epochs_ = barrier_epochs_;
+  if (barrier_epochs_ <= epoch_rows_.size()) {
+    v1::EpochRow& row = epoch_rows_[barrier_epochs_ - 1];
+    const auto loss = final_metrics_.find("loss"), accuracy = final_metrics_.find("accuracy");
+    if (loss != final_metrics_.end()) row.set_eval_loss(loss->second);
+    if (accuracy != final_metrics_.end()) row.set_eval_accuracy(accuracy->second);
+    if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
+    EpochLine(row);
+  }
+  SetPhase(Phase::kTraining);   // Advance goes on from here.
+  ++revision_;
+  host_->JobChanged(id_.uid);
+}
+
+void Job::FinishExport(const v1::ExportResult& result) {
+  aux_.clear();
+  export_files_.assign(result.files().begin(), result.files().end());
+  if (export_files_.size() > 64) export_files_.resize(64);
+  BeginReport();
+}
+
+void Job::BeginReport() {
+  SetPhase(Phase::kReporting);
+  const std::uint64_t generation = ++report_generation_;
+  QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
+    if (generation != report_generation_ || phase_ != Phase::kReporting) return;   // rolled back meanwhile
+    if (!answer.complete) {
+      BeginReport();
+      return;
+    }
+    final_ = answer;
+    ending_ = JobState::kSucceeded;
+    FinishJob();
+  });
+}
+
+// ---------------------------------------------------------------- ends before the plan (20a)
+
+void Job::Fail(v1::ErrorDetail cause, bool user) {
+  if (!active() || phase_ >= Phase::kWriting) return;
+  if (phase_ >= Phase::kSealing) {
+    // A user's error beats a transport error that it caused.
+    if (ending_ != JobState::kFailed || !user || cause_is_users_) return;
+    first_cause_ = std::move(cause);
+    cause_is_users_ = true;
+    return;
+  }
+  Event("state", absl::StrCat("fails: ", ErrorText(cause)));
+  first_cause_ = std::move(cause);
+  cause_is_users_ = user;
+  BeginSeal(JobState::kFailed);
+}
+
+void Job::BeginSeal(JobState ending) {
+  ending_ = ending;
+  aux_.clear();
+  ++report_generation_;
+  delayed_releases_.clear();
+  assign_retries_.clear();
+  deferred_.clear();
+  SetPhase(Phase::kSealing);
+  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then drop.
+  SendEnded(true, false);
+  for (auto& [task, worker] : workers_) worker.held.clear();
+  seal_deadline_ = host_->Now() + options_.seal_timeout;
+  if (book_ && placed_) {
+    for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+      if (ServerOf(book_->durable().map[p].server) == nullptr || unplaced_.count(ShardId(p)) != 0) continue;
+      unsealed_.insert(ShardId(p));
+      SendSeal(ShardId(p));
+    }
+  }
+  CheckSealed();
+}
+
+void Job::SendSeal(ShardId shard) {
+  const ShardOwner& owner = book_->durable().map[shard.value()];
+  const Server* server = ServerOf(owner.server);
+  if (server == nullptr) return;
+  v1::CoordinatorMessage message;
+  v1::Seal* seal = message.mutable_seal();
+  seal->set_job_uid(id_.uid.value());
+  seal->set_shard(shard.value());
+  *seal->mutable_epoch() = client::ToProto(owner.epoch);
+  host_->Send(server->task, std::move(message));
+}
+
+void Job::OnSealed(const v1::Sealed& sealed) {
+  if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= assigned_.size()) return;
+  if (book_->durable().map[sealed.shard()].epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
+  unsealed_.erase(ShardId(sealed.shard()));
+  CheckSealed();
+}
+
+void Job::CheckSealed() {
+  if (phase_ != Phase::kSealing) return;
+  // Whose process is gone applies nothing any more.
+  for (auto it = unsealed_.begin(); it != unsealed_.end();) {
+    it = ServerOf(book_->durable().map[it->value()].server) == nullptr ? unsealed_.erase(it) : std::next(it);
+  }
+  if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
+    Event("warning", absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(), " shards are unmapped, what is applied to them now is void"));
+    Record record;
+    for (const ShardId p : unsealed_) AppendRecord(book_->Unmap(p).record, &record);
+    unsealed_.clear();
+    if (!Persist(record)) return;
+  }
+  if (!unsealed_.empty()) return;
+  if (!book_ || !placed_) {
+    FinishJob();
+    return;
+  }
+  SetPhase(Phase::kSealedReporting);
+  const std::uint64_t generation = ++report_generation_;
+  QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
+    if (generation != report_generation_) return;
+    final_ = answer;
+    FinishJob();
+  });
+}
+
+// ---------------------------------------------------------------- the end
+
+void Job::FinishJob() {
+  SetPhase(Phase::kWriting);
+  ended_ms_ = host_->WallMillis();
+  ended_at_ = host_->Now();
+  if (book_) {
+    scheduled_ = book_->next_new();
+    reruns_ = book_->repairs_granted();
+  }
+  Line(EndLine());
+  FlushLines();
+  result_json_ = ResultJson();
+  std::vector<RunFile> files;
+  files.push_back({"result.json", [text = result_json_] { return text; }});
+  files.push_back({"report.html", [data = MakeReport()] { return RenderReport(data); }});
+  std::weak_ptr<bool> alive = alive_;
+  host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
+    if (alive.expired()) return;
+    if (!status.ok()) Event("warning", absl::StrCat("files of the job could not be written: ", status.message()));
+    SendEnded(true, true);
+    phase_ = Phase::kEnded;
+    // What an ended job still answers is its status, its result and its final report.
+    std::vector<Query> queries = std::move(queries_);
+    queries_.clear();
+    book_.reset();
+    unfolded_.clear();
+    assigned_.clear();
+    unplaced_.clear();
+    admitted_.clear();
+    for (const auto& [task, worker] : workers_) RememberFormer(worker);
+    workers_.clear();
+    servers_.clear();
+    SetState(ending_);
+    if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) host_->StoreFailed(removed);
+    for (Query& query : queries) query.done(final_);
+  });
+}
+
+void Job::SendEnded(bool workers, bool servers) {
+  v1::CoordinatorMessage message;
+  message.mutable_job_ended()->set_job_uid(id_.uid.value());
+  message.mutable_job_ended()->set_state(std::string(JobStateName(ending_)));
+  Broadcast(message, workers, servers);
+}
+
+}  // namespace evergrad::coordinator

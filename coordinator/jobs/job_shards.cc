@@ -1,0 +1,226 @@
+// Shards: the plan, where they are placed, what their owners answer.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/plan_builder.h"
+#include "coordinator/jobs/job_error.h"
+#include "coordinator/scheduler/placement.h"
+
+namespace evergrad::coordinator {
+
+void Job::OnDescribed(const v1::DescribeResult& described) {
+  absl::StatusOr<BuiltPlan> built = BuildPlan(id_.spec, described);
+  if (!built.ok()) {
+    const bool user = BlameOf(built.status()) == Blame::kUser;
+    Fail(MakeError(built.status(), user ? "user" : "internal", "coordinator"), user);
+    return;
+  }
+  plan_ = std::move(built->plan);
+  plan_message_ = std::move(built->message);
+  shard_bytes_ = std::move(built->shard_bytes);
+  described_ = described;
+  described_.clear_variables();   // the plan has them
+  ClosureBook::Options options;
+  options.closures = plan_->closures();
+  options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
+  options.open_max = options_.closures_open_max;
+  book_ = std::make_unique<ClosureBook>(options, DurableState{});
+  if (!Persist(book_->BeginLife(host_->term()))) return;
+  book_->CloseWindow();
+  assigned_.assign(shard_bytes_.size(), false);
+  assign_failures_.assign(shard_bytes_.size(), 0);
+  barrier_epochs_ = NextBarrier(0);
+  book_->SetNewLimit(barrier_epochs_ * plan_->closures_per_epoch());
+  Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ", described.parameters(),
+                              " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ", plan_->spec().steps_per_closure, " steps"));
+  SetPhase(Phase::kPlacing);
+  v1::CoordinatorMessage message;
+  FillJobInfo(message.mutable_job());
+  Broadcast(message, true, true);
+}
+
+bool Job::AllShardsReady() const {
+  return placed_ && unplaced_.empty() && std::all_of(assigned_.begin(), assigned_.end(), [](bool a) { return a; });
+}
+
+void Job::TryPlace() {
+  if (!book_ || phase_ < Phase::kPlacing) return;
+  if (placed_ && unplaced_.empty()) return;
+  std::vector<ServerLoad> loads;
+  for (const auto& [task, server] : servers_) {
+    if (!server.ready) continue;
+    ServerLoad load{server.identity, 0};
+    for (const ShardId p : book_->ShardsOf(server.identity)) {
+      if (unplaced_.count(p) == 0) load.bytes += shard_bytes_[p.value()];
+    }
+    loads.push_back(std::move(load));
+  }
+  if (loads.empty()) return;
+  std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
+  if (!placed_) {
+    placed_ = true;
+    for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) unplaced_.insert(ShardId(p));
+  }
+  std::vector<ShardSize> sizes;
+  for (const ShardId p : unplaced_) sizes.push_back({p, shard_bytes_[p.value()]});
+  ClosureBook::MapChange all;
+  for (const Placement& placement : PlaceShards(std::move(sizes), std::move(loads))) {
+    ClosureBook::MapChange change = book_->Rollback(placement.shard, placement.server);
+    AppendRecord(change.record, &all.record);
+    for (ClosureBook::AssignOrder& order : change.assigns) all.assigns.push_back(std::move(order));
+    all.map_changed = true;
+  }
+  unplaced_.clear();
+  if (!Persist(all.record)) return;
+  ApplyChange(all);
+}
+
+// After its record is committed.
+void Job::ApplyChange(const ClosureBook::MapChange& change) {
+  for (const ClosureBook::AssignOrder& order : change.assigns) {
+    assigned_[order.shard.value()] = false;
+    unplaced_.erase(order.shard);
+    SendAssign(order);
+  }
+  if (change.map_changed) SendMap();
+}
+
+void Job::SendAssign(const ClosureBook::AssignOrder& order) {
+  const Server* server = ServerOf(order.server);
+  if (server == nullptr) return;   // reconciled when it registers
+  v1::CoordinatorMessage message;
+  v1::Assign* assign = message.mutable_assign();
+  assign->set_job_uid(id_.uid.value());
+  *assign->mutable_spec() = plan_message_.shards(static_cast<int>(order.shard.value()));
+  *assign->mutable_epoch() = client::ToProto(order.epoch);
+  *assign->mutable_start() = client::ToProto(order.start);
+  *assign->mutable_version() = client::ToProto(order.version);
+  *assign->mutable_refused() = client::ToProto(order.refused);
+  assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
+  host_->Send(server->task, std::move(message));
+}
+
+void Job::OnAssigned(const v1::Assigned& assigned) {
+  if (!book_ || assigned.shard() >= assigned_.size() || !active()) return;
+  const ShardId shard(assigned.shard());
+  const ShardOwner& owner = book_->durable().map[shard.value()];
+  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;   // of a former owner
+  if (assigned.ok()) {
+    assigned_[shard.value()] = true;
+    assign_failures_[shard.value()] = 0;
+    Touch();
+    Pump();
+    return;
+  }
+  if (grants_stopped()) return;
+  const std::uint32_t failures = ++assign_failures_[shard.value()];
+  v1::ErrorDetail cause = assigned.error();
+  if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
+  Event("warning", absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
+  if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
+    const bool user = cause.kind() == "user";
+    Fail(std::move(cause), user);
+    return;
+  }
+  assign_retries_.push_back({host_->Now() + RetryDelay(failures), shard, owner.epoch});
+}
+
+// Values have changed under whoever was reading them: what was measured or written since is void.
+void Job::AfterRollback(absl::string_view why) {
+  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting) return;
+  Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
+  if (phase_ == Phase::kEvaluating) evaluation_in_epoch_ += host_->Now() - evaluation_began_;
+  evaluated_epochs_ = barrier_epochs_ - 1;
+  VoidAux();
+  ++report_generation_;
+  SetPhase(Phase::kTraining);
+}
+
+void Job::SendCloses() {
+  if (!book_ || grants_stopped() || window_open_) return;
+  for (const auto& [task, server] : servers_) {
+    if (!server.ready) continue;
+    for (const ClosureBook::CloseOrder& order : book_->MakeCloses(task, server.identity)) {
+      v1::CoordinatorMessage message;
+      v1::Close* close = message.mutable_close();
+      close->set_job_uid(id_.uid.value());
+      close->set_shard(order.shard.value());
+      *close->mutable_epoch() = client::ToProto(order.epoch);
+      *close->mutable_version() = client::ToProto(order.version);
+      *close->mutable_done() = client::ToProto(order.done);
+      *close->mutable_refused() = client::ToProto(order.refused);
+      close->set_whole(order.whole);
+      host_->Send(task, std::move(message));
+    }
+  }
+}
+
+// ---------------------------------------------------------------- asking the owners
+
+void Job::QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done) {
+  if (!book_ || !placed_) {
+    done(final_);
+    return;
+  }
+  Query query;
+  query.request = host_->NextNumber();
+  query.digests = digests;
+  query.deadline = host_->Now() + timeout;
+  query.done = std::move(done);
+  v1::CoordinatorMessage message;
+  message.mutable_report_shards()->set_request_id(query.request);
+  message.mutable_report_shards()->set_job_uid(id_.uid.value());
+  message.mutable_report_shards()->set_digests(digests);
+  for (const auto& [task, server] : servers_) {
+    if (!server.ready) continue;
+    query.waiting.insert(task);
+    host_->Send(task, message);
+  }
+  queries_.push_back(std::move(query));
+}
+
+void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
+  const Server* server = FindServer(task);
+  if (server == nullptr || !book_) return;
+  for (std::size_t i = 0; i < queries_.size(); ++i) {
+    Query& query = queries_[i];
+    if (query.request != report.request_id()) continue;
+    for (const v1::ShardState& state : report.shards()) {
+      if (state.job_uid() != id_.uid.value() || state.shard() >= assigned_.size()) continue;
+      const ShardOwner& owner = book_->durable().map[state.shard()];
+      if (owner.server != server->identity || owner.epoch != client::FromProto<ShardEpoch>(state.epoch())) continue;
+      query.answers[state.shard()] = {state, server->identity};
+    }
+    query.waiting.erase(task);
+    if (query.answers.size() == assigned_.size() || (query.waiting.empty() && phase_ == Phase::kSealedReporting)) FinishQuery(i);
+    return;
+  }
+}
+
+void Job::FinishQuery(std::size_t index) {
+  Query query = std::move(queries_[index]);
+  queries_.erase(queries_.begin() + static_cast<std::ptrdiff_t>(index));
+  ShardAnswer answer;
+  answer.complete = query.answers.size() == assigned_.size();
+  for (auto& [shard, found] : query.answers) {
+    answer.shards.push_back(std::move(found.first));
+    answer.servers.push_back(std::move(found.second));
+  }
+  query.done(answer);
+}
+
+void Job::CheckQueries() {
+  const MonoTime now = host_->Now();
+  for (std::size_t i = 0; i < queries_.size();) {
+    if (queries_[i].deadline <= now) {
+      FinishQuery(i);   // May add a query behind.
+    } else {
+      ++i;
+    }
+  }
+}
+
+}  // namespace evergrad::coordinator

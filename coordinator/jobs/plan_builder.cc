@@ -1,0 +1,133 @@
+#include "coordinator/jobs/plan_builder.h"
+
+#include <openssl/evp.h>
+
+#include <set>
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/checked_math.h"
+#include "common/base/status.h"
+#include "common/sharding/partitioner.h"
+#include "coordinator/scheduler/placement.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr int kVariablesMax = 4096;
+constexpr std::uint64_t kClosuresMax = 1ull << 32;
+
+sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
+  // A counting job has one cut for all of its variables: as many shards as it asks for.
+  if (spec.type == "counting") return sharding::FixedShards{spec.counting.shards};
+  const config::PartitionerSpec& p = spec.strategy.partitioner;
+  if (p.type == "fixed_shards") return sharding::FixedShards{p.num_shards};
+  if (p.type == "max_size") return sharding::MaxSize{p.max_shard_bytes, p.max_shards};
+  return sharding::MinSize{p.min_shard_bytes, p.max_shards};
+}
+
+std::string Serialized(const google::protobuf::Message& message) {
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  message.SerializeToCodedStream(&coded);
+  coded.Trim();
+  return bytes;
+}
+
+}  // namespace
+
+std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint) {
+  v1::Plan same = plan;
+  same.clear_fingerprint();
+  same.clear_epochs();
+  same.clear_eval_examples();
+  same.clear_eval_batch_size();
+  same.clear_eval_steps_per_closure();
+  for (v1::ShardSpec& shard : *same.mutable_shards()) shard.mutable_variable()->mutable_optimizer()->clear_learning_rate();
+  config::JobSpec model = spec;
+  model.name = "plan";
+  model.optimizer.learning_rate = 1;
+  model.training.epochs = 1;
+  model.training.evaluate_every_epochs = 1;
+  model.data.train.reset();  // the data's own fingerprint stands for its files
+  model.data.eval.reset();
+  const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitYaml(model), "\n", data_fingerprint);
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
+}
+
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described) {
+  plan::PlanSpec numbers;
+  numbers.train_examples = described.train_examples();
+  numbers.batch_size = spec.data.batch_size;
+  numbers.steps_per_closure = spec.training.steps_per_closure;
+  numbers.epochs = spec.training.epochs;
+  numbers.shuffle = spec.data.shuffle;
+  numbers.shuffle_seed = spec.data.shuffle_seed;
+  numbers.eval_examples = described.eval_examples();
+  numbers.eval_batch_size = spec.data.batch_size;
+  numbers.eval_steps_per_closure = spec.training.steps_per_closure;
+  absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
+  if (!plan.ok()) return UserError(plan.status());
+  if (plan->closures() > kClosuresMax) return UserError(absl::InvalidArgumentError(absl::StrCat("too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
+  if (plan->eval_closures() >= (1ull << 32)) return UserError(absl::InvalidArgumentError("too many evaluation closures in the plan"));
+
+  if (described.variables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
+  if (described.variables_size() > kVariablesMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
+  }
+  BuiltPlan built{*std::move(plan), {}, {}};
+  v1::Plan& message = built.message;
+  message.set_train_examples(numbers.train_examples);
+  message.set_batch_size(numbers.batch_size);
+  message.set_steps_per_closure(numbers.steps_per_closure);
+  message.set_epochs(numbers.epochs);
+  message.set_shuffle(numbers.shuffle);
+  message.set_shuffle_seed(numbers.shuffle_seed);
+  message.set_eval_examples(numbers.eval_examples);
+  message.set_eval_batch_size(numbers.eval_batch_size);
+  message.set_eval_steps_per_closure(numbers.eval_steps_per_closure);
+
+  const sharding::Partitioner partitioner = PartitionerOf(spec);
+  std::set<std::string> names;
+  std::uint32_t index = 0;
+  for (const v1::VariableSpec& variable : described.variables()) {
+    if (variable.name().empty() || variable.name().size() > 512) return absl::InvalidArgumentError("describe closure named a variable badly");
+    if (!names.insert(variable.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", variable.name()));
+    if (variable.dtype() != v1::DTYPE_FLOAT32) return absl::InvalidArgumentError(absl::StrCat("variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
+    const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
+    absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
+    if (!shape.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
+    absl::StatusOr<std::vector<sharding::RowRange>> ranges = sharding::Cut(partitioner, *shape);
+    if (!ranges.ok()) return UserError(absl::Status(ranges.status().code(), absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
+    if (message.shards_size() + ranges->size() > kShardsMax) {
+      return UserError(absl::InvalidArgumentError(absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner: at_variable=", variable.name(), " max=", kShardsMax)));
+    }
+    const std::uint64_t rows = dims.empty() ? 1 : dims[0];
+    std::uint64_t elements = 1;
+    for (const std::uint64_t d : dims) elements *= d;   // Shape::Checked has checked the product.
+    const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
+    const std::uint32_t slots = SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
+    for (const sharding::RowRange& range : *ranges) {
+      v1::ShardSpec* shard = message.add_shards();
+      shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));
+      *shard->mutable_variable() = variable;
+      shard->mutable_variable()->set_index(index);
+      shard->set_row_begin(range.begin);
+      shard->set_row_end(range.end);
+      built.shard_bytes.push_back((range.end - range.begin) * row_bytes * (1 + slots));
+    }
+    ++index;
+  }
+  message.set_fingerprint(Fingerprint(spec, message, described.data_fingerprint()));
+  return built;
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,29 @@
+// From a job's YAML and what a describe closure found to the plan: numbers of closures, the cut of every variable. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/plan/plan.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+inline constexpr std::uint32_t kShardsMax = 8192;   // The map and the plan each fit one message.
+
+struct BuiltPlan {
+  plan::Plan plan;
+  v1::Plan message;                          // with shards and fingerprint
+  std::vector<std::uint64_t> shard_bytes;    // values and slots, by shard
+};
+
+// What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described);
+
+// SHA-256, hex, over the plan and the model, without learning rate, epochs and evaluation, which are no part of it.
+std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint);
+
+}  // namespace evergrad::coordinator

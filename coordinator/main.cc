@@ -1,0 +1,40 @@
+#include "common/base/build_info.h"
+#include "common/daemon/daemon.h"
+#include "common/time/clock.h"
+#include "common/transport/grpc_transport.h"
+#include "coordinator/config.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/jobs/state_store.h"
+
+int main(int argc, char** argv) {
+  using namespace evergrad;
+  daemon::Daemon daemon(Role::kCoordinator, "runs jobs: registers tasks, grants closures, watches over shards");
+  coordinator::Options options;
+  coordinator::AddOptions(&options, &daemon.options());
+  if (const auto code = daemon.Start(argc, argv)) return *code;
+  if (absl::Status status = coordinator::CheckOptions(options); !status.ok()) return daemon.Fail(status);
+  daemon.logger().SetTask("coordinator/0");
+  options.control.counting_allowed = daemon.failpoints_allowed();
+  options.control.insecure_listen = daemon.insecure();
+  options.control.build_id = BuildId();
+
+  RealClock clock;
+  // Its records live as long as this process: a new coordinator knows no job, and chooses a term above any that a task reports.
+  coordinator::MemoryStateStore store;
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  coordinator::Coordinator::Parts parts;
+  parts.transport = transport.get();
+  parts.clock = &clock;
+  parts.logger = &daemon.logger();
+  parts.registry = &daemon.registry();
+  parts.failpoints = &daemon.failpoints();
+  parts.store = &store;
+  auto coordinator = coordinator::Coordinator::Create(options, daemon.server_options(), parts);
+  if (!coordinator.ok()) return daemon.Fail(coordinator.status());
+  if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok()) return daemon.Fail(status);
+  (*coordinator)->Start(daemon.advertised_address(), daemon.metrics_address());
+  daemon.signals().Wait();
+  daemon.logger().Info("stopping");
+  (*coordinator)->Stop();
+  return daemon::kExitOk;
+}

@@ -1,0 +1,18 @@
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+
+// Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the state. Poll GetJob for CANCELLED.
+void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder responder) {
+  Job* job = FindJob(request.job());
+  if (job == nullptr) return responder->Answer(UserError(absl::NotFoundError(absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
+  std::erase(queue_, job->uid());
+  job->Cancel();
+  v1::CancelJobResponse response;
+  response.set_state(std::string(JobStateName(job->state())));
+  AnswerWith(*responder, response);
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,374 @@
+#include "coordinator/service/control_plane.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/fs/file.h"
+#include "common/random/philox.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+// Releases its place among the calls in progress when it goes, answered or not.
+class CountedResponder final : public transport::UnaryResponder {
+ public:
+  CountedResponder(std::unique_ptr<transport::UnaryResponder> inner, std::shared_ptr<std::atomic<std::uint32_t>> calls)
+      : inner_(std::move(inner)), calls_(std::move(calls)) {}
+  ~CountedResponder() override { calls_->fetch_sub(1); }
+  void Answer(absl::StatusOr<std::string> response) override { inner_->Answer(std::move(response)); }
+
+ private:
+  std::unique_ptr<transport::UnaryResponder> inner_;
+  std::shared_ptr<std::atomic<std::uint32_t>> calls_;   // shared with every call: one may outlive the control plane
+};
+
+}  // namespace
+
+void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message) { responder.Answer(message.SerializeAsString()); }
+
+std::string JobUidText(JobUid uid) { return JobUidString(uid); }
+
+ControlPlane::ControlPlane(ControlOptions options, Parts parts)
+    : options_(std::move(options)),
+      parts_(parts),
+      life_id_(random::EntropyFromOs() | 1),
+      membership_(options_.membership),
+      calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
+      tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)", options_.membership.tasks_max),
+      sessions_limit_(*parts.registry, "evergrad_coordinator_sessions", "open sessions, registered or not", options_.membership.tasks_max + 64.0),
+      jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued", "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
+      calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress", options_.calls_max),
+      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes", "bytes of metrics.jsonl waiting to be written", static_cast<double>(options_.file_bytes_max)),
+      open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)", options_.jobs.closures_open_max),
+      registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
+      gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone")),
+      lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost")),
+      messages_total_(parts.registry->GetCounter("evergrad_coordinator_messages_total", "messages of tasks handled")),
+      malformed_total_(parts.registry->GetCounter("evergrad_coordinator_malformed_total", "messages and calls refused as malformed")),
+      submitted_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
+      ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
+      workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
+      servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
+      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {}
+
+ControlPlane::~ControlPlane() = default;
+
+transport::Handlers ControlPlane::handlers() {
+  transport::Handlers handlers;
+  handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<transport::UnaryResponder> responder) {
+    if (calls_->fetch_add(1) >= options_.calls_max) {
+      calls_->fetch_sub(1);
+      calls_limit_.refused.Add();
+      responder->Answer(absl::ResourceExhaustedError(absl::StrCat("too many calls in progress: limit=", options_.calls_max)));
+      return;
+    }
+    Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
+    const bool posted = parts_.control->Post([this, counted, name = std::string(method), bytes = std::move(request)] { OnUnary(name, bytes, counted); });
+    if (!posted) counted->Answer(absl::UnavailableError("the coordinator is stopping"));
+  };
+  handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method, std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
+    if (method != client::kSessionMethod) return std::nullopt;
+    if (open_sessions_.fetch_add(1) >= options_.membership.tasks_max + 64) {
+      open_sessions_.fetch_sub(1);
+      sessions_limit_.refused.Add();
+      return std::nullopt;
+    }
+    const std::uint64_t number = next_session_.fetch_add(1);
+    auto inbox = std::make_shared<Inbox>();
+    if (!parts_.control->Post([this, number, address = peer.address, stream, inbox] { OpenSession(number, address, stream, inbox); })) {
+      open_sessions_.fetch_sub(1);
+      return std::nullopt;
+    }
+    transport::MessageStreamEvents events;
+    events.on_message = [this, number, inbox](std::string bytes) {
+      if (inbox->overflowed.load()) return;
+      if (inbox->queued.fetch_add(1) >= options_.batches_queued_max) {
+        inbox->overflowed.store(true);
+        parts_.control->Post([this, number] { Reject(number, "limit", "too many messages waiting to be handled", false, options_.membership.lease); });
+        return;
+      }
+      // Read here, so that the control executor does not wait for the parser.
+      auto batch = std::make_shared<v1::TaskBatch>();
+      if (!batch->ParseFromString(bytes)) batch.reset();
+      parts_.control->Post([this, number, inbox, batch] {
+        inbox->queued.fetch_sub(1);
+        OnBatch(number, batch.get());
+      });
+    };
+    events.on_end = [this, number](const absl::Status&) {
+      parts_.control->Post([this, number] { OnStreamEnd(number); });
+    };
+    return events;
+  };
+  return handlers;
+}
+
+void ControlPlane::Start(std::string advertised_address, std::string metrics_address) {
+  address_ = std::move(advertised_address);
+  metrics_address_ = std::move(metrics_address);
+  started_ms_ = WallMillis();
+  highest_reported_ = parts_.store->term().value();
+  window_until_ = Now() + options_.window;
+  if (options_.window.count() == 0) EndWindow();
+  Tick();
+}
+
+void ControlPlane::Stop() {
+  stopped_ = true;
+  for (auto& [number, session] : sessions_) {
+    Flush(number);
+    session.stream->Close();
+  }
+  open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
+  sessions_.clear();
+  session_of_.clear();
+  for (JobWaiter& waiter : waiters_) waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  waiters_.clear();
+  for (auto& [request, read] : log_reads_) read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  log_reads_.clear();
+}
+
+void ControlPlane::ScheduleTick() {
+  parts_.control->PostAfter(options_.tick, [this] {
+    if (!stopped_) Tick();
+  });
+}
+
+void ControlPlane::Tick() {
+  const MonoTime now = Now();
+  if (window_open_ && now >= window_until_) EndWindow();
+  Apply(membership_.Tick(now));
+  std::vector<std::uint64_t> silent;
+  for (const auto& [number, session] : sessions_) {
+    if (session.stage == Session::Stage::kAwaitingHello && now - session.opened_at > options_.hello_within) silent.push_back(number);
+  }
+  for (const std::uint64_t number : silent) Reject(number, "malformed", "no hello in time", false, options_.membership.lease);
+  for (auto& [task, facts] : facts_) {
+    const TaskEntry* entry = membership_.Find(task);
+    if (entry != nullptr && entry->state != facts.last_state) {
+      facts.last_state = entry->state;
+      facts.since_ms = WallMillis();
+    }
+  }
+  std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
+  if (Job* job = ActiveJob()) job->Tick();
+  CheckJobWaiters();
+  CheckLogReads();
+  UpdateMetrics();
+  ScheduleTick();
+}
+
+void ControlPlane::UpdateMetrics() {
+  tasks_limit_.current.Set(membership_.living());
+  sessions_limit_.current.Set(static_cast<double>(sessions_.size()));
+  jobs_limit_.current.Set(static_cast<double>(queue_.size()));
+  calls_limit_.current.Set(calls_->load());
+  files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
+  Job* job = ActiveJob();
+  open_limit_.current.Set(job != nullptr ? static_cast<double>(job->open_closures()) : 0);
+  workers_alive_.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
+  servers_alive_.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
+  term_gauge_.Set(static_cast<double>(term_.value()));
+}
+
+// ---------------------------------------------------------------- line 18
+
+void ControlPlane::EndWindow() {
+  window_open_ = false;
+  if (!term_known_) {
+    const Term term(1 + std::max(parts_.store->term().value(), highest_reported_));
+    if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
+      StoreFailed(status);
+      return;
+    }
+    term_ = term;
+    term_known_ = true;
+    parts_.logger->Info(absl::StrCat("coordinating: term=", term_.value(), " tasks_waiting=", pending_.size()));
+  }
+  std::vector<std::uint64_t> pending;
+  pending.swap(pending_);
+  for (const std::uint64_t number : pending) Register(number);
+  if (Job* job = ActiveJob()) job->CloseWindow();
+  StartNextJob();
+}
+
+// A task has seen a later life than ours: everything that was numbered from here on must lie above it. Everybody registers
+// anew, and grants wait for them as they do at a start.
+void ControlPlane::BeginAnew(std::uint64_t reported) {
+  const Term term(1 + std::max(parts_.store->term().value(), reported));
+  if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
+    StoreFailed(status);
+    return;
+  }
+  parts_.logger->Warning(absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(), " reported=", reported, " new_term=", term.value()));
+  term_ = term;
+  window_open_ = true;
+  window_until_ = Now() + options_.window;
+  if (Job* job = ActiveJob()) job->BeginAnew(term_);
+  std::vector<std::uint64_t> registered;
+  for (const auto& [number, session] : sessions_) {
+    if (session.stage == Session::Stage::kRegistered) registered.push_back(number);
+  }
+  for (const std::uint64_t number : registered) Reject(number, "not_active", "the coordinator has begun a new term: register again", false, std::chrono::milliseconds(0));
+}
+
+// ---------------------------------------------------------------- membership
+
+void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
+  for (const MembershipChange& change : changes) {
+    Job* job = ActiveJob();
+    const std::string name = absl::StrCat(RoleName(change.role), "/", change.identity);
+    switch (change.kind) {
+      case MembershipChange::Kind::kSuspected:
+        parts_.logger->Info(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
+        if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task);
+        break;
+      case MembershipChange::Kind::kGone:
+        parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
+        gone_total_.Add();
+        if (job != nullptr) job->OnWorkerGone(change.task, change.reason, change.leaving);
+        break;
+      case MembershipChange::Kind::kLost:
+        parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
+        lost_total_.Add();
+        if (job != nullptr) job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
+        break;
+    }
+    if (change.close_session) {
+      if (const auto found = session_of_.find(change.task); found != session_of_.end()) {
+        Reject(found->second, "not_active", absl::StrCat("lease out: ", change.reason), false, std::chrono::milliseconds(0));
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- jobs
+
+Job* ControlPlane::ActiveJob() {
+  if (!active_) return nullptr;
+  const auto found = jobs_.find(*active_);
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
+  if (name_or_uid.empty()) return job_order_.empty() ? nullptr : jobs_.at(job_order_.back()).get();
+  for (auto uid = job_order_.rbegin(); uid != job_order_.rend(); ++uid) {
+    if (jobs_.at(*uid)->name() == name_or_uid || JobUidString(*uid) == name_or_uid) return jobs_.at(*uid).get();
+  }
+  return nullptr;
+}
+
+Job* ControlPlane::FindJob(absl::string_view name_or_uid) { return const_cast<Job*>(static_cast<const ControlPlane*>(this)->FindJob(name_or_uid)); }
+
+// Called from inside a job: what follows runs once its call has returned.
+void ControlPlane::JobChanged(JobUid) {
+  if (jobs_changed_posted_ || stopped_) return;
+  jobs_changed_posted_ = true;
+  parts_.control->Post([this] {
+    jobs_changed_posted_ = false;
+    if (!stopped_) AfterJobsChanged();
+  });
+}
+
+void ControlPlane::AfterJobsChanged() {
+  CheckJobWaiters();
+  if (Job* job = ActiveJob(); job != nullptr && job->ended()) {
+    active_.reset();
+    ended_total_.Add();
+    ForgetOldJobs();
+  }
+  StartNextJob();
+}
+
+void ControlPlane::StartNextJob() {
+  if (active_ || !term_known_ || window_open_ || !store_status_.ok()) return;
+  while (!queue_.empty()) {
+    const JobUid uid = queue_.front();
+    queue_.pop_front();
+    Job* job = jobs_.at(uid).get();
+    if (job->started()) continue;   // cancelled while it was queued
+    active_ = uid;
+    IntroduceTasks(*job);
+    job->Start();
+    return;
+  }
+}
+
+// The tasks that registered before the job began.
+void ControlPlane::IntroduceTasks(Job& job) {
+  for (const auto& [task, number] : session_of_) {
+    const TaskEntry* entry = membership_.Find(task);
+    const auto facts = facts_.find(task);
+    if (entry == nullptr || facts == facts_.end() || !entry->session_open || entry->state == TaskState::kGone) continue;
+    v1::Registered unused;
+    if (entry->role == Role::kWorker) {
+      job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &unused);
+      if (entry->leaving) job.OnWorkerLeaving(task);
+    } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &unused); !status.ok()) {
+      continue;   // cannot be: its hello holds no sets any more
+    }
+    job.Ready(task);
+  }
+}
+
+void ControlPlane::ForgetOldJobs() {
+  std::size_t ended = 0;
+  for (const auto& [uid, job] : jobs_) ended += job->ended();
+  for (auto it = job_order_.begin(); it != job_order_.end() && ended > options_.jobs_kept_max;) {
+    if (!jobs_.at(*it)->ended()) {
+      ++it;
+      continue;
+    }
+    jobs_.erase(*it);
+    it = job_order_.erase(it);
+    --ended;
+  }
+}
+
+// ---------------------------------------------------------------- JobHost
+
+void ControlPlane::Log(log::Level level, absl::string_view text, absl::string_view job) {
+  log::Context context;
+  context.job = std::string(job);
+  parts_.logger->Write(level, text, context);
+}
+
+void ControlPlane::Send(TaskId task, v1::CoordinatorMessage message) {
+  if (Session* session = SessionOf(task)) Queue(*session, std::move(message));
+}
+
+void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) {
+  parts_.files->Post([this, folder, files = std::move(files), done = std::move(done)] {
+    absl::Status status = fs::MakeDirectories(folder);
+    for (const RunFile& file : files) {
+      if (status.ok()) status = fs::WriteFileAtomic(absl::StrCat(folder, "/", file.name), file.contents());
+    }
+    parts_.control->Post([done, status] { done(status); });
+  });
+}
+
+void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines) {
+  const std::uint64_t bytes = lines.size();
+  if (file_bytes_.fetch_add(bytes) + bytes > options_.file_bytes_max) {
+    file_bytes_.fetch_sub(bytes);
+    files_limit_.refused.Add();
+    return;
+  }
+  if (!lines.empty() && lines.back() == '\n') lines.pop_back();
+  const bool posted = parts_.files->Post([this, folder, name, lines = std::move(lines), bytes] {
+    if (absl::Status status = fs::AppendLine(absl::StrCat(folder, "/", name), lines); !status.ok()) parts_.logger->Warning(status.message());
+    file_bytes_.fetch_sub(bytes);
+  });
+  if (!posted) file_bytes_.fetch_sub(bytes);
+}
+
+void ControlPlane::StoreFailed(const absl::Status& status) {
+  if (!store_status_.ok()) return;
+  store_status_ = status;
+  parts_.logger->Error(absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,223 @@
+// The coordinator's state and everything that changes it: sessions, membership, jobs, the Control RPCs.
+//
+//   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)--> file thread: writes
+//
+// Single owner: everything but handlers() runs on the control executor; there are no locks. Stop the transport server first,
+// then the executors, then destroy this.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/state_store.h"
+#include "coordinator/membership/membership.h"
+#include "evergrad/v1/api.pb.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+struct ControlOptions {
+  MembershipOptions membership;
+  JobOptions jobs;
+  std::chrono::milliseconds window{1000};          // registrations are collected before the term is chosen; 0: chosen at once
+  std::chrono::milliseconds tick{25};
+  std::chrono::milliseconds hello_within{5000};
+  std::chrono::milliseconds wait_max{10000};       // of GetJob
+  std::chrono::milliseconds query_timeout{5000};   // of ListVariables and ReadTaskLogs
+  std::string runs_folder = "runs";                // absolute
+  std::uint32_t jobs_queued_max = 64;
+  std::uint32_t jobs_kept_max = 100;               // ended jobs still answered for
+  std::uint32_t calls_max = 1024;                  // Control RPCs in progress
+  std::uint32_t batches_queued_max = 1024;         // of one session, not yet handled
+  std::uint64_t file_bytes_max = 64ull << 20;      // waiting to be written
+  std::uint32_t log_lines_max = 10000;             // of one ReadTaskLogs
+  bool counting_allowed = false;                   // the daemon was started with --failpoints
+  bool insecure_listen = false;
+  std::string build_id;
+  std::int64_t pid = 0;
+  std::string host;
+};
+
+class ControlPlane final : private JobHost {
+ public:
+  // All outlive the control plane.
+  struct Parts {
+    runtime::Executor* control = nullptr;
+    runtime::Executor* files = nullptr;
+    const Clock* clock = nullptr;
+    log::Logger* logger = nullptr;
+    metrics::Registry* registry = nullptr;
+    fault::Failpoints* failpoints = nullptr;
+    StateStore* store = nullptr;
+  };
+  ControlPlane(ControlOptions options, Parts parts);
+  ~ControlPlane() override;
+
+  // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused beyond.
+  transport::Handlers handlers();
+
+  // The rest on the control executor.
+  void Start(std::string advertised_address, std::string metrics_address);  // opens the window, begins to tick
+  void Stop();                                                              // ends every session; nothing happens afterwards
+
+ private:
+  struct Inbox {                                   // of one session, shared with its transport callbacks
+    std::atomic<std::uint32_t> queued{0};
+    std::atomic<bool> overflowed{false};
+  };
+  struct Session {
+    std::uint64_t number = 0;
+    std::shared_ptr<transport::MessageStream> stream;   // shared with the transport, whose callbacks end when it is closed
+    std::shared_ptr<Inbox> inbox;
+    std::string peer;
+    MonoTime opened_at{0};
+    enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
+    v1::Hello hello;                               // kept until registered
+    TaskId task;
+    Role role = Role::kWorker;
+    std::string identity;
+    v1::CoordinatorBatch out;
+    std::uint64_t out_bytes = 0;
+    bool flush_posted = false;
+  };
+  // What `task list` shows beside membership; lives as long as the task is listed.
+  struct TaskFacts {
+    v1::Hello hello;                               // without what it held
+    v1::WorkerProgress worker;
+    v1::ServerProgress server;
+    std::int64_t registered_ms = 0, since_ms = 0;
+    TaskState last_state = TaskState::kAlive;
+  };
+  struct JobWaiter {
+    JobUid job;
+    std::uint64_t seen_revision = 0, events_after = 0;
+    MonoTime deadline{0};
+    std::shared_ptr<transport::UnaryResponder> responder;
+  };
+  struct LogRead {
+    std::set<TaskId> waiting;
+    std::map<TaskId, std::string> names;
+    std::vector<v1::LogLine> lines;
+    v1::ReadTaskLogsRequest request;
+    MonoTime deadline{0};
+    std::shared_ptr<transport::UnaryResponder> responder;
+  };
+  using Responder = std::shared_ptr<transport::UnaryResponder>;
+
+  // JobHost
+  MonoTime Now() const override { return parts_.clock->Now(); }
+  std::int64_t WallMillis() const override { return parts_.clock->WallMillis(); }
+  Term term() const override { return term_; }
+  StateStore& store() override { return *parts_.store; }
+  fault::Failpoints& failpoints() override { return *parts_.failpoints; }
+  void Log(log::Level level, absl::string_view text, absl::string_view job) override;
+  void Send(TaskId task, v1::CoordinatorMessage message) override;
+  void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines) override;
+  std::uint64_t NextNumber() override { return next_number_++; }
+  void JobChanged(JobUid job) override;
+  void StoreFailed(const absl::Status& status) override;
+
+  // control_plane.cc
+  void Tick();
+  void ScheduleTick();
+  void EndWindow();
+  void BeginAnew(std::uint64_t reported);
+  void Apply(const std::vector<MembershipChange>& changes);
+  void UpdateMetrics();
+  Job* ActiveJob();
+  const Job* FindJob(absl::string_view name_or_uid) const;   // "": the newest
+  Job* FindJob(absl::string_view name_or_uid);
+  void AfterJobsChanged();
+  void StartNextJob();
+  void ForgetOldJobs();
+  void IntroduceTasks(Job& job);
+
+  // session.cc
+  void OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
+  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);   // null: malformed bytes
+  void OnStreamEnd(std::uint64_t number);
+  void OnHello(Session& session, const v1::Hello& hello);
+  absl::Status CheckHello(const v1::Hello& hello) const;
+  void Register(std::uint64_t number);
+  absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
+  void Queue(Session& session, v1::CoordinatorMessage message);
+  void Flush(std::uint64_t number);
+  void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after);
+  void CloseSession(std::uint64_t number);          // tells membership
+  Session* SessionOf(TaskId task);
+
+  // One RPC, one .cc.
+  void OnUnary(const std::string& method, const std::string& request, Responder responder);
+  void SubmitJob(const v1::SubmitJobRequest& request, Responder responder);
+  void GetJob(const v1::GetJobRequest& request, Responder responder);
+  void AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder);
+  void CheckJobWaiters();
+  void ListJobs(const v1::ListJobsRequest& request, Responder responder);
+  void CancelJob(const v1::CancelJobRequest& request, Responder responder);
+  void ListTasks(const v1::ListTasksRequest& request, Responder responder);
+  void ListVariables(const v1::ListVariablesRequest& request, Responder responder);
+  void ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responder responder);
+  void OnLogLines(TaskId task, const v1::LogLines& lines);
+  void FinishLogRead(std::uint64_t request);
+  void CheckLogReads();
+  void GetClusterInfo(const v1::GetClusterInfoRequest& request, Responder responder);
+
+  const ControlOptions options_;
+  const Parts parts_;
+  const std::uint64_t life_id_;
+  std::string address_, metrics_address_;
+  std::int64_t started_ms_ = 0;
+  bool stopped_ = false;
+
+  // Line 18.
+  Term term_;
+  bool term_known_ = false, window_open_ = true;
+  MonoTime window_until_{0};
+  std::uint64_t highest_reported_ = 0;
+  absl::Status store_status_;
+
+  Membership membership_;
+  std::map<TaskId, TaskFacts> facts_;
+  std::map<std::uint64_t, Session> sessions_;
+  std::map<TaskId, std::uint64_t> session_of_;
+  std::vector<std::uint64_t> pending_;              // sessions whose hello waits for the window's end
+  std::atomic<std::uint64_t> next_session_{1};
+  std::atomic<std::uint32_t> open_sessions_{0};
+  std::shared_ptr<std::atomic<std::uint32_t>> calls_;
+
+  std::map<JobUid, std::unique_ptr<Job>> jobs_;
+  std::vector<JobUid> job_order_;                   // by submission
+  std::deque<JobUid> queue_;
+  std::optional<JobUid> active_;
+  bool jobs_changed_posted_ = false;
+  std::vector<JobWaiter> waiters_;
+  std::map<std::uint64_t, LogRead> log_reads_;
+  std::uint64_t next_number_ = 1;
+  std::atomic<std::uint64_t> file_bytes_{0};
+
+  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_;
+  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &submitted_total_, &ended_total_;
+  metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
+};
+
+// Answers with a serialized message, or with the error.
+void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message);
+std::string JobUidText(JobUid uid);
+
+}  // namespace evergrad::coordinator

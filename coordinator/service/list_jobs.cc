@@ -1,0 +1,18 @@
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+
+// In order of submission, without events and results: those are GetJob's.
+void ControlPlane::ListJobs(const v1::ListJobsRequest&, Responder responder) {
+  v1::ListJobsResponse response;
+  for (const JobUid uid : job_order_) {
+    v1::JobStatus* status = response.add_jobs();
+    jobs_.at(uid)->FillStatus(status, ~0ull);
+    status->clear_result_json();
+    status->clear_epoch_rows();
+    status->clear_workers();
+  }
+  AnswerWith(*responder, response);
+}
+
+}  // namespace evergrad::coordinator

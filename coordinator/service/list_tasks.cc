@@ -1,0 +1,69 @@
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+
+// The coordinator itself first, then servers, then workers; those gone are listed until newer ones push them out.
+void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
+  v1::ListTasksResponse response;
+  v1::TaskRow* own = response.add_tasks();
+  own->set_role(v1::ROLE_COORDINATOR);
+  own->set_identity("0");
+  own->mutable_registration()->set_term(term_.value());
+  own->set_state("alive");
+  own->set_since_ms(started_ms_);
+  own->set_pid(options_.pid);
+  own->set_host(options_.host);
+  own->set_address(address_);
+  own->set_metrics_address(metrics_address_);
+  own->set_registrations(1);
+  own->set_insecure_listen(options_.insecure_listen);
+  own->set_build_id(options_.build_id);
+  own->set_started_ms(started_ms_);
+  own->set_process_uid(life_id_);
+  Job* job = ActiveJob();
+  own->set_activity(!term_known_ ? "collects registrations" : job == nullptr ? "idle" : absl::StrCat("runs job ", job->name()));
+
+  const MonoTime now = Now();
+  for (const TaskEntry* entry : membership_.List()) {
+    v1::TaskRow* row = response.add_tasks();
+    row->set_role(client::ToProto(entry->role));
+    row->set_identity(entry->identity);
+    row->mutable_registration()->set_term(term_.value());
+    row->mutable_registration()->set_n(entry->id.value());
+    row->set_state(std::string(TaskStateName(entry->state)));
+    row->set_reason(entry->reason);
+    row->set_pid(entry->pid);
+    row->set_host(entry->host);
+    row->set_registrations(entry->registrations);
+    row->set_process_uid(entry->process_uid);
+    const auto found = facts_.find(entry->id);
+    if (found == facts_.end()) continue;
+    const TaskFacts& facts = found->second;
+    row->set_since_ms(facts.since_ms);
+    row->set_address(facts.hello.endpoint().address());
+    row->set_metrics_address(facts.hello.metrics_address());
+    row->set_insecure_listen(facts.hello.insecure_listen());
+    row->set_build_id(facts.hello.build_id());
+    row->set_started_ms(facts.hello.started_ms());
+    if (entry->role == Role::kWorker) {
+      row->set_steps(facts.worker.steps());
+      row->set_bytes(facts.worker.bytes_sent() + facts.worker.bytes_received());
+      std::string activity = facts.worker.state().empty() ? "idle" : facts.worker.state();
+      if (!facts.worker.waiting_for().empty()) absl::StrAppend(&activity, ", waits for ", facts.worker.waiting_for());
+      if (entry->backoff_until > now) {
+        activity = absl::StrCat("backs off for ", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count(), " ms after ", entry->flaps, " short lives");
+      }
+      row->set_activity(activity);
+    } else {
+      row->set_steps(facts.server.updates_applied());
+      row->set_shards(facts.server.shards());
+      row->set_bytes(facts.server.bytes());
+      row->set_activity(facts.server.shards() > 0 ? "serves" : "idle");
+    }
+  }
+  AnswerWith(*responder, response);
+}
+
+}  // namespace evergrad::coordinator

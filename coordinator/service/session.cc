@@ -1,0 +1,320 @@
+// The session of one task: Hello first, then batched messages both ways. What is malformed is refused by a typed Rejected and
+// changes nothing.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::uint64_t kBatchBytesMax = 1u << 20;
+constexpr std::uint64_t kTermMax = 1ull << 62;     // beyond it somebody makes numbers up
+constexpr int kHeldMax = 1 << 16;
+
+}  // namespace
+
+ControlPlane::Session* ControlPlane::SessionOf(TaskId task) {
+  const auto number = session_of_.find(task);
+  if (number == session_of_.end()) return nullptr;
+  const auto found = sessions_.find(number->second);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void ControlPlane::OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox) {
+  if (stopped_) {
+    stream->Close();
+    open_sessions_.fetch_sub(1);
+    return;
+  }
+  Session session;
+  session.number = number;
+  session.peer = std::move(peer);
+  session.stream = std::move(stream);
+  session.inbox = std::move(inbox);
+  session.opened_at = Now();
+  sessions_.emplace(number, std::move(session));
+}
+
+void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  if (batch == nullptr) {
+    malformed_total_.Add();
+    return Reject(number, "malformed", "not a batch of messages", false, options_.membership.lease);
+  }
+  if (found->second.stage == Session::Stage::kRegistered) membership_.Heard(Now(), found->second.task);
+  for (const v1::TaskMessage& message : batch->messages()) {
+    found = sessions_.find(number);
+    if (found == sessions_.end()) return;   // ended by one of its own messages
+    messages_total_.Add();
+    Session& session = found->second;
+    absl::Status status;
+    if (session.stage == Session::Stage::kAwaitingHello) {
+      if (message.has_hello() && batch->messages_size() == 1) {
+        OnHello(session, message.hello());
+      } else {
+        status = absl::InvalidArgumentError("the first message must be one Hello and nothing else");
+      }
+    } else if (session.stage == Session::Stage::kPending) {
+      status = absl::InvalidArgumentError("a message before Registered");
+    } else {
+      status = OnTaskMessage(session, message);
+    }
+    if (!status.ok()) {
+      malformed_total_.Add();
+      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer, " task=", session.identity.empty() ? "?" : absl::StrCat(RoleName(session.role), "/", session.identity),
+                                          " reason=", status.message()));
+      return Reject(number, "malformed", status.message(), false, options_.membership.lease);
+    }
+  }
+}
+
+void ControlPlane::OnStreamEnd(std::uint64_t number) { CloseSession(number); }
+
+absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
+  if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER) return absl::InvalidArgumentError(absl::StrCat("hello of an unknown role: role=", hello.role()));
+  if (hello.highest_term() >= kTermMax) return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term()));
+  if (hello.shards_size() > kHeldMax || hello.attempts_size() > kHeldMax) return absl::InvalidArgumentError("hello holds too much");
+  if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty()) return absl::InvalidArgumentError("hello of a server without an endpoint");
+  for (const v1::HeldShard& shard : hello.shards()) {
+    if (auto done = client::FromProto(shard.done()); !done.ok()) return done.status();
+    if (auto refused = client::FromProto(shard.refused()); !refused.ok()) return refused.status();
+    if (shard.epoch().term() >= kTermMax) return absl::InvalidArgumentError("hello holds a shard of an impossible term");
+  }
+  return absl::OkStatus();
+}
+
+void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
+  const std::uint64_t number = session.number;
+  if (hello.protocol_version() != client::kProtocolVersion) {
+    return Reject(number, "version",
+                  absl::StrCat("protocol version mismatch: coordinator=", client::kProtocolVersion, " (", options_.build_id, ") task=", hello.protocol_version(), " (",
+                               hello.build_id().substr(0, 100), ")"),
+                  false, options_.membership.lease);
+  }
+  if (absl::Status status = CheckHello(hello); !status.ok()) {
+    malformed_total_.Add();
+    return Reject(number, "malformed", status.message(), false, options_.membership.lease);
+  }
+  session.stage = Session::Stage::kPending;
+  session.role = hello.role() == v1::ROLE_WORKER ? Role::kWorker : Role::kPsServer;
+  session.hello = hello;
+  std::uint64_t reported = hello.highest_term();
+  // What it holds is of a term that somebody gave out.
+  for (const v1::HeldShard& shard : hello.shards()) reported = std::max(reported, shard.epoch().term());
+  highest_reported_ = std::max(highest_reported_, reported);
+  if (!term_known_) {
+    pending_.push_back(number);
+    return;
+  }
+  if (reported > term_.value() || (hello.highest_term() == term_.value() && hello.life_id() != life_id_)) BeginAnew(reported);
+  Register(number);
+}
+
+void ControlPlane::Register(std::uint64_t number) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end() || found->second.stage != Session::Stage::kPending) return;
+  Session& session = found->second;
+  const MonoTime now = Now();
+  const v1::Hello hello = std::move(session.hello);
+  session.hello.Clear();
+  TaskHello said;
+  said.role = session.role;
+  said.identity = hello.identity();
+  said.process_uid = hello.process_uid();
+  said.pid = hello.pid();
+  said.host = hello.host().substr(0, 256);
+  const RegisterVerdict verdict = membership_.Register(now, said);
+  if (!verdict.accepted) {
+    if (verdict.kind == "limit") tasks_limit_.refused.Add();
+    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid, " kind=", verdict.kind, " reason=", verdict.message));
+    return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after);
+  }
+  registrations_total_.Add();
+  const bool former_died = verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving;
+  if (verdict.former) {
+    if (Session* old = SessionOf(*verdict.former)) {
+      const std::uint64_t old_number = old->number;
+      const bool exit = !verdict.former_same_process && said.role == Role::kWorker;
+      Reject(old_number, "replaced", absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/", verdict.identity, ": pid ", said.pid, " on ", said.host), exit,
+             std::chrono::milliseconds(0));
+    }
+    facts_.erase(*verdict.former);
+  }
+  // Reject may have changed the table, never this session.
+  session.stage = Session::Stage::kRegistered;
+  session.task = verdict.task;
+  session.identity = verdict.identity;
+  session_of_[verdict.task] = number;
+  TaskFacts& facts = facts_[verdict.task];
+  facts.hello = hello;
+  facts.hello.clear_shards();
+  facts.hello.clear_attempts();
+  facts.registered_ms = facts.since_ms = WallMillis();
+  const TaskEntry* entry = membership_.Find(verdict.task);
+
+  v1::CoordinatorMessage message;
+  v1::Registered* registered = message.mutable_registered();
+  registered->set_term(term_.value());
+  registered->set_life_id(life_id_);
+  registered->mutable_registration()->set_term(term_.value());
+  registered->mutable_registration()->set_n(verdict.task.value());
+  registered->set_identity(verdict.identity);
+  registered->set_lease_ms(static_cast<std::uint32_t>(options_.membership.lease.count()));
+  registered->set_heartbeat_ms(std::max<std::uint32_t>(1, static_cast<std::uint32_t>(options_.membership.lease.count() / 4)));
+  Job* job = ActiveJob();
+  const std::uint64_t active_uid = job != nullptr ? job->uid().value() : 0;
+  if (job != nullptr) {
+    if (said.role == Role::kWorker) {
+      job->AdmitWorker(verdict.task, verdict.identity, entry->backoff_until, verdict.former, former_died, hello, registered);
+    } else if (absl::Status status = job->AdmitServer(verdict.task, verdict.identity, verdict.former, former_died, hello, registered); !status.ok()) {
+      return Reject(number, "malformed", status.message(), false, options_.membership.lease);
+    }
+  }
+  parts_.logger->Info(absl::StrCat("registered: task=", RoleName(said.role), "/", verdict.identity, " registration=", term_.value(), ".", verdict.task.value(), " pid=", said.pid, " host=", said.host,
+                                   said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(), " shards_held=", hello.shards_size()) : absl::StrCat(" attempts_held=", hello.attempts_size(), " adopted=", registered->adopted_size()),
+                                   " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
+  std::set<std::pair<std::uint64_t, std::uint64_t>> adopted;
+  for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.attempt().term(), a.attempt().n()});
+  Queue(session, std::move(message));
+
+  // What it holds of a job that is not running is nobody's any more; an attempt that was not adopted is superseded.
+  std::set<std::uint64_t> ended;
+  for (const v1::HeldShard& shard : hello.shards()) {
+    if (job != nullptr && shard.job_uid() == active_uid) continue;
+    ended.insert(shard.job_uid());
+    v1::CoordinatorMessage drop;
+    drop.mutable_drop()->set_job_uid(shard.job_uid());
+    drop.mutable_drop()->set_shard(shard.shard());
+    *drop.mutable_drop()->mutable_epoch() = shard.epoch();
+    Queue(session, std::move(drop));
+  }
+  for (const v1::HeldAttempt& held : hello.attempts()) {
+    if (job == nullptr || held.job_uid() != active_uid) ended.insert(held.job_uid());
+    if (adopted.count({held.attempt().term(), held.attempt().n()}) != 0) continue;
+    v1::CoordinatorMessage answer;
+    answer.mutable_done_answer()->set_job_uid(held.job_uid());
+    answer.mutable_done_answer()->set_closure(held.closure());
+    *answer.mutable_done_answer()->mutable_attempt() = held.attempt();
+    answer.mutable_done_answer()->set_superseded(true);
+    Queue(session, std::move(answer));
+  }
+  for (const std::uint64_t uid : ended) {
+    v1::CoordinatorMessage over;
+    over.mutable_job_ended()->set_job_uid(uid);
+    const auto known = jobs_.find(JobUid(uid));
+    over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
+    Queue(session, std::move(over));
+  }
+  if (job != nullptr) job->Ready(verdict.task);
+}
+
+absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
+  const TaskId task = session.task;
+  Job* job = ActiveJob();
+  const std::uint64_t active = job != nullptr ? job->uid().value() : 0;
+  std::uint64_t uid = active;   // of messages that name no job
+  switch (message.message_case()) {
+    case v1::TaskMessage::kHello: return absl::InvalidArgumentError("a second Hello in one session");
+    case v1::TaskMessage::kHeartbeat: {
+      if (const auto facts = facts_.find(task); facts != facts_.end()) {
+        if (message.heartbeat().has_worker()) {
+          facts->second.worker = message.heartbeat().worker();
+          facts->second.worker.clear_steps_log();
+        }
+        if (message.heartbeat().has_server()) facts->second.server = message.heartbeat().server();
+      }
+      break;
+    }
+    case v1::TaskMessage::kLeaving: {
+      membership_.Leaving(Now(), task, message.leaving().reason());
+      if (job != nullptr) job->OnWorkerLeaving(task);
+      return absl::OkStatus();
+    }
+    case v1::TaskMessage::kLogLines: OnLogLines(task, message.log_lines()); return absl::OkStatus();
+    case v1::TaskMessage::kDone: uid = message.done().job_uid(); break;
+    case v1::TaskMessage::kFailed: uid = message.failed().job_uid(); break;
+    case v1::TaskMessage::kDropped: uid = message.dropped().job_uid(); break;
+    case v1::TaskMessage::kAssigned: uid = message.assigned().job_uid(); break;
+    case v1::TaskMessage::kClosed: uid = message.closed().job_uid(); break;
+    case v1::TaskMessage::kSealed: uid = message.sealed().job_uid(); break;
+    case v1::TaskMessage::kShardReport: break;
+    case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
+  }
+  if (job != nullptr && uid == active) return job->OnMessage(task, message);
+  if (message.has_done()) {
+    v1::CoordinatorMessage answer;
+    answer.mutable_done_answer()->set_job_uid(uid);
+    answer.mutable_done_answer()->set_closure(message.done().closure());
+    *answer.mutable_done_answer()->mutable_attempt() = message.done().attempt();
+    answer.mutable_done_answer()->set_superseded(true);
+    Queue(session, std::move(answer));
+  } else if (message.has_assigned() && message.assigned().ok()) {
+    v1::CoordinatorMessage drop;
+    drop.mutable_drop()->set_job_uid(uid);
+    drop.mutable_drop()->set_shard(message.assigned().shard());
+    *drop.mutable_drop()->mutable_epoch() = message.assigned().epoch();
+    Queue(session, std::move(drop));
+  }
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- the way down
+
+void ControlPlane::Queue(Session& session, v1::CoordinatorMessage message) {
+  const std::uint64_t bytes = message.ByteSizeLong() + 16;
+  if (session.out_bytes + bytes > kBatchBytesMax) Flush(session.number);
+  *session.out.add_messages() = std::move(message);
+  session.out_bytes += bytes;
+  if (session.flush_posted) return;
+  session.flush_posted = true;
+  parts_.control->Post([this, number = session.number] { Flush(number); });
+}
+
+void ControlPlane::Flush(std::uint64_t number) {
+  const auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  session.flush_posted = false;
+  if (session.out.messages_size() == 0) return;
+  std::string bytes = session.out.SerializeAsString();
+  session.out.Clear();
+  session.out_bytes = 0;
+  const absl::Status status = session.stream->Send(std::move(bytes));
+  if (status.ok()) return;
+  // A task that does not read, or whose stream has just ended: what was not sent is reconciled when it registers again. Not at
+  // once: the caller is in the middle of using the session.
+  parts_.control->Post([this, number] { CloseSession(number); });
+}
+
+void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after) {
+  const auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  v1::CoordinatorMessage rejection;
+  v1::Rejected* rejected = rejection.mutable_rejected();
+  rejected->set_kind(std::string(kind));
+  rejected->set_message(client::CleanText(message, 1024));
+  rejected->set_exit(exit);
+  rejected->set_retry_after_ms(static_cast<std::uint32_t>(retry_after.count()));
+  Queue(found->second, std::move(rejection));
+  Flush(number);
+  CloseSession(number);
+}
+
+void ControlPlane::CloseSession(std::uint64_t number) {
+  auto node = sessions_.extract(number);
+  if (node.empty()) return;
+  Session& session = node.mapped();
+  open_sessions_.fetch_sub(1);
+  session.stream->Close();
+  std::erase(pending_, number);
+  if (session.stage != Session::Stage::kRegistered) return;
+  session_of_.erase(session.task);
+  for (auto& [request, read] : log_reads_) read.waiting.erase(session.task);
+  if (!stopped_) Apply(membership_.StreamClosed(Now(), session.task));
+}
+
+}  // namespace evergrad::coordinator

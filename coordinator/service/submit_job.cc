@@ -1,0 +1,60 @@
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/config/job_spec.h"
+#include "common/random/philox.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+
+// Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
+void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
+  if (!store_status_.ok()) return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted, the state store failed: ", store_status_.message())));
+  config::ParseOptions options;
+  options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
+  config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
+  if (!parsed.spec) {
+    std::string text;
+    for (const config::Mistake& mistake : parsed.mistakes) {
+      if (text.size() > 3000) break;
+      absl::StrAppend(&text, text.empty() ? "" : "\n", mistake.ToString());
+    }
+    return responder->Answer(UserError(absl::InvalidArgumentError(text)));
+  }
+  config::JobSpec& spec = *parsed.spec;
+  if (spec.type == "counting" && !options_.counting_allowed) {
+    return responder->Answer(UserError(absl::FailedPreconditionError("spec.type counting is for fault tests: start the daemons with --failpoints")));
+  }
+  for (const auto& [uid, job] : jobs_) {
+    if (!job->ended() && job->name() == spec.name) {
+      return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid), " state=", JobStateName(job->state())))));
+    }
+  }
+  if (queue_.size() >= options_.jobs_queued_max) {
+    jobs_limit_.refused.Add();
+    return responder->Answer(absl::ResourceExhaustedError(absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
+  }
+  Job::Identity identity;
+  do {
+    identity.uid = JobUid(random::EntropyFromOs());
+  } while (identity.uid.value() == 0 || jobs_.count(identity.uid) != 0);
+  identity.yaml = config::EmitYaml(spec);
+  identity.runs_folder = absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
+  identity.spec = std::move(spec);
+  const JobUid uid = identity.uid;
+  Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs, std::move(identity))).get();
+  job_order_.push_back(uid);
+  queue_.push_back(uid);
+  submitted_total_.Add();
+
+  StartNextJob();
+  v1::SubmitJobResponse response;
+  response.set_job_uid(uid.value());
+  response.set_name(job->name());
+  response.set_state(std::string(JobStateName(job->state())));
+  v1::JobStatus status;
+  job->FillStatus(&status, ~0ull);
+  response.set_runs_folder(status.runs_folder());
+  AnswerWith(*responder, response);
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,378 @@
+// A job among scripted tasks under a manual clock: every message goes through here, one after another, nothing runs by itself.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/client/protocol.h"
+#include "common/time/clock.h"
+#include "coordinator/jobs/job.h"
+
+namespace evergrad::coordinator {
+
+class FakeHost final : public JobHost {
+ public:
+  MonoTime Now() const override { return clock.Now(); }
+  std::int64_t WallMillis() const override { return 1'700'000'000'000 + clock.WallMillis(); }
+  Term term() const override { return term_now; }
+  StateStore& store() override { return memory; }
+  fault::Failpoints& failpoints() override { return points; }
+  void Log(log::Level, absl::string_view text, absl::string_view) override { log_lines.emplace_back(text); }
+  void Send(TaskId task, v1::CoordinatorMessage message) override { sent[task].push_back(std::move(message)); }
+  void WriteFiles(const std::string& folder, std::vector<RunFile> written, std::function<void(absl::Status)> done) override {
+    for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
+    later.push_back([done] { done(absl::OkStatus()); });
+  }
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines) override { files[folder + "/" + name] += lines; }
+  std::uint64_t NextNumber() override { return ++number; }
+  void JobChanged(JobUid) override { ++changes; }
+  void StoreFailed(const absl::Status& status) override { store_failure = status; }
+
+  ManualClock clock;
+  MemoryStateStore memory;
+  fault::Failpoints points;
+  Term term_now{1};
+  std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
+  std::map<std::string, std::string> files;
+  std::deque<std::function<void()>> later;
+  std::vector<std::string> log_lines;
+  std::uint64_t number = 0, changes = 0;
+  absl::Status store_failure;
+};
+
+struct FakeWorker {
+  TaskId task;
+  std::string identity;
+  v1::ShardMap map;
+  std::vector<v1::Grant> held;                     // granted and not answered
+  std::set<std::uint64_t> answered, superseded;    // n of attempts
+  bool ended = false;                              // JobEnded came
+  std::string ended_state;
+};
+struct FakeServer {
+  struct Shard {
+    v1::Assign assign;
+    bool sealed = false;
+    IntervalSet done;
+  };
+  TaskId task;
+  std::string identity;
+  std::map<std::uint32_t, Shard> shards;
+  bool silent = false;                             // reads, never answers
+  bool ended = false;
+};
+
+// Workers and servers that do at once what they are told, but for what `hold` keeps back.
+class FakeCluster {
+ public:
+  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}) {
+    spec.name = "fake";
+    spec.type = "counting";
+    spec.counting.examples = 64;
+    spec.counting.shards = 4;
+    spec.optimizer.type = "counting";
+    spec.data.batch_size = 4;
+    spec.data.shuffle = false;
+    spec.training.epochs = 2;
+    spec.training.steps_per_closure = 2;
+    JobOptions options;
+    if (change) change(spec, options);
+    job = std::make_unique<Job>(&host, options, Job::Identity{JobUid(0xabcdef), spec, "yaml: here\n", "/runs/fake"});
+  }
+
+  FakeHost host;
+  config::JobSpec spec;
+  std::unique_ptr<Job> job;
+  std::map<std::string, FakeWorker> workers;
+  std::map<std::string, FakeServer> servers;
+  std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
+  std::map<std::uint64_t, int> trained;            // closures by number of accepted ALL-target executions
+  std::vector<v1::Grant> granted;                  // all grants in order
+  std::uint64_t next_task = 1;
+  std::int64_t eval_count = 7;                     // what each evaluation closure counts
+  std::vector<v1::HeldAttempt> last_adopted;
+
+  FakeWorker& AddWorker(const std::string& identity, const v1::Hello& hello = {}, bool former_died = true) {
+    std::optional<TaskId> former;
+    if (workers.count(identity) != 0) former = workers[identity].task;
+    FakeWorker worker;
+    worker.task = TaskId(next_task++);
+    worker.identity = identity;
+    v1::Registered registered;
+    job->AdmitWorker(worker.task, identity, MonoTime{0}, former, former && former_died, hello, &registered);
+    last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
+    worker.map = registered.map();
+    workers[identity] = worker;
+    job->Ready(worker.task);
+    return workers[identity];
+  }
+  FakeServer& AddServer(const std::string& identity, bool keeps = false) {
+    std::optional<TaskId> former;
+    v1::Hello hello;
+    hello.mutable_endpoint()->set_address("inproc:" + identity + "." + std::to_string(next_task));
+    FakeServer server;
+    if (servers.count(identity) != 0) {
+      former = servers[identity].task;
+      if (keeps) server.shards = servers[identity].shards;
+    }
+    for (const auto& [p, shard] : server.shards) {
+      v1::HeldShard* held = hello.add_shards();
+      held->set_job_uid(job->uid().value());
+      held->set_shard(p);
+      *held->mutable_epoch() = shard.assign.epoch();
+      *held->mutable_start() = shard.assign.start();
+      *held->mutable_done() = client::ToProto(shard.done);
+    }
+    server.task = TaskId(next_task++);
+    server.identity = identity;
+    v1::Registered registered;
+    const absl::Status status = job->AdmitServer(server.task, identity, former, former && !keeps, hello, &registered);
+    (void)status;
+    servers[identity] = server;
+    job->Ready(server.task);
+    return servers[identity];
+  }
+  void KillWorker(const std::string& identity) {
+    const TaskId task = workers.at(identity).task;
+    workers.erase(identity);
+    job->OnWorkerGone(task, "its session closed", false);
+  }
+
+  v1::Done DoneOf(const FakeWorker& worker, const v1::Grant& grant) const {
+    v1::Done done;
+    done.set_job_uid(grant.job_uid());
+    done.set_closure(grant.closure());
+    *done.mutable_attempt() = grant.attempt();
+    done.set_kind(grant.kind());
+    done.set_all_targets(grant.all_targets());
+    *done.mutable_targets() = grant.targets();
+    *done.mutable_v0() = worker.map.version();
+    *done.mutable_v1() = worker.map.version();
+    switch (grant.kind()) {
+      case v1::DESCRIBE: {
+        v1::DescribeResult* d = done.mutable_describe();
+        d->set_train_examples(spec.counting.examples);
+        d->set_eval_examples(spec.counting.examples);
+        v1::VariableSpec* v = d->add_variables();
+        v->set_name("counting/samples");
+        v->add_shape(spec.counting.examples);
+        v->add_shape(1);
+        v->set_dtype(v1::DTYPE_FLOAT32);
+        v->mutable_optimizer()->set_type("counting");
+        d->set_parameters(spec.counting.examples);
+        break;
+      }
+      case v1::TRAIN: {
+        v1::ClosureMetrics* m = done.mutable_metrics();
+        m->set_examples(8);
+        m->set_steps(2);
+        m->set_loss_sum(8.0 / (1.0 + static_cast<double>(grant.closure())));
+        for (std::uint32_t u = 0; u < 2; ++u) {
+          v1::StepRecord* r = m->add_step_records();
+          r->set_global_step(grant.closure() * 2 + u);
+          r->set_loss(1.0 / (1.0 + static_cast<double>(grant.closure())));
+          r->set_examples(4);
+        }
+        break;
+      }
+      case v1::EVALUATE: {
+        v1::ClosureMetrics* m = done.mutable_metrics();
+        m->set_examples(8);
+        v1::NamedSum* s = m->add_sums();
+        s->set_name("count");
+        s->set_is_integer(true);
+        s->set_count(eval_count);
+        break;
+      }
+      default: done.mutable_export_()->add_files("/runs/fake/weights.npz"); break;
+    }
+    return done;
+  }
+  void Finish(FakeWorker& worker, const v1::Grant& grant) {
+    v1::TaskMessage message;
+    *message.mutable_done() = DoneOf(worker, grant);
+    std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
+    Say(worker.task, message);
+  }
+  absl::Status Try(TaskId task, const v1::TaskMessage& message) { return job->OnMessage(task, message); }
+  void Say(TaskId task, const v1::TaskMessage& message) {
+    if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
+  }
+  std::vector<absl::Status> refused;
+  void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user) {
+    v1::TaskMessage message;
+    v1::Failed* failed = message.mutable_failed();
+    failed->set_job_uid(grant.job_uid());
+    failed->set_closure(grant.closure());
+    *failed->mutable_attempt() = grant.attempt();
+    failed->set_kind(grant.kind());
+    failed->set_all_targets(grant.all_targets());
+    failed->set_user_error(user);
+    failed->mutable_cause()->set_message(text);
+    failed->mutable_cause()->set_kind(user ? "user" : "transport");
+    failed->mutable_cause()->set_retryable(!user);
+    std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
+    Say(worker.task, message);
+  }
+  void Report(FakeWorker& worker, const v1::Grant& grant, std::uint32_t step) {
+    v1::TaskMessage message;
+    v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
+    p->set_state("running");
+    p->set_running_closure(grant.closure());
+    *p->mutable_running_attempt() = grant.attempt();
+    p->set_running_step(step);
+    Say(worker.task, message);
+  }
+
+  // Delivers what was sent until nothing is on its way.
+  void Deliver() {
+    for (bool more = true; more;) {
+      more = false;
+      while (!host.later.empty()) {
+        auto task = std::move(host.later.front());
+        host.later.pop_front();
+        task();
+        more = true;
+      }
+      for (auto& [identity, worker] : workers) {
+        while (!host.sent[worker.task].empty()) {
+          const v1::CoordinatorMessage message = std::move(host.sent[worker.task].front());
+          host.sent[worker.task].pop_front();
+          more = true;
+          AtWorker(worker, message);
+        }
+      }
+      for (auto& [identity, server] : servers) {
+        while (!host.sent[server.task].empty()) {
+          const v1::CoordinatorMessage message = std::move(host.sent[server.task].front());
+          host.sent[server.task].pop_front();
+          more = true;
+          if (!server.silent) AtServer(server, message);
+        }
+      }
+    }
+  }
+  // Lets time pass in ticks of 25 ms until `until` holds; false after `limit`.
+  bool Run(const std::function<bool()>& until, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+    const MonoTime end = host.clock.Now() + limit;
+    for (;;) {
+      Deliver();
+      if (until()) return true;
+      if (host.clock.Now() >= end) return false;
+      host.clock.Advance(std::chrono::milliseconds(25));
+      job->Tick();
+    }
+  }
+  bool RunToEnd() {
+    return Run([&] { return job->ended(); });
+  }
+  v1::JobStatus Status() const {
+    v1::JobStatus status;
+    job->FillStatus(&status, 0);
+    return status;
+  }
+
+ private:
+  void AtWorker(FakeWorker& worker, const v1::CoordinatorMessage& message) {
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kMap: worker.map = message.map(); break;
+      case v1::CoordinatorMessage::kGrant:
+        granted.push_back(message.grant());
+        worker.held.push_back(message.grant());
+        if (!hold(worker, message.grant())) {
+          const v1::Grant grant = message.grant();
+          Finish(worker, grant);
+        }
+        break;
+      case v1::CoordinatorMessage::kRecall: {
+        // What was begun (the oldest) goes on.
+        for (std::size_t i = 1; i < worker.held.size(); ++i) {
+          if (worker.held[i].attempt().n() != message.recall().attempt().n()) continue;
+          worker.held.erase(worker.held.begin() + static_cast<std::ptrdiff_t>(i));
+          v1::TaskMessage dropped;
+          dropped.mutable_dropped()->set_job_uid(message.recall().job_uid());
+          dropped.mutable_dropped()->set_closure(message.recall().closure());
+          *dropped.mutable_dropped()->mutable_attempt() = message.recall().attempt();
+          Say(worker.task, dropped);
+          break;
+        }
+        break;
+      }
+      case v1::CoordinatorMessage::kDoneAnswer:
+        if (message.done_answer().superseded()) {
+          std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == message.done_answer().attempt().n(); });
+        }
+        (message.done_answer().superseded() ? worker.superseded : worker.answered).insert(message.done_answer().attempt().n());
+        break;
+      case v1::CoordinatorMessage::kJobEnded:
+        worker.ended = true;
+        worker.ended_state = message.job_ended().state();
+        worker.held.clear();
+        break;
+      default: break;
+    }
+  }
+  void AtServer(FakeServer& server, const v1::CoordinatorMessage& message) {
+    v1::TaskMessage answer;
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kAssign:
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, {}};
+        if (hold_assign(message.assign())) return;
+        answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
+        answer.mutable_assigned()->set_shard(message.assign().spec().shard());
+        *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
+        answer.mutable_assigned()->set_ok(true);
+        break;
+      case v1::CoordinatorMessage::kDrop: server.shards.erase(message.drop().shard()); return;
+      case v1::CoordinatorMessage::kClose: {
+        if (auto done = client::FromProto(message.close().done()); done.ok()) server.shards[message.close().shard()].done.UnionWith(*done);
+        answer.mutable_closed()->set_job_uid(message.close().job_uid());
+        answer.mutable_closed()->set_shard(message.close().shard());
+        *answer.mutable_closed()->mutable_epoch() = message.close().epoch();
+        *answer.mutable_closed()->mutable_version() = message.close().version();
+        answer.mutable_closed()->set_taken(true);
+        break;
+      }
+      case v1::CoordinatorMessage::kSeal:
+        server.shards[message.seal().shard()].sealed = true;
+        answer.mutable_sealed()->set_job_uid(message.seal().job_uid());
+        answer.mutable_sealed()->set_shard(message.seal().shard());
+        *answer.mutable_sealed()->mutable_epoch() = message.seal().epoch();
+        break;
+      case v1::CoordinatorMessage::kReportShards: {
+        v1::ShardReport* report = answer.mutable_shard_report();
+        report->set_request_id(message.report_shards().request_id());
+        for (const auto& [p, shard] : server.shards) {
+          v1::ShardState* state = report->add_shards();
+          state->set_job_uid(job->uid().value());
+          state->set_shard(p);
+          state->set_variable(shard.assign.spec().variable().name());
+          state->set_row_begin(shard.assign.spec().row_begin());
+          state->set_row_end(shard.assign.spec().row_end());
+          state->set_bytes((shard.assign.spec().row_end() - shard.assign.spec().row_begin()) * 4);
+          *state->mutable_epoch() = shard.assign.epoch();
+          *state->mutable_start() = shard.assign.start();
+          state->set_lsn(40 + p);
+          state->set_updates_applied(32);
+          state->set_duplicates_refused(1);
+          state->set_digest(1000 + p);
+        }
+        break;
+      }
+      case v1::CoordinatorMessage::kJobEnded:
+        server.ended = true;
+        server.shards.clear();
+        return;
+      default: return;
+    }
+    Say(server.task, answer);
+  }
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,588 @@
+// A job from submission to its end, among scripted tasks that answer at once: what is granted, when, and what is told.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "job_fixture.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+using Json = nlohmann::json;
+
+namespace {
+
+bool Trains(const v1::Grant& g) { return g.kind() == v1::TRAIN; }
+
+}  // namespace
+
+TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succeeds") {
+  FakeCluster c;
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  // 64 examples in batches of 4, 2 a closure: 8 closures an epoch, 2 epochs; each granted once.
+  std::map<std::uint64_t, int> times;
+  int evaluations = 0, exports = 0, describes = 0;
+  for (const v1::Grant& g : c.granted) {
+    if (Trains(g)) ++times[g.closure()];
+    evaluations += g.kind() == v1::EVALUATE;
+    exports += g.kind() == v1::EXPORT;
+    describes += g.kind() == v1::DESCRIBE;
+  }
+  REQUIRE(times.size() == 16);
+  for (const auto& [closure, n] : times) CHECK(n == 1);
+  CHECK(describes == 1);
+  CHECK(evaluations == 16);   // 8 closures after each epoch
+  CHECK(exports == 1);
+  const v1::JobStatus status = c.Status();
+  CHECK(status.closures_succeeded() == 16);
+  CHECK(status.steps_done() == 32);
+  CHECK(status.attempts() == 16);
+  CHECK(status.epoch_rows_size() == 2);
+  CHECK(status.epoch_rows(1).counting_sum() == 8 * 7);
+  for (auto& [identity, server] : c.servers) CHECK(server.ended);
+  for (auto& [identity, worker] : c.workers) CHECK(worker.ended_state == "SUCCEEDED");
+}
+
+TEST_CASE("result.json has exactly the agreed keys, and the files are there before the state is told") {
+  FakeCluster c;
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.host.files.count("/runs/fake/result.json") != 0 || c.job->ended(); }));
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  std::set<std::string> keys;
+  for (const auto& [key, value] : result.items()) keys.insert(key);
+  CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "deaths", "shards"});
+  CHECK(result["state"] == "SUCCEEDED");
+  CHECK(result["first_cause"].is_null());
+  CHECK(result["metrics"]["count"] == 56);
+  CHECK(result["closures"] == Json{{"succeeded", 16}, {"failed", 0}, {"cancelled", 0}, {"attempts", 16}});
+  CHECK(result["duplicates_refused"] == 4);
+  REQUIRE(result["shards"].size() == 4);
+  std::set<std::string> shard_keys;
+  for (const auto& [key, value] : result["shards"][0].items()) shard_keys.insert(key);
+  CHECK(shard_keys == std::set<std::string>{"shard", "variable", "rows", "bytes", "server", "lsn", "updates_applied"});
+  REQUIRE(result["tasks"].size() == 3);
+  std::set<std::string> task_keys;
+  for (const auto& [key, value] : result["tasks"][0].items()) task_keys.insert(key);
+  CHECK(task_keys == std::set<std::string>{"role", "identity", "steps", "bytes"});
+  CHECK(result["tasks"][0]["steps"] == 32);
+  CHECK(c.host.files.at("/runs/fake/job.yaml") == "yaml: here\n");
+  const std::string& page = c.host.files.at("/runs/fake/report.html");
+  CHECK(page.find("http://") == std::string::npos);
+  CHECK(page.find("https://") == std::string::npos);
+  CHECK(page.find("\"loss_by_step\":[[0.0,1.0]") != std::string::npos);
+  CHECK(page.find("counting/samples") != std::string::npos);
+  // metrics.jsonl: one JSON object a line, each step once.
+  std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
+  std::set<std::uint64_t> steps;
+  int epochs = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    if (json["kind"] == "step") CHECK(steps.insert(json["step"].get<std::uint64_t>()).second);
+    epochs += json["kind"] == "epoch";
+  }
+  CHECK(steps.size() == 32);
+  CHECK(epochs == 2);
+}
+
+TEST_CASE("a job says for what it waits, and goes on when it comes") {
+  FakeCluster c;
+  c.job->Start();
+  CHECK(c.job->WaitingFor() == "workers: none is here");
+  c.AddWorker("0");
+  REQUIRE(c.Run([&] { return c.job->WaitingFor() == "servers: none is here"; }));
+  c.AddServer("0");
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("what a dead worker held is granted again first, with a higher attempt") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker& w, const v1::Grant& g) { return w.identity == "0" && Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
+  const std::vector<v1::Grant> lost = c.workers["0"].held;
+  c.KillWorker("0");
+  CHECK(c.job->WaitingFor() == "workers: none is here");
+  c.AddWorker("1");
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  for (const v1::Grant& old : lost) {
+    int later = 0;
+    for (const v1::Grant& g : c.granted) later += Trains(g) && g.closure() == old.closure() && g.attempt().n() > old.attempt().n();
+    CHECK(later == 1);
+  }
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["closures"]["attempts"] == 16 + lost.size());
+  REQUIRE(result["deaths"].size() == 1);
+  CHECK(result["deaths"][0]["task"] == "worker/0");
+}
+
+TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
+  const v1::Grant grant = c.workers["0"].held[0];
+  v1::Hello hello;
+  hello.set_process_uid(5);
+  v1::HeldAttempt* held = hello.add_attempts();
+  held->set_job_uid(grant.job_uid());
+  held->set_closure(grant.closure());
+  *held->mutable_attempt() = grant.attempt();
+  held->set_kind(v1::TRAIN);
+  held->set_all_targets(true);
+  *held->mutable_v1() = c.workers["0"].map.version();
+  FakeWorker& back = c.AddWorker("0", hello, false);
+  REQUIRE(c.last_adopted.size() == 1);
+  CHECK(c.last_adopted[0].closure() == grant.closure());
+  c.Finish(back, grant);
+  c.Deliver();
+  CHECK(back.answered.count(grant.attempt().n()) == 1);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(back.held)) c.Finish(back, g);
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["deaths"].empty());
+  CHECK(result["closures"]["succeeded"] == 16);
+}
+
+TEST_CASE("no closure of the next epoch is granted before the evaluation of this one has ended") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE || g.closure() == 7; };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 7; }));
+  for (int i = 0; i < 20; ++i) {
+    c.host.clock.Advance(std::chrono::milliseconds(25));
+    c.job->Tick();
+    c.Deliver();
+  }
+  // Closure 7 runs: the evaluation has not begun, and 8 has not been granted.
+  for (const v1::Grant& g : c.granted) {
+    CHECK(g.kind() != v1::EVALUATE);
+    if (Trains(g)) CHECK(g.closure() <= 7);
+  }
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+  }
+  c.Deliver();
+  CHECK(c.Status().phase() == "evaluating");
+  for (const v1::Grant& g : c.granted) {
+    if (Trains(g)) CHECK(g.closure() <= 7);
+  }
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker& w, const v1::Grant& g) { return g.kind() == v1::EVALUATE && w.identity == "0"; };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  FakeWorker zombie = c.workers["0"];
+  const v1::Grant first = zombie.held[0];
+  c.KillWorker("0");
+  c.workers["0"] = zombie;
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  // The zombie's answer comes after the closure was granted again: only the accepted attempt counts.
+  c.Finish(c.workers["0"], first);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
+  CHECK(c.Status().epoch_rows(1).counting_sum() == 56);
+}
+
+TEST_CASE("a server that registers without its shards gets them from the seed, and everything is re-run there") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 12; }));
+  const std::size_t before = c.granted.size();
+  const std::size_t shards_before = c.servers["1"].shards.size();
+  REQUIRE(shards_before == 2);
+  c.AddServer("1");
+  CHECK(c.Run([&] { return c.servers["1"].shards.size() == 2; }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  std::set<std::uint64_t> repaired;
+  for (std::size_t i = before; i < c.granted.size(); ++i) {
+    if (Trains(c.granted[i]) && !c.granted[i].all_targets()) {
+      CHECK(c.granted[i].targets_size() == 2);
+      repaired.insert(c.granted[i].closure());
+    }
+  }
+  CHECK(repaired.size() >= 12);
+  CHECK(c.Status().closures_rerun() >= 12);
+  CHECK(c.Status().closures_succeeded() == 16);   // nothing that a user can see was done twice
+  CHECK(c.Status().updates_redone() >= 24);
+}
+
+TEST_CASE("a server whose session was cut keeps its shards") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 12; }));
+  c.job->OnServerAway(c.servers["1"].task);
+  CHECK(c.job->WaitingFor().find("ps_server/1 is away") != std::string::npos);
+  c.AddServer("1", true);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().closures_rerun() == 0);
+  CHECK(Json::parse(c.host.files.at("/runs/fake/result.json"))["deaths"].empty());
+}
+
+TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  const bool two = GENERATE(true, false);
+  if (two) c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 5; }));
+  const TaskId lost = c.servers["0"].task;
+  c.servers.erase("0");
+  c.job->OnServerLost(lost, "0", "away for longer than server_lost_after", false);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  if (!two) {
+    CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(2)));
+    CHECK(c.job->WaitingFor().find("servers: none for 4 shards") != std::string::npos);
+    c.AddServer("7");
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_rerun() >= 5);
+}
+
+TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  const std::vector<v1::Grant> first_round = c.workers["0"].held;
+  c.AddServer("0");   // another process: its shards are gone
+  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && c.workers["0"].held.back().closure() > first_round.back().closure(); }));
+  CHECK(c.workers["0"].superseded.count(first_round[1].attempt().n()) == 1);
+  // The old round's answer is superseded, and does not count.
+  c.eval_count = 1000;
+  c.Finish(c.workers["0"], first_round[0]);
+  c.Deliver();
+  CHECK(c.workers["0"].superseded.count(first_round[0].attempt().n()) == 1);
+  c.eval_count = 7;
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
+}
+
+TEST_CASE("a rollback while weights are exported sends the job back to repair, evaluation and export") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "exporting" && !c.workers["0"].held.empty(); }));
+  const v1::Grant old = c.workers["0"].held[0];
+  c.AddServer("0");
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Finish(c.workers["0"], old);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.workers["0"].superseded.count(old.attempt().n()) == 1);
+  int exports = 0, evaluations = 0;
+  for (const v1::Grant& g : c.granted) {
+    exports += g.kind() == v1::EXPORT;
+    evaluations += g.kind() == v1::EVALUATE;
+  }
+  CHECK(exports == 2);
+  CHECK(evaluations == 24);   // epoch 1, epoch 2, epoch 2 again
+}
+
+TEST_CASE("a user's error seals the shards and fails the job with its cause") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 3; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 7; }));
+  const v1::Grant grant = c.workers["0"].held[0];
+  c.FailGrant(c.workers["0"], grant, "bad record: file=x line=3", true);
+  CHECK(c.Status().phase() == "sealing");
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK(c.Status().first_cause().message() == "bad record: file=x line=3");
+  CHECK(c.Status().first_cause().origin_text() == "worker/0");
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["state"] == "FAILED");
+  CHECK(result["first_cause"]["message"] == "bad record: file=x line=3");
+  CHECK(result["closures"]["succeeded"] == 7);
+  CHECK(result["closures"]["failed"] == 1);
+  CHECK(result["shards"].size() == 4);
+  CHECK(c.workers["0"].ended_state == "FAILED");
+}
+
+TEST_CASE("a machine's error is retried with backoff, and its limit fails the job; a silent owner is unmapped") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.retries_max = 2; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 3; };
+  c.AddWorker("0");
+  FakeServer& server = c.AddServer("0");
+  c.job->Start();
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+    const v1::Grant grant = c.workers["0"].held[0];
+    if (i == 2) server.silent = true;
+    c.FailGrant(c.workers["0"], grant, "server unreachable", false);
+    if (i < 2) {
+      c.Deliver();
+      CHECK(c.workers["0"].held.empty());   // not at once
+    }
+  }
+  CHECK(c.Status().phase() == "sealing");
+  CHECK(c.Status().waiting_for().find("seal") != std::string::npos);
+  REQUIRE(c.RunToEnd());   // the silent owner is unmapped after 5 s
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK(c.Status().first_cause().message() == "server unreachable");
+  bool said = false;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& e : status.events()) said |= e.text().find("unmapped") != std::string::npos;
+  CHECK(said);
+}
+
+TEST_CASE("a user's error beats a machine's error that ended the job an instant before") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.retries_max = 0; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  const v1::Grant machine = c.workers["0"].held[0], user = c.workers["1"].held[0];
+  c.FailGrant(c.workers["0"], machine, "connection reset", false);
+  c.FailGrant(c.workers["1"], user, "shape mismatch: layer=logits", true);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK(c.Status().first_cause().message() == "shape mismatch: layer=logits");
+}
+
+TEST_CASE("a cancelled job seals, drops and ends CANCELLED; a repeat changes nothing") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 4; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4; }));
+  c.job->Cancel();
+  c.job->Cancel();
+  const std::size_t grants = c.granted.size();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kCancelled);
+  CHECK(c.granted.size() == grants);
+  CHECK(c.workers["0"].ended_state == "CANCELLED");
+  CHECK(c.servers["0"].ended);
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["closures"]["succeeded"] == 4);
+  CHECK(result["closures"]["cancelled"].get<int>() == static_cast<int>(result["closures"]["attempts"].get<int>() - 4));
+  c.job->Cancel();
+  CHECK(c.job->state() == JobState::kCancelled);
+}
+
+TEST_CASE("a queued job is cancelled at once") {
+  FakeCluster c;
+  c.job->Cancel();
+  c.Deliver();
+  CHECK(c.job->state() == JobState::kCancelled);
+  CHECK(c.host.files.count("/runs/fake/result.json") == 1);
+}
+
+TEST_CASE("a job that cannot be described fails with the user's error") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::DESCRIBE; };
+  c.AddWorker("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  c.FailGrant(c.workers["0"], v1::Grant(c.workers["0"].held[0]), "no such file: path=/x", true);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK(c.Status().first_cause().message() == "no such file: path=/x");
+}
+
+TEST_CASE("a closure that kills its workers three times at one step is poison; an advance clears it") {
+  FakeCluster c;
+  const std::uint64_t killer = 3;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == killer; };
+  c.AddServer("0");
+  c.job->Start();
+  const bool advances = GENERATE(false, true);
+  for (int i = 0; i < 3; ++i) {
+    FakeWorker& w = c.AddWorker(std::to_string(i));
+    REQUIRE(c.Run([&] { return !w.held.empty(); }));
+    c.Report(w, w.held[0], advances ? static_cast<std::uint32_t>(i) : 1);
+    c.KillWorker(std::to_string(i));
+    c.Run([] { return false; }, std::chrono::milliseconds(500));   // not together with other deaths
+  }
+  if (advances) {
+    CHECK_FALSE(c.job->ended());
+    c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+    c.AddWorker("9");
+    REQUIRE(c.RunToEnd());
+    CHECK(c.job->state() == JobState::kSucceeded);
+    return;
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  const std::string message = c.Status().first_cause().message();
+  CHECK(message.find("closure=3") != std::string::npos);
+  CHECK(message.find("examples=[24,32)") != std::string::npos);
+}
+
+TEST_CASE("a worker with nothing to do gets what another has not begun") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
+  // One by one up to the barrier: worker 0 holds the last two of the epoch, worker 1 comes and has nothing.
+  while (true) {
+    std::uint64_t newest = 0;
+    for (const v1::Grant& g : c.granted) newest = std::max(newest, Trains(g) ? g.closure() : 0);
+    if (newest == 7) break;
+    c.Finish(c.workers["0"], v1::Grant(c.workers["0"].held[0]));
+    c.Deliver();
+  }
+  REQUIRE(c.workers["0"].held.size() >= 2);
+  c.AddWorker("1");
+  REQUIRE(c.Run([&] { return !c.workers["1"].held.empty(); }));
+  CHECK(c.workers["1"].held[0].closure() == 7);
+}
+
+TEST_CASE("a deterministic job gives all of its work to one worker") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  std::set<std::string> used;
+  c.hold = [&](const FakeWorker& w, const v1::Grant&) {
+    used.insert(w.identity);
+    return false;
+  };
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  CHECK(used.size() == 1);
+}
+
+TEST_CASE("malformed metrics are refused and change nothing") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  v1::TaskMessage message;
+  *message.mutable_done() = c.DoneOf(c.workers["0"], c.workers["0"].held[0]);
+  for (int i = 0; i < 5000; ++i) message.mutable_done()->mutable_metrics()->add_step_records();
+  CHECK(c.Try(c.workers["0"].task, message).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(c.Status().closures_succeeded() == 0);
+}
+
+TEST_CASE("an assign that fails is retried, a user's fault in it fails the job") {
+  FakeCluster c;
+  c.hold_assign = [](const v1::Assign&) { return true; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
+  const bool user = GENERATE(true, false);
+  c.hold_assign = [](const v1::Assign&) { return false; };
+  for (auto [p, shard] : c.servers["0"].shards) {
+    v1::TaskMessage message;
+    v1::Assigned* a = message.mutable_assigned();
+    a->set_job_uid(c.job->uid().value());
+    a->set_shard(p);
+    *a->mutable_epoch() = shard.assign.epoch();
+    a->set_ok(p != 2);
+    if (p == 2) {
+      a->mutable_error()->set_kind(user ? "user" : "limit");
+      a->mutable_error()->set_retryable(!user);
+      a->mutable_error()->set_message("no room");
+    }
+    c.Say(c.servers["0"].task, message);
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == (user ? JobState::kFailed : JobState::kSucceeded));
+}
+
+TEST_CASE("after a later life was reported, everybody registers anew and nothing is lost") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 5; }));
+  const v1::Grant held_grant = c.workers["0"].held[0];
+  c.host.term_now = Term(9);
+  c.job->BeginAnew(Term(9));
+  c.AddServer("0", true);
+  v1::Hello hello;
+  hello.set_process_uid(1);
+  v1::HeldAttempt* held = hello.add_attempts();
+  held->set_job_uid(held_grant.job_uid());
+  held->set_closure(held_grant.closure());
+  *held->mutable_attempt() = held_grant.attempt();
+  held->set_kind(v1::TRAIN);
+  held->set_all_targets(true);
+  *held->mutable_v1() = c.workers["0"].map.version();
+  const v1::ShardMap old_map = c.workers["0"].map;
+  FakeWorker& back = c.AddWorker("0", hello, false);
+  REQUIRE(c.last_adopted.size() == 1);
+  // In the window: no grant, and the Done waits.
+  FakeWorker old = back;
+  old.map = old_map;
+  v1::TaskMessage done;
+  *done.mutable_done() = c.DoneOf(old, held_grant);
+  c.Say(back.task, done);
+  c.Deliver();
+  CHECK(back.answered.empty());
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.job->CloseWindow();
+  c.Deliver();
+  CHECK(back.answered.count(held_grant.attempt().n()) == 1);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_rerun() == 0);
+  CHECK(c.Status().closures_succeeded() == 16);
+}
