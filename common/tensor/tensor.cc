@@ -1,5 +1,7 @@
 #include "common/tensor/tensor.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 #include <utility>
@@ -36,8 +38,17 @@ std::uint64_t Shape::row_elements() const {
 
 std::string Shape::ToString() const { return absl::StrCat("(", absl::StrJoin(dims_, ", "), ")"); }
 
+namespace {
+// Large buffers live in huge pages where the system grants them: a received frame of 64 MB is 32 page faults instead of 16,384.
+constexpr std::size_t kHugePageBytes = 2u << 20;
+constexpr std::size_t kHugeFrom = 8u << 20;
+std::align_val_t AlignmentOf(std::size_t bytes) { return std::align_val_t(bytes >= kHugeFrom ? kHugePageBytes : kAlignment); }
+}  // namespace
+
 AlignedBuffer::AlignedBuffer(std::size_t bytes) : size_(bytes) {
-  if (bytes > 0) data_ = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
+  if (bytes == 0) return;
+  data_ = static_cast<std::byte*>(::operator new(bytes, AlignmentOf(bytes)));
+  if (bytes >= kHugeFrom) madvise(data_, bytes, MADV_HUGEPAGE);  // A wish: a refusal changes nothing but speed.
 }
 
 AlignedBuffer AlignedBuffer::Zeroed(std::size_t bytes) {
@@ -56,7 +67,7 @@ AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (data_ != nullptr) ::operator delete(data_, std::align_val_t(kAlignment));
+  if (data_ != nullptr) ::operator delete(data_, AlignmentOf(size_));
 }
 
 }  // namespace evergrad::tensor
