@@ -1,0 +1,490 @@
+// The pure parts that both transports share: credit, outbox, reassembly, watchdog, and the two sessions joined by hand under a
+// clock that moves when told.
+#include <catch2/catch.hpp>
+
+#include <deque>
+#include <random>
+
+#include "common/base/status.h"
+#include "common/transport/budget.h"
+#include "common/transport/client_session.h"
+#include "common/transport/credit.h"
+#include "common/transport/liveness.h"
+#include "common/transport/outbox.h"
+#include "common/transport/reassembly.h"
+#include "common/transport/server_session.h"
+#include "common/transport/status_detail.h"
+#include "tests/unit/common/transport/transport_fixture.h"
+
+namespace evergrad::transport {
+namespace {
+
+using namespace test;
+using wire::MessageKind;
+using Answer = CreditCore::Answer;
+
+std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& admitted) {
+  std::vector<std::uint64_t> ids;
+  for (const auto& a : admitted) ids.push_back(a.request);
+  return ids;
+}
+
+// ---------------------------------------------------------------- credit
+
+TEST_CASE("large requests are admitted in order of arrival, and a large one is not starved by small ones behind it") {
+  CreditCore core({.budget_bytes_max = 100});
+  CHECK(core.AskLarge(1, 1, 60) == Answer::kGranted);
+  CHECK(core.AskLarge(1, 2, 80) == Answer::kWaiting);
+  CHECK(core.AskLarge(2, 3, 10) == Answer::kWaiting);  // It would fit, but has to queue.
+  CHECK(core.waiting_bytes() == 90);
+  CHECK(core.TakeAdmitted().empty());
+  core.ReleaseLarge(60);
+  CHECK(RequestsOf(core.TakeAdmitted()) == std::vector<std::uint64_t>{2, 3});
+  CHECK(core.used() == 90);
+  CHECK(core.TakeAdmitted().empty());
+}
+
+TEST_CASE("a request over the whole budget is told so, and a full waiting list refuses") {
+  CreditCore core({.budget_bytes_max = 100, .waiting_max = 2});
+  CHECK(core.AskLarge(1, 1, 101) == Answer::kOverBudget);
+  CHECK(core.AskLarge(1, 2, 100) == Answer::kGranted);
+  CHECK(core.AskLarge(1, 3, 1) == Answer::kWaiting);
+  CHECK(core.AskLarge(1, 4, 1) == Answer::kWaiting);
+  CHECK(core.AskLarge(1, 5, 1) == Answer::kFull);
+}
+
+TEST_CASE("small requests have a reserve, and in it a share for each peer") {
+  CreditCore core({.budget_bytes_max = 0, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 60});
+  CHECK(core.TakeSmall(1, 60));
+  CHECK_FALSE(core.TakeSmall(1, 1));
+  CHECK(core.TakeSmall(2, 40));
+  CHECK_FALSE(core.TakeSmall(3, 1));
+  CHECK(core.TakeSmall(3, 0));
+  core.ReleaseSmall(1, 60);
+  CHECK(core.TakeSmall(3, 60));
+  CHECK(core.small_used() == 100);
+}
+
+TEST_CASE("a withdrawn request or a dropped peer gives its place to those behind it, whether it waits or was just admitted") {
+  CreditCore core({.budget_bytes_max = 100});
+  CHECK(core.AskLarge(1, 1, 100) == Answer::kGranted);
+  CHECK(core.AskLarge(2, 2, 90) == Answer::kWaiting);
+  CHECK(core.AskLarge(3, 3, 50) == Answer::kWaiting);
+  CHECK(core.AskLarge(3, 4, 50) == Answer::kWaiting);
+  core.Withdraw(2, 2);
+  core.ReleaseLarge(100);
+  CHECK(core.used() == 100);
+  CHECK(core.AskLarge(4, 5, 70) == Answer::kWaiting);
+  core.DropPeer(3);  // Admitted, not taken.
+  CHECK(RequestsOf(core.TakeAdmitted()) == std::vector<std::uint64_t>{5});
+  CHECK(core.used() == 70);
+  core.Withdraw(9, 9);  // Unknown: nothing.
+  CHECK(core.used() == 70);
+}
+
+TEST_CASE("credit in a random life equals the sum of what is held and is never above the budget") {
+  std::mt19937_64 random(3);
+  CreditCore core({.budget_bytes_max = 1000, .waiting_max = 20});
+  std::map<std::uint64_t, std::uint64_t> held, waiting;
+  for (std::uint64_t id = 1; id < 20000; ++id) {
+    switch (random() % 3) {
+      case 0: {
+        const std::uint64_t bytes = random() % 1200;
+        const auto answer = core.AskLarge(id % 5, id, bytes);
+        if (answer == Answer::kGranted) held[id] = bytes;
+        if (answer == Answer::kWaiting) waiting[id] = bytes;
+        REQUIRE((answer == Answer::kOverBudget) == (bytes > 1000));
+        break;
+      }
+      case 1:
+        if (!held.empty()) {
+          core.ReleaseLarge(held.begin()->second);
+          held.erase(held.begin());
+        }
+        break;
+      case 2:
+        if (!waiting.empty()) {
+          const auto it = std::next(waiting.begin(), static_cast<std::ptrdiff_t>(random() % waiting.size()));
+          core.Withdraw(it->first % 5, it->first);
+          waiting.erase(it);
+        }
+        break;
+    }
+    for (const auto& a : core.TakeAdmitted()) {
+      REQUIRE(waiting.begin()->first == a.request);  // First come, first served.
+      waiting.erase(a.request);
+      held[a.request] = a.bytes;
+    }
+    std::uint64_t sum = 0;
+    for (const auto& [_, bytes] : held) sum += bytes;
+    REQUIRE(core.used() == sum);
+    REQUIRE(core.used() <= 1000);
+    REQUIRE(core.waiting() == waiting.size());
+  }
+}
+
+TEST_CASE("a token gives back once, by its end or by shrinking, and wakes the budget when someone was waiting") {
+  int woken = 0;
+  auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10}, [&] { ++woken; });
+  REQUIRE(budget->AskLarge(1, 1, 100) == Answer::kGranted);
+  auto token = budget->MakeToken(1, 100, false);
+  CHECK(budget->AskLarge(1, 2, 30) == Answer::kWaiting);
+  token->Shrink(80);
+  CHECK(woken == 0);
+  token->Shrink(50);
+  CHECK(woken == 1);
+  CHECK(RequestsOf(budget->TakeAdmitted()) == std::vector<std::uint64_t>{2});
+  token.reset();
+  CHECK(budget->levels().used == 30);
+  REQUIRE(budget->TakeSmall(1, 10));
+  auto small = budget->MakeToken(1, 10, true);
+  std::weak_ptr<Budget> alive = budget;
+  budget.reset();
+  CHECK_FALSE(alive.expired());  // By its last token.
+  small.reset();
+  CHECK(alive.expired());
+}
+
+// ---------------------------------------------------------------- outbox, reassembly
+
+TEST_CASE("at each message boundary the frame with the smallest remainder goes on") {
+  Outbox outbox(100);
+  outbox.AddFrame(MessageKind::kRequest, 1, 0, Patterned(1000, 1));
+  CHECK(outbox.Next()->header.request_id == 1);
+  outbox.AddFrame(MessageKind::kRequest, 2, 0, Patterned(250, 2));
+  outbox.AddFrame(MessageKind::kRequest, 3, 0, Patterned(250, 3));
+  outbox.AddControl({.kind = MessageKind::kPing});
+  CHECK(outbox.Next()->header.kind == MessageKind::kPing);
+  for (const std::uint64_t want : {2, 2, 2, 3, 3, 3, 1}) CHECK(outbox.Next()->header.request_id == want);
+  outbox.AddFrame(MessageKind::kRequest, 4, 0, {});  // Empty: one message, with nothing in it.
+  const auto empty = outbox.Next();
+  CHECK(empty->header.request_id == 4);
+  CHECK(empty->last);
+  CHECK(outbox.Drop(1));
+  CHECK_FALSE(outbox.Drop(1));
+  CHECK_FALSE(outbox.Next());
+}
+
+TEST_CASE("interleaved pieces of many frames come together, each with one copy") {
+  std::mt19937_64 random(5);
+  Outbox outbox(777);
+  std::map<std::uint64_t, std::size_t> sizes;
+  for (std::uint64_t id = 1; id <= 40; ++id) {
+    sizes[id] = random() % 20000;
+    outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(sizes[id], static_cast<unsigned>(id)));
+  }
+  std::map<std::uint64_t, Reassembly> frames;
+  std::size_t complete = 0;
+  while (auto message = outbox.Next()) {
+    if (random() % 5 == 0 && sizes.size() < 60) {  // A smaller one comes up in the middle of others.
+      const std::uint64_t id = 100 + sizes.size();
+      sizes[id] = random() % 500;
+      outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(sizes[id], static_cast<unsigned>(id)));
+    }
+    // As a network would deliver it: in slices of any length.
+    std::string bytes;
+    for (const auto& piece : message->pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    std::vector<std::span<const std::byte>> slices;
+    for (std::size_t at = 0; at < bytes.size();) {
+      const std::size_t n = std::min<std::size_t>(1 + random() % 100, bytes.size() - at);
+      slices.push_back(std::as_bytes(std::span(bytes)).subspan(at, n));
+      at += n;
+    }
+    const auto header = ReadStreamHeader(slices);
+    REQUIRE(header.ok());
+    auto& frame = frames.try_emplace(header->request_id, 20000u).first->second;
+    REQUIRE(frame.Add(*header, slices).ok());
+    REQUIRE(frame.complete() == message->last);
+    if (frame.complete()) {
+      ++complete;
+      REQUIRE(IsPatterned(View(frame.Take()), sizes[header->request_id], static_cast<unsigned>(header->request_id)));
+    }
+  }
+  CHECK(complete == sizes.size());
+}
+
+TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the limit is refused") {
+  const std::string payload(74, 'x');
+  const std::vector<std::span<const std::byte>> message = {std::as_bytes(std::span(payload))};  // 64 + 10
+  const auto piece = [&](Reassembly& frame, std::uint64_t frame_bytes, std::uint64_t offset, std::uint64_t bytes) {
+    return frame.Add({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = frame_bytes, .offset = offset, .bytes = bytes}, message);
+  };
+  Reassembly frame(30);
+  CHECK_FALSE(piece(frame, 31, 0, 10).ok());
+  CHECK_FALSE(piece(frame, 30, 10, 10).ok());
+  CHECK_FALSE(piece(frame, 30, 0, 0).ok());
+  CHECK(piece(frame, 30, 0, 10).ok());
+  CHECK_FALSE(piece(frame, 30, 0, 10).ok());
+  CHECK_FALSE(piece(frame, 30, 20, 10).ok());
+  CHECK_FALSE(piece(frame, 29, 10, 10).ok());
+  CHECK(piece(frame, 30, 10, 10).ok());
+  CHECK(piece(frame, 30, 20, 10).ok());
+  CHECK(frame.complete());
+}
+
+// ---------------------------------------------------------------- watchdog, status
+
+TEST_CASE("the watchdog pings a silent peer, gives it up, and forgives when it was we who stood still") {
+  using Step = Liveness::Step;
+  Liveness liveness(3s);
+  liveness.OnWork(10s);
+  CHECK(liveness.Tick(10900ms) == Step::kNothing);
+  CHECK(liveness.Tick(11s) == Step::kSendPing);
+  CHECK(liveness.Due() == 13s);
+  SECTION("an answer starts it over") {
+    liveness.OnReceived(12s);
+    CHECK(liveness.Tick(13s) == Step::kSendPing);
+  }
+  SECTION("silence is death") { CHECK(liveness.Tick(13s) == Step::kDead); }
+  SECTION("a late tick is our own stop") {
+    CHECK(liveness.Tick(20s) == Step::kNothing);
+    CHECK(liveness.Tick(21s) == Step::kSendPing);
+    CHECK(liveness.Tick(23s) == Step::kDead);
+  }
+}
+
+TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 KiB") {
+  const auto status = WithOrigin(UserError(absl::InvalidArgumentError("bad record: line=7")), "worker/1#3");
+  const auto read = DecodeStatus(EncodeStatus(status));
+  CHECK(read.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(read.message() == "bad record: line=7");
+  CHECK(BlameOf(read) == Blame::kUser);
+  CHECK(OriginOf(read) == "worker/1#3");
+  const auto huge = EncodeStatus(WithOrigin(absl::InternalError(std::string(100000, '\xff')), std::string(100000, 'x')));
+  CHECK(huge.size() <= wire::kErrorBytesMax);
+  CHECK(DecodeStatus(huge).code() == absl::StatusCode::kInternal);
+  CHECK(DecodeStatus("garbage").code() == absl::StatusCode::kInternal);
+  CHECK(DecodeStatus("").code() == absl::StatusCode::kInternal);
+  CHECK(DecodeStatus(EncodeStatus(absl::OkStatus())).code() == absl::StatusCode::kInternal);
+}
+
+// ---------------------------------------------------------------- the two sessions
+
+// A client and a server session and the wire between them, moved by hand.
+struct Pair {
+  explicit Pair(ServerSession::Options server_options = {}, CreditCore::Options credit = {.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 200000})
+      : budget(std::make_shared<Budget>(credit, [] {})), server(std::in_place, server_options, 1, budget) {}
+
+  static std::string Flat(const Outbox::Message& message) {
+    std::string bytes;
+    for (const auto& piece : message.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    return bytes;
+  }
+  // One message each way; false when nothing moved.
+  bool Step() {
+    bool moved = false;
+    if (auto up = client.NextMessage(); up && !to_server_blocked) {
+      const std::string bytes = Flat(*up);
+      client.OnSent(now);
+      const std::vector<std::span<const std::byte>> view = {std::as_bytes(std::span(bytes))};
+      const auto status = server->OnMessage(view, now);
+      INFO(status.ToString());
+      REQUIRE(status.ok());
+      moved = true;
+    }
+    if (auto down = server->NextMessage()) {
+      const std::string bytes = Flat(*down);
+      server->OnSent(now);
+      const std::vector<std::span<const std::byte>> view = {std::as_bytes(std::span(bytes))};
+      const auto status = client.OnMessage(view, now);
+      INFO(status.ToString());
+      REQUIRE(status.ok());
+      moved = true;
+    }
+    for (const auto& a : budget->TakeAdmitted()) {
+      server->OnAdmitted(a.request, a.bytes, now);
+      moved = true;
+    }
+    for (auto& ready : server->TakeReady()) arrived.push_back(std::move(ready));
+    for (auto& finished : client.TakeFinished()) finished.done(std::move(finished.result));
+    return moved;
+  }
+  void Settle() {
+    while (Step()) {
+    }
+  }
+  DataDone Keep(std::vector<absl::Status>* out) {
+    return [out](DataResult result) { out->push_back(result.status()); };
+  }
+
+  MonoTime now{1s};
+  std::shared_ptr<Budget> budget;
+  ClientSession client{{}};
+  std::optional<ServerSession> server;
+  std::deque<ServerSession::Ready> arrived;
+  bool to_server_blocked = false;
+};
+
+TEST_CASE("before the link is up calls wait for it, and once it has gone down they fail at once") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  pair.client.Call(1, TextFrame("early"), {}, pair.Keep(&done), pair.now);
+  CHECK(pair.client.TakeFinished().empty());
+  pair.Settle();
+  CHECK(pair.arrived.size() == 1);
+  pair.client.OnLinkDown(absl::UnavailableError("cut"), pair.now);
+  pair.client.Call(2, TextFrame("late"), {}, pair.Keep(&done), pair.now);
+  for (auto& f : pair.client.TakeFinished()) f.done(std::move(f.result));
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].code() == absl::StatusCode::kUnavailable);
+  CHECK(done[1].message() == "cut");
+}
+
+TEST_CASE("a cancelled request is forgotten at the server in whatever state it is") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  const DataOptions quick{.response_bytes_max = 100000, .deadline = 100ms};
+  pair.Settle();
+  SECTION("waiting for credit") {
+    pair.client.Call(1, Patterned(900000, 1), {}, pair.Keep(&done), pair.now);
+    pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
+    pair.Settle();
+    CHECK(pair.budget->levels().waiting_bytes == 1000000);
+  }
+  SECTION("granted, nothing sent") {
+    pair.client.Announce(2, 900000, quick, pair.now);
+    pair.Settle();
+    CHECK(pair.budget->levels().used == 1000000);
+  }
+  SECTION("in the middle of its pieces") {
+    pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
+    for (int i = 0; i < 3; ++i) pair.Step();
+    CHECK(pair.arrived.empty());
+  }
+  SECTION("in the handler, whose late answer is dropped") {
+    pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
+    pair.Settle();
+    REQUIRE(pair.arrived.size() == 1);
+  }
+  pair.now += 200ms;
+  CHECK(pair.client.Tick(pair.now).ok());
+  pair.Settle();
+  for (auto& ready : pair.arrived) pair.server->Answer(ready.request, {}, pair.now);
+  pair.arrived.clear();
+  pair.Settle();
+  CHECK(pair.budget->levels().used == 0);
+  CHECK(pair.budget->levels().waiting_bytes == 0);
+  CHECK(pair.server->requests() == 0);
+  CHECK(pair.client.outstanding() == 0);
+}
+
+TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the stream lives") {
+  Pair pair({.grant_unused_max = 1s});
+  std::vector<absl::Status> done;
+  pair.Settle();
+  const DataOptions options{};
+  pair.client.Announce(1, 600000, options, pair.now);
+  pair.Settle();
+  CHECK(pair.budget->levels().used == 600000);
+  pair.now += 1100ms;
+  CHECK(pair.server->Tick(pair.now).ok());
+  CHECK(pair.budget->levels().used == 0);
+  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);  // The ERROR is still on its way.
+  pair.Settle();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code() == absl::StatusCode::kAborted);
+  CHECK(IsRetryable(done[0]));
+  pair.client.Call(2, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
+  pair.Settle();
+  CHECK(pair.arrived.size() == 1);
+}
+
+TEST_CASE("a long wait in a handler is kept alive by pings, a peer that takes nothing is given up") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  pair.Settle();
+  pair.client.Call(1, TextFrame("at a gate"), {.deadline = 100000ms}, pair.Keep(&done), pair.now);
+  pair.Settle();
+  REQUIRE(pair.arrived.size() == 1);
+  for (int i = 0; i < 40; ++i) {
+    pair.now = *pair.client.NextTick();
+    REQUIRE(pair.client.Tick(pair.now).ok());
+    REQUIRE(pair.server->Tick(pair.now).ok());
+    pair.Settle();
+  }
+  CHECK(pair.now > 40s);
+  pair.to_server_blocked = true;
+  absl::Status given_up;
+  for (int i = 0; i < 5 && given_up.ok(); ++i) {
+    pair.now = *pair.client.NextTick();
+    given_up = pair.client.Tick(pair.now);
+  }
+  CHECK(given_up.code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("a ticket is good for one call of at most what was announced") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  pair.Settle();
+  pair.client.Announce(1, 100000, {}, pair.now);
+  pair.client.Call(1, Patterned(100001, 1), {}, pair.Keep(&done), pair.now);
+  pair.client.Call(1, Patterned(10, 1), {.response_bytes_max = 1}, pair.Keep(&done), pair.now);
+  pair.client.Call(1, Patterned(100000, 1), {}, pair.Keep(&done), pair.now);
+  pair.client.Call(1, Patterned(100000, 1), {}, pair.Keep(&done), pair.now);
+  for (auto& f : pair.client.TakeFinished()) f.done(std::move(f.result));
+  REQUIRE(done.size() == 3);
+  for (const auto& status : done) CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  pair.Settle();
+  CHECK(pair.arrived.size() == 1);
+}
+
+TEST_CASE("a client that floods a server without reading is ended, its memory bounded") {
+  auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000}, [] {});
+  ServerSession server({.requests_max = 10}, 1, budget);
+  absl::Status status;
+  int sent = 0;
+  for (; sent < 1000 && status.ok(); ++sent) {
+    const auto bytes = wire::EncodeStreamHeader({.kind = MessageKind::kAnnounce, .request_id = static_cast<std::uint64_t>(sent + 1), .frame_bytes = 1u << 20});
+    const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes)};
+    status = server.OnMessage(view, 1s);
+  }
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(sent < 100);
+}
+
+TEST_CASE("random messages never break a session: refused or understood, the credit adds up") {
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 300; ++round) {
+    auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 1u << 19}, [] {});
+    std::vector<ServerSession::Ready> ready;
+    {
+      ServerSession server({.requests_max = 50}, 7, budget);
+      MonoTime now{1s};
+      for (int i = 0; i < 60; ++i) {
+        wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 8), .request_id = 1 + random() % 4};
+        if (header.kind >= MessageKind::kPing) header.request_id = 0;
+        if (header.kind == MessageKind::kAnnounce || header.kind == MessageKind::kRequest) {
+          header.frame_bytes = random() % 3 == 0 ? 400 : 100000;
+          header.response_bytes_max = random() % 2 * 100000;
+        }
+        std::string payload;
+        if (header.kind == MessageKind::kRequest) {
+          header.offset = random() % 3 == 0 ? 50000 : 0;
+          payload.resize(std::min<std::uint64_t>(header.frame_bytes, 50000));
+          if (header.offset + payload.size() > header.frame_bytes) header.offset = 0;
+        }
+        header.bytes = payload.size();
+        auto bytes = wire::EncodeStreamHeader(header);
+        if (random() % 20 == 0) bytes[random() % bytes.size()] ^= std::byte(1 + random() % 255);
+        const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes), std::as_bytes(std::span(payload))};
+        if (!server.OnMessage(view, now).ok()) break;
+        for (auto& r : server.TakeReady()) ready.push_back(std::move(r));
+        for (const auto& a : budget->TakeAdmitted()) server.OnAdmitted(a.request, a.bytes, now);
+        if (!ready.empty() && random() % 2 == 0) {
+          server.Answer(ready.back().request, Patterned(random() % 1000, 1), now);
+          ready.pop_back();
+        }
+        if (random() % 2 == 0 && server.NextMessage()) server.OnSent(now);
+        now += 1ms;
+        REQUIRE(budget->levels().used <= 1u << 20);
+      }
+    }
+    ready.clear();
+    REQUIRE(budget->levels().used == 0);
+    REQUIRE(budget->levels().small_used == 0);
+    REQUIRE(budget->levels().waiting_bytes == 0);
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::transport
