@@ -1,0 +1,51 @@
+#include "worker/config.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::uint64_t kMiB = 1ull << 20;
+constexpr std::size_t kNameBytesMax = 63;
+
+}  // namespace
+
+void AddOptions(daemon::OptionTable* table, Config* config) {
+  table->Add("name", &config->name, "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), else the coordinator numbers it");
+  // How many workers share this host cannot be known, and two is the usual number on a desk.
+  table->Add("threads", &config->threads, "threads that compute; 0: half of the cores, at least one", {0, 1024});
+  table->AddChoice("backend", &config->backend, {"auto", "cpu"}, "what computes");
+  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead", {1, 1u << 16});
+  table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
+  table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
+  table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
+  table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for so many milliseconds is sent again", std::chrono::milliseconds(100),
+             std::chrono::minutes(10));
+  table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"}, "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
+}
+
+std::string OrdinalOf(absl::string_view host_name) {
+  const absl::string_view name = host_name.substr(0, host_name.find('.'));
+  std::size_t digits = name.size();
+  while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
+  std::uint32_t ordinal = 0;
+  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return "";
+  return absl::StrCat(ordinal);
+}
+
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config) {
+  if (config->name.empty()) config->name = OrdinalOf(host_name);
+  const bool good = std::all_of(config->name.begin(), config->name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
+  if (!good || config->name.size() > kNameBytesMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ", kNameBytesMax, " of them got=", config->name)));
+  }
+  if (config->threads == 0) config->threads = std::max(1u, cores / 2);
+  return absl::OkStatus();
+}
+
+}  // namespace evergrad::worker

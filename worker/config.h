@@ -1,0 +1,35 @@
+// Settings of evergrad-worker beside those of every daemon (common/daemon): each is declared once in AddOptions.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/daemon/option_table.h"
+
+namespace evergrad::worker {
+
+struct Config {
+  std::string name;                  // "": the ordinal of the host name, else the coordinator numbers it
+  std::string backend = "auto";
+  std::uint32_t threads = 0;         // 0: half of the cores, at least one
+  std::uint32_t prefetch_batches_max = 8;
+  std::uint64_t prefetch_bytes_max = 64ull << 20;
+  std::uint64_t data_bytes_max = 8ull << 30;
+  std::uint32_t step_records_max = 4096;
+  std::chrono::milliseconds call_deadline{10000};
+  std::string not_finite = "fail";   // fail | skip
+};
+
+// `config` outlives the table.
+void AddOptions(daemon::OptionTable* table, Config* config);
+
+// Fills in what depends on the machine. InvalidArgument (a user's): a name that cannot be an identity.
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config);
+
+// "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.
+std::string OrdinalOf(absl::string_view host_name);
+
+}  // namespace evergrad::worker

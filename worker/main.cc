@@ -1,0 +1,58 @@
+// evergrad-worker: runs closures of training jobs, pulls values from the servers and pushes gradients to them.
+#include <csignal>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "common/base/ids.h"
+#include "common/daemon/daemon.h"
+#include "common/fs/host.h"
+#include "common/random/philox.h"
+#include "common/time/clock.h"
+#include "common/transport/grpc_transport.h"
+#include "worker/backend/backend.h"
+#include "worker/config.h"
+#include "worker/worker.h"
+
+int main(int argc, char** argv) {
+  using namespace evergrad;
+  worker::PrepareThreadPools(argv);
+  daemon::Daemon daemon(Role::kWorker, "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
+  worker::Config config;
+  worker::AddOptions(&daemon.options(), &config);
+  if (const auto code = daemon.Start(argc, argv)) return *code;
+  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok()) return daemon.Fail(status);
+
+  const RealClock clock;
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()}, config, daemon.server_options());
+  if (!worker.ok()) return daemon.Fail(worker.status());
+  if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok()) return daemon.Fail(status);
+
+  worker::Worker::Identity identity;
+  identity.metrics_address = daemon.metrics_address();
+  identity.insecure_listen = daemon.insecure();
+  identity.allow_counting = daemon.failpoints_allowed();
+  identity.pid = getpid();
+  identity.host = fs::HostName();
+  identity.host_id = fs::HostId();
+  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  client::SessionClient::Options session;
+  session.coordinator_address = daemon.common().coordinator;
+  session.channel = daemon.channel_options();
+  std::atomic<int> refused_code{worker::kExitRejected};
+  (*worker)->Join(std::move(identity), std::move(session), [&](const std::string& kind) {
+    refused_code = worker::ExitCodeOf(kind);
+    daemon.signals().RequestStop();
+  });
+
+  const int signal = daemon.signals().Wait();
+  if (signal == 0) {  // the coordinator refused this process for good; it is in the log
+    (*worker)->Stop("refused");
+    return refused_code;
+  }
+  daemon.logger().Info("leaving: stopped by a signal");
+  (*worker)->Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  return daemon::kExitOk;
+}

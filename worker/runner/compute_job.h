@@ -1,0 +1,75 @@
+// What the compute thread holds of one job: data sets, graph, whole weights. Used from the compute thread only, but for the
+// data sets once they are open (immutable).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+#include "common/plan/plan.h"
+#include "evergrad/v1/session.pb.h"
+#include "worker/backend/backend.h"
+#include "worker/data/dataset.h"
+#include "worker/graph/graph.h"
+#include "worker/params/layout.h"
+#include "worker/params/weights.h"
+
+namespace evergrad::worker {
+
+// The backend, made on the compute thread at first use and kept for all jobs: its pools belong to that thread.
+class ComputeBackend {
+ public:
+  explicit ComputeBackend(BackendOptions options) : options_(std::move(options)) {}
+  absl::StatusOr<Backend*> Get();
+
+ private:
+  const BackendOptions options_;
+  std::unique_ptr<Backend> backend_;
+};
+
+class ComputeJob {
+ public:
+  struct Needs {
+    bool train = false, eval = false, graph = false;
+    bool Covers(const Needs& other) const { return (train || !other.train) && (eval || !other.eval) && (graph || !other.graph); }
+  };
+  struct Step {
+    StepResult result;
+    std::shared_ptr<GradientBuffer> gradients;
+  };
+
+  ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max);
+
+  // Opens what is needed and not yet open. User errors: files, shapes that do not fit the model, the model itself.
+  absl::Status Open(const Needs& needs);
+  const std::shared_ptr<const Dataset>& train() const { return train_; }
+  const std::shared_ptr<const Dataset>& eval() const { return eval_; }
+
+  // Of what is open.
+  absl::StatusOr<v1::DescribeResult> Describe() const;
+  // The weights are cut as `layout` says from now on. Internal: its variables are not the graph's.
+  absl::Status UseLayout(std::shared_ptr<const Layout> layout);
+  void Absorb(std::vector<PulledShard> pulled);
+  absl::StatusOr<Step> Train(const ReadyBatch& batch, std::uint64_t dropout_key);
+  absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch);
+  absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
+  absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;
+
+ private:
+  absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
+  absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::IdxSource& source) const;
+
+  const std::shared_ptr<const config::JobSpec> spec_;
+  const std::uint64_t seed_;
+  const std::shared_ptr<ComputeBackend> backend_;  // shared by all jobs of the runner
+  const std::uint64_t data_bytes_max_;
+  std::shared_ptr<const Dataset> train_, eval_;
+  std::unique_ptr<Graph> graph_;
+  std::shared_ptr<const Layout> layout_;
+  std::optional<WeightBuffer> weights_;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,71 @@
+#include "worker/runner/counting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace evergrad::worker {
+
+v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed) {
+  v1::DescribeResult result;
+  result.set_train_examples(spec.counting.examples);
+  result.set_eval_examples(spec.counting.examples);
+  const auto add = [&](const char* name, std::uint64_t rows) {
+    v1::VariableSpec& variable = *result.add_variables();
+    variable.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
+    variable.set_name(name);
+    variable.add_shape(rows);
+    variable.add_shape(1);
+    variable.set_dtype(v1::DTYPE_FLOAT32);
+    variable.mutable_initializer()->set_type("zeros");
+    variable.mutable_initializer()->set_seed(seed);
+    variable.mutable_optimizer()->set_type(spec.counting.optimizer);
+  };
+  add(kCountingSamples, spec.counting.examples);
+  add(kCountingUpdates, spec.counting.shards);
+  result.set_parameters(spec.counting.examples + spec.counting.shards);
+  result.set_data_fingerprint(absl::StrCat("counting examples=", spec.counting.examples));
+  result.set_model_summary(absl::StrCat("counting job: ", spec.counting.examples, " samples, ", spec.counting.shards, " counts of updates\n"));
+  return result;
+}
+
+absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout, const std::vector<std::uint64_t>& examples) {
+  const int samples = layout.Find(kCountingSamples), updates = layout.Find(kCountingUpdates);
+  if (samples < 0 || updates < 0) return absl::InvalidArgumentError("plan of a counting job without its variables");
+  const LaidVariable& rows = layout.variables()[static_cast<std::size_t>(samples)];
+  std::set<ShardId> touched(layout.variables()[static_cast<std::size_t>(updates)].shards.begin(), layout.variables()[static_cast<std::size_t>(updates)].shards.end());
+  for (const std::uint64_t example : examples) {
+    if (example >= rows.shape.rows()) return absl::InvalidArgumentError(absl::StrCat("example without a row: rows=", rows.shape.rows(), " got=", example));
+    const auto after = std::upper_bound(rows.shards.begin(), rows.shards.end(), example, [&](std::uint64_t e, ShardId s) { return e < layout.slice(s).row_begin; });
+    touched.insert(*std::prev(after));
+  }
+  return std::vector<ShardId>(touched.begin(), touched.end());
+}
+
+std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout, const std::vector<std::uint64_t>& examples) {
+  const int samples = layout->Find(kCountingSamples), updates = layout->Find(kCountingUpdates);
+  EG_CHECK(samples >= 0 && updates >= 0);
+  auto gradient = std::make_shared<GradientBuffer>(layout, /*zeroed=*/true);
+  const std::span<float> rows = gradient->variable(static_cast<std::uint32_t>(samples));
+  for (const std::uint64_t example : examples) {
+    EG_CHECK(example < rows.size());
+    rows[example] += 1.0f;
+  }
+  for (float& count : gradient->variable(static_cast<std::uint32_t>(updates))) count = 1.0f;
+  return gradient;
+}
+
+absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin, std::uint64_t end) {
+  const int samples = layout.Find(kCountingSamples);
+  if (samples < 0) return absl::InvalidArgumentError("plan of a counting job without its variables");
+  const std::span<const float> rows = weights[static_cast<std::size_t>(samples)];
+  if (begin > end || end > rows.size()) return absl::InvalidArgumentError(absl::StrCat("rows out of range: rows=", rows.size(), " got=", begin, "-", end));
+  std::int64_t sum = 0;
+  for (std::uint64_t i = begin; i < end; ++i) sum += std::llround(rows[i]);
+  return sum;
+}
+
+}  // namespace evergrad::worker

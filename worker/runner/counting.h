@@ -1,0 +1,35 @@
+// The job of the fault scenarios (`spec.type: counting`): its final state says exactly how often each update and each sample
+// was applied. Accepted only where the daemon was started with --failpoints. Pure.
+//
+//   counting/samples [examples, 1]  +1 at the rows of the batch's examples, pushed only to shards that have some of them
+//   counting/updates [shards, 1]    +1 everywhere, pushed to every shard
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/config/job_spec.h"
+#include "evergrad/v1/session.pb.h"
+#include "worker/params/layout.h"
+#include "worker/params/weights.h"
+
+namespace evergrad::worker {
+
+inline constexpr char kCountingSamples[] = "counting/samples";
+inline constexpr char kCountingUpdates[] = "counting/updates";
+
+v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
+
+// touch(c, u): a function of the plan, c and u, through the batch that they name. InvalidArgument: not a counting job's layout,
+// an example that it has no row for.
+absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout, const std::vector<std::uint64_t>& examples);
+// EG_CHECK: as CountingTouch checked it.
+std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout, const std::vector<std::uint64_t>& examples);
+// Of rows [begin, end) of counting/samples. InvalidArgument: rows that it does not have.
+absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin, std::uint64_t end);
+
+}  // namespace evergrad::worker

@@ -1,0 +1,355 @@
+#include "worker/runner/exchange.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "worker/runner/failpoint_site.h"
+
+namespace evergrad::worker {
+namespace {
+
+using client::FromProto;
+using client::ToProto;
+
+// Errors that another try is not expected to cure: so many in a row, without an answer between them, end the attempt.
+constexpr std::uint32_t kHardErrorsMax = 5;
+constexpr std::uint32_t kBusyAfterMsMax = 10'000;
+
+PushAnswer AnswerOf(v1::PushAnswer answer) {
+  switch (answer) {
+    case v1::APPLIED: return PushAnswer::kApplied;
+    case v1::DUPLICATE: return PushAnswer::kDuplicate;
+    case v1::STALE: return PushAnswer::kStale;
+    case v1::SUPERSEDED: return PushAnswer::kSuperseded;
+    case v1::REFUSED: return PushAnswer::kRefused;
+    case v1::BUSY: return PushAnswer::kBusy;
+    case v1::OVER_BUDGET: return PushAnswer::kOverBudget;
+    default: return PushAnswer::kInvalid;
+  }
+}
+
+void Count(metrics::Counter* counter, std::uint64_t n = 1) {
+  if (counter != nullptr) counter->Add(n);
+}
+
+}  // namespace
+
+Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events)
+    : env_(std::move(environment)), layout_(std::move(layout)), attempt_(attempt), closure_(closure), events_(std::move(events)), pulls_(layout_->shard_count()) {}
+
+void Exchange::HavePulls(std::uint64_t count) {
+  WantPulls(count);
+  for (PullItem& pull : pulls_) pull.have = std::max(pull.have, count);
+}
+
+bool Exchange::PullsDone(std::uint64_t count) const {
+  return std::all_of(pulls_.begin(), pulls_.end(), [count](const PullItem& pull) { return pull.have >= count; });
+}
+
+void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason) {
+  for (Gradient& gradient : gradients) {
+    PushItem& item = pushes_[{update.value(), gradient.shard.value()}];
+    item.global_step = global_step;
+    item.bytes = std::move(gradient.bytes);
+    item.skip_reason = std::string(skip_reason);
+  }
+}
+
+bool Exchange::Sequential() const { return env_.failpoints != nullptr && env_.failpoints->IsArmed("worker.between_pushes"); }
+
+const ShardPlace* Exchange::PlaceFor(std::uint32_t shard, Item& item) {
+  const ShardMap& map = env_.book->map();
+  if (shard < map.shards.size()) {
+    const ShardPlace& place = map.shards[shard];
+    if (!place.server.empty() && env_.endpoints->contains(place.server)) return &place;
+  }
+  item.state = State::kWaitMap;
+  item.serial = ++serial_;
+  item.wait_for = {};
+  item.wait_newer = true;
+  item.sent_version = map.version;
+  return nullptr;
+}
+
+void Exchange::Flush() {
+  struct Group {
+    std::vector<PushKey> pushes;
+    std::vector<std::uint32_t> pulls;
+  };
+  const bool sequential = Sequential();
+  if (sequential && in_flight_ > 0) return;
+  std::map<std::string, Group> groups;
+  std::set<std::uint32_t> held_back;  // shards with a push that does not leave now: their pull waits for it
+  for (auto& [key, item] : pushes_) {
+    const ShardPlace* place = item.state == State::kReady ? PlaceFor(key.second, item) : nullptr;
+    if (place == nullptr) {
+      held_back.insert(key.second);
+    } else {
+      groups[place->server].pushes.push_back(key);
+    }
+  }
+  for (std::uint32_t shard = 0; shard < pulls_.size(); ++shard) {
+    PullItem& pull = pulls_[shard];
+    if (pull.have >= pulls_wanted_ || pull.state != State::kReady || held_back.contains(shard)) continue;
+    if (const ShardPlace* place = PlaceFor(shard, pull)) groups[place->server].pulls.push_back(shard);
+  }
+  for (const auto& [server, group] : groups) {
+    Send(server, group.pushes, group.pulls);
+    if (sequential) return;
+  }
+}
+
+void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<std::uint32_t>& pulls) {
+  const ShardMap& map = env_.book->map();
+  auto request = std::make_shared<Request>();
+  request->server = server;
+  v1::RequestHeader header;
+  header.set_job_uid(env_.job.value());
+  *header.mutable_client() = env_.registration;
+  std::vector<tensor::SharedBytes> payloads;
+  const auto mark = [&](Item& item, std::uint32_t shard) {
+    if (item.tries > 0) Count(env_.counters.resends);
+    item.state = State::kInFlight;
+    item.serial = ++serial_;
+    item.sent_version = map.version;
+    item.sent_to = map.shards[shard];
+    return item.serial;
+  };
+  for (const PushKey& key : pushes) {
+    PushItem& item = pushes_.at(key);
+    v1::PushSection& section = *header.add_pushes();
+    section.set_shard(key.second);
+    *section.mutable_epoch() = ToProto(map.shards[key.second].epoch);
+    section.set_closure(closure_.value());
+    section.set_update(key.first);
+    *section.mutable_attempt() = ToProto(attempt_);
+    section.set_kind(item.skip_reason.empty() ? v1::GRADIENT : v1::SKIP);
+    section.set_skip_reason(item.skip_reason);
+    section.set_global_step(item.global_step);
+    section.set_dtype(v1::DTYPE_FLOAT32);
+    section.set_codec(v1::CODEC_NONE);
+    section.set_rows(item.skip_reason.empty() ? layout_->slice(ShardId(key.second)).rows() : 0);
+    payloads.push_back(item.bytes);
+    request->pushes.emplace_back(key, mark(item, key.second));
+  }
+  std::uint64_t response_bytes = 0;
+  for (const std::uint32_t shard : pulls) {
+    v1::PullSection& section = *header.add_pulls();
+    section.set_shard(shard);
+    *section.mutable_epoch() = ToProto(map.shards[shard].epoch);
+    const PullCache::Held& held = env_.cache->held(ShardId(shard));
+    section.set_has(held.has);
+    *section.mutable_have_start() = ToProto(held.start);
+    section.set_have_vlsn(held.vlsn);
+    // Sections of the answer begin at multiples of 64.
+    response_bytes += layout_->slice(ShardId(shard)).bytes() + 64;
+    request->pulls.push_back({shard, mark(pulls_[shard], shard), pulls_wanted_});
+  }
+  ++in_flight_;
+  // The answer comes on a transport's thread, or on this one before Send returns: always a turn of its own.
+  env_.client->Send(env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes, env_.deadline,
+                    [weak = weak_from_this(), executor = env_.executor, request](absl::StatusOr<client::ParameterClient::Answer> answer) {
+                      auto shared = std::make_shared<absl::StatusOr<client::ParameterClient::Answer>>(std::move(answer));
+                      executor->Post([weak, request, shared] {
+                        if (const auto self = weak.lock()) self->OnAnswer(request, shared);
+                      });
+                    });
+}
+
+void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
+  item.serial = ++serial_;
+  if (version > env_.book->map().version) {
+    item.state = State::kWaitMap;
+    item.wait_for = version;
+    item.wait_newer = false;
+  } else {
+    item.state = State::kBackoff;
+  }
+}
+
+void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer) {
+  const std::shared_ptr<Exchange> self = shared_from_this();  // an event may let go of us
+  --in_flight_;
+  if (!answer->ok()) return OnCallFailed(*request, answer->status());
+  const client::ParameterClient::Answer& got = **answer;
+  const v1::ResponseHeader& header = got.header;
+  if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() || static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() ||
+      got.payloads.size() != request->pulls.size()) {
+    return OnCallFailed(*request, absl::InternalError("answer does not fit the request"));
+  }
+  hard_errors_ = 0;
+  last_error_.clear();
+
+  std::vector<PushKey> later_pushes;
+  std::vector<std::uint32_t> later_pulls;
+  std::uint32_t busy_after_ms = 0;
+  std::set<std::uint32_t> unsettled;  // shards whose push in this request is not settled
+  for (std::size_t i = 0; i < request->pushes.size(); ++i) {
+    const auto& [key, serial] = request->pushes[i];
+    const v1::PushResult& result = header.pushes(static_cast<int>(i));
+    const auto it = pushes_.find(key);
+    if (it == pushes_.end()) continue;         // settled by another copy
+    if (it->second.serial != serial) {         // sent again meanwhile, to another owner
+      unsettled.insert(key.second);
+      continue;
+    }
+    const PushAnswer push_answer = AnswerOf(result.answer());
+    Count(env_.counters.answers[static_cast<int>(push_answer)]);
+    const Disposition disposition = env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), push_answer, FromProto<MapVersion>(result.version()));
+    if (disposition.next == Next::kSettled) {
+      pushes_.erase(it);
+      continue;
+    }
+    unsettled.insert(key.second);
+    switch (disposition.next) {
+      case Next::kSettled: break;
+      case Next::kWaitForMap: WaitOrBackoff(it->second, disposition.wait_for); break;
+      case Next::kBackoff:
+        it->second.state = State::kBackoff;
+        it->second.serial = ++serial_;
+        later_pushes.push_back(key);
+        if (push_answer == PushAnswer::kBusy) busy_after_ms = std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
+        break;
+      case Next::kDropAttempt: return events_.on_dropped();
+      case Next::kFail:
+        return events_.on_failed(WithOrigin(absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=", closure_.value(),
+                                                                             " update=", key.first, " shard=", key.second, " message=", result.message())),
+                                            absl::StrCat("ps_server/", request->server)));
+    }
+  }
+  for (std::size_t i = 0; i < request->pulls.size(); ++i) {
+    const Request::Pull& sent = request->pulls[i];
+    const v1::PullResult& result = header.pulls(static_cast<int>(i));
+    PullItem& pull = pulls_[sent.shard];
+    if (pull.serial != sent.serial) continue;
+    pull.state = State::kReady;
+    pull.serial = ++serial_;
+    if (unsettled.contains(sent.shard)) continue;  // asked again together with the push
+    absl::Status problem;
+    switch (result.answer()) {
+      case v1::VALUES:
+        Count(env_.counters.pulls_values);
+        problem = env_.cache->Accept({ShardId(sent.shard), FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[i]}, got.frame.bytes.size()});
+        break;
+      case v1::UNCHANGED:
+        Count(env_.counters.pulls_unchanged);
+        if (!env_.cache->held(ShardId(sent.shard)).has) problem = absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", sent.shard));
+        break;
+      case v1::PULL_STALE:
+        WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
+        if (pull.state == State::kBackoff) later_pulls.push_back(sent.shard);
+        continue;
+      default: problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.shard, " message=", result.message()));
+    }
+    if (!problem.ok()) return events_.on_failed(WithOrigin(problem, absl::StrCat("ps_server/", request->server)));
+    pull.have = std::max(pull.have, sent.count);
+    pull.tries = 0;
+  }
+  if (!later_pushes.empty() || !later_pulls.empty()) Backoff(std::move(later_pushes), std::move(later_pulls), busy_after_ms);
+
+  const bool more = std::any_of(pushes_.begin(), pushes_.end(), [](const auto& entry) { return entry.second.state == State::kReady; });
+  if (more && !request->pushes.empty() && Sequential()) {
+    AtFailpoint(env_.failpoints, "worker.between_pushes", env_.executor, [weak = weak_from_this()](absl::Status status) {
+      const auto alive = weak.lock();
+      if (alive == nullptr) return;
+      if (!status.ok()) return alive->events_.on_failed(status);
+      alive->Flush();
+      alive->events_.on_progress();
+    });
+    return;
+  }
+  Flush();
+  events_.on_progress();
+}
+
+void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
+  last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
+  const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
+  if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
+  std::vector<PushKey> pushes;
+  std::vector<std::uint32_t> pulls;
+  for (const auto& [key, serial] : request.pushes) {
+    const auto it = pushes_.find(key);
+    if (it == pushes_.end() || it->second.serial != serial) continue;
+    Count(env_.counters.answers[static_cast<int>(PushAnswer::kTransport)]);
+    const Disposition disposition = env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), PushAnswer::kTransport, {});
+    if (disposition.next == Next::kDropAttempt) return events_.on_dropped();
+    EG_CHECK(disposition.next == Next::kBackoff);
+    it->second.state = State::kBackoff;
+    it->second.serial = ++serial_;
+    pushes.push_back(key);
+  }
+  for (const Request::Pull& sent : request.pulls) {
+    PullItem& pull = pulls_[sent.shard];
+    if (pull.serial != sent.serial) continue;
+    pull.state = State::kBackoff;
+    pull.serial = ++serial_;
+    pulls.push_back(sent.shard);
+  }
+  Backoff(std::move(pushes), std::move(pulls), 0);
+  Flush();
+}
+
+void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> pulls, std::uint32_t busy_after_ms) {
+  std::uint32_t tries = 0;
+  std::vector<std::pair<PushKey, std::uint64_t>> push_serials;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> pull_serials;
+  for (const PushKey& key : pushes) {
+    PushItem& item = pushes_.at(key);
+    tries = std::max(tries, item.tries++);
+    push_serials.emplace_back(key, item.serial);
+  }
+  for (const std::uint32_t shard : pulls) {
+    tries = std::max(tries, pulls_[shard].tries++);
+    pull_serials.emplace_back(shard, pulls_[shard].serial);
+  }
+  if (push_serials.empty() && pull_serials.empty()) return;
+  const auto doubled = env_.backoff_min * (1 << std::min(tries, 16u));
+  const auto delay = std::max<std::chrono::milliseconds>(std::min<std::chrono::milliseconds>(doubled, env_.backoff_max), std::chrono::milliseconds(busy_after_ms));
+  env_.executor->PostAfter(delay, [weak = weak_from_this(), push_serials = std::move(push_serials), pull_serials = std::move(pull_serials)] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    for (const auto& [key, serial] : push_serials) {
+      const auto it = self->pushes_.find(key);
+      if (it != self->pushes_.end() && it->second.serial == serial) it->second.state = State::kReady;
+    }
+    for (const auto& [shard, serial] : pull_serials) {
+      if (self->pulls_[shard].serial == serial) self->pulls_[shard].state = State::kReady;
+    }
+    self->Flush();
+  });
+}
+
+void Exchange::OnMap() {
+  const ShardMap& map = env_.book->map();
+  const auto look = [&](std::uint32_t shard, Item& item) {
+    bool again = false;
+    switch (item.state) {
+      case State::kReady: return;
+      case State::kWaitMap: again = item.wait_newer ? map.version > item.sent_version || (shard < map.shards.size() && env_.endpoints->contains(map.shards[shard].server)) : map.version >= item.wait_for; break;
+      // Whoever had it may be gone for good: the new owner is asked at once, and the old one's answer is not waited for.
+      case State::kInFlight:
+      case State::kBackoff: again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch || map.shards[shard].server != item.sent_to.server); break;
+    }
+    if (!again) return;
+    item.state = State::kReady;
+    item.serial = ++serial_;
+    item.tries = 0;
+  };
+  for (auto& [key, item] : pushes_) look(key.second, item);
+  for (std::uint32_t shard = 0; shard < pulls_.size(); ++shard) look(shard, pulls_[shard]);
+  Flush();
+}
+
+std::string Exchange::WaitingFor() const {
+  const auto waits = [](const Item& item) { return item.state == State::kWaitMap; };
+  const bool for_map = std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), waits);
+  if (for_map) return "a newer shard map: some shard has no owner";
+  return last_error_;
+}
+
+}  // namespace evergrad::worker

@@ -1,0 +1,131 @@
+// The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14 and 15).
+//
+//   Push(u, …)  ─┐                   one request per server, push u and the next pull together
+//   WantPull(n) ─┴▶ Flush ──────────────────────────────────────────────▶ ParameterClient
+//                     ▲   waits for a map (STALE) or backs off (BUSY,          │ answers, per section
+//                     └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
+//
+// What an answer means is AttemptBook's decision; this class remembers what is where. A pull that rides with a push counts only
+// once that push is settled, so a worker never misses its own update. Runs on the control executor; bounded by the attempt: at
+// most two updates and one pull per shard are under way.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/client/parameter_client.h"
+#include "common/fault/failpoints.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "evergrad/v1/types.pb.h"
+#include "worker/params/layout.h"
+#include "worker/params/weights.h"
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::worker {
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  struct Counters {
+    metrics::Counter* answers[9] = {};   // by PushAnswer
+    metrics::Counter* pulls_values = nullptr;
+    metrics::Counter* pulls_unchanged = nullptr;
+    metrics::Counter* resends = nullptr;
+  };
+  // All pointers outlive the exchange; `failpoints` may be null.
+  struct Environment {
+    runtime::Executor* executor = nullptr;
+    client::ParameterClient* client = nullptr;
+    AttemptBook* book = nullptr;
+    PullCache* cache = nullptr;
+    const std::map<std::string, v1::Endpoint>* endpoints = nullptr;  // by server identity; changes before OnMap
+    fault::Failpoints* failpoints = nullptr;
+    Counters counters;
+    JobUid job;
+    v1::Stamp registration;
+    std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
+  };
+  // Called on the executor, last thing in a turn: the callee may destroy the exchange.
+  struct Events {
+    std::function<void()> on_progress;             // something was settled or pulled
+    std::function<void()> on_dropped;              // SUPERSEDED or REFUSED: the book has dropped the attempt
+    std::function<void(absl::Status)> on_failed;   // INVALID, or a server that cannot be talked to
+  };
+  struct Gradient {
+    ShardId shard;
+    tensor::SharedBytes bytes;   // empty for a SKIP
+  };
+
+  Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events);
+
+  // The first `count` pulls of every shard are wanted; a lower count than before changes nothing. Flush sends.
+  void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
+  // Values that were pulled under the present map before this attempt began serve as its first pull.
+  void HavePulls(std::uint64_t count);
+  bool PullsDone(std::uint64_t count) const;
+  // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP, without payload [13].
+  void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason);
+  void Flush();
+  // A new map, or new addresses: what waited for it goes, what was sent to a former owner is sent again to the new one.
+  void OnMap();
+  // "" or what is waited for, for people.
+  std::string WaitingFor() const;
+
+ private:
+  enum class State { kReady, kInFlight, kBackoff, kWaitMap };
+  struct Item {
+    State state = State::kReady;
+    std::uint64_t serial = 0;         // of the present state: an answer or a timer of another one is late
+    std::uint32_t tries = 0;
+    MapVersion wait_for;              // kWaitMap: a map at least this new …
+    bool wait_newer = false;          // … or any newer than `sent_version`
+    MapVersion sent_version;
+    ShardPlace sent_to;
+  };
+  struct PushItem : Item {
+    std::uint64_t global_step = 0;
+    tensor::SharedBytes bytes;
+    std::string skip_reason;
+  };
+  struct PullItem : Item {
+    std::uint64_t have = 0;
+  };
+  using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // update, shard
+  struct Request {
+    std::string server;
+    std::vector<std::pair<PushKey, std::uint64_t>> pushes;                    // with serials
+    struct Pull { std::uint32_t shard; std::uint64_t serial, count; };
+    std::vector<Pull> pulls;
+  };
+
+  bool Sequential() const;
+  // Where the item goes now; null: it waits for a map from here on.
+  const ShardPlace* PlaceFor(std::uint32_t shard, Item& item);
+  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<std::uint32_t>& pulls);
+  void OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer);
+  void OnCallFailed(const Request& request, const absl::Status& status);
+  void Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> pulls, std::uint32_t busy_after_ms);
+  void WaitOrBackoff(Item& item, MapVersion version);
+
+  const Environment env_;
+  const std::shared_ptr<const Layout> layout_;
+  const Attempt attempt_;
+  const ClosureId closure_;
+  const Events events_;
+  std::uint64_t pulls_wanted_ = 0;
+  std::uint64_t serial_ = 0;
+  std::uint32_t in_flight_ = 0, hard_errors_ = 0;
+  std::map<PushKey, PushItem> pushes_;
+  std::vector<PullItem> pulls_;
+  std::string last_error_;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,1033 @@
+#include "worker/runner/runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/config/job_spec.h"
+#include "common/plan/plan.h"
+#include "common/random/philox.h"
+#include "worker/data/batch_reader.h"
+#include "worker/runner/attempt_book.h"
+#include "worker/runner/compute_job.h"
+#include "worker/runner/counting.h"
+#include "worker/runner/exchange.h"
+#include "worker/runner/failpoint_site.h"
+
+namespace evergrad::worker {
+namespace {
+
+using client::FromProto;
+using client::ToProto;
+
+constexpr std::size_t kLogLinesDefault = 200, kLogLinesMax = 4096, kLogTextBytesMax = 4096, kLogBatchBytesMax = 256 << 10;
+constexpr std::size_t kNamedExamplesMax = 8;
+constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
+
+v1::WorkKind ToProto(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::kTrain: return v1::TRAIN;
+    case WorkKind::kEvaluate: return v1::EVALUATE;
+    case WorkKind::kDescribe: return v1::DESCRIBE;
+    case WorkKind::kExport: return v1::EXPORT;
+  }
+  return v1::WORK_KIND_UNSPECIFIED;
+}
+std::optional<WorkKind> KindOf(v1::WorkKind kind) {
+  switch (kind) {
+    case v1::TRAIN: return WorkKind::kTrain;
+    case v1::EVALUATE: return WorkKind::kEvaluate;
+    case v1::DESCRIBE: return WorkKind::kDescribe;
+    case v1::EXPORT: return WorkKind::kExport;
+    default: return std::nullopt;
+  }
+}
+const char* StateName(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::kTrain: return "running";
+    case WorkKind::kEvaluate: return "evaluating";
+    case WorkKind::kDescribe: return "describing";
+    case WorkKind::kExport: return "exporting";
+  }
+  return "";
+}
+// The fields that name a piece of work are the same in five messages.
+template <class Message>
+void Name(const Work& work, Message* to) {
+  to->set_job_uid(work.job.value());
+  to->set_closure(work.closure.value());
+  *to->mutable_attempt() = ToProto(work.attempt);
+}
+template <class Message>
+void NameWhole(const Work& work, Message* to) {
+  Name(work, to);
+  to->set_kind(ToProto(work.kind));
+  to->set_all_targets(work.all_targets);
+  for (const ShardId shard : work.targets) to->add_targets(shard.value());
+}
+
+std::string ClosureName(const Work& work) {
+  if (work.kind != WorkKind::kEvaluate) return work.closure.ToString();
+  return absl::StrCat("eval ", work.closure.value() >> 32, "/", work.closure.value() & 0xffffffff);
+}
+
+}  // namespace
+
+struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
+  struct Job {
+    JobUid uid;
+    std::string name, runs_folder;
+    std::uint64_t seed = 0;
+    std::shared_ptr<const config::JobSpec> spec;
+    absl::Status spec_error, plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
+    std::shared_ptr<const plan::Plan> plan;
+    std::shared_ptr<const Layout> layout;
+    std::shared_ptr<PullCache> cache;        // shared with nobody but the layout's life: replaced together with it
+    std::shared_ptr<ComputeJob> compute;     // used on the compute executor
+    ComputeJob::Needs opened;
+    bool opening = false;
+    // Set once opened.
+    std::shared_ptr<const Dataset> train, eval;
+    std::optional<MapVersion> fresh;         // every shard was pulled with the last push, under this map
+    std::uint64_t steps = 0, examples = 0;
+    bool counting() const { return spec != nullptr && spec->type == "counting"; }
+  };
+  struct Run {
+    Work work;
+    std::uint64_t number = 0;                // of this run: what comes late for another one is ignored
+    std::uint32_t steps = 0;
+    std::uint64_t begin = 0, end = 0;        // evaluation: examples
+    std::shared_ptr<Exchange> exchange;      // shared with its own callbacks
+    std::uint32_t next_step = 0;             // computed so far
+    std::uint32_t settled_steps = 0;         // settled and past `worker.after_push`
+    bool busy = false;                       // a step is being computed, or waits
+    bool paused = false;                     // a failpoint holds the run
+    bool finishing = false;
+    bool batch_asked = false;
+    std::optional<ReadyBatch> batch;
+    v1::ClosureMetrics metrics;
+    std::int64_t correct = 0;
+    v1::DescribeResult describe;
+    v1::ExportResult exported;
+  };
+
+  Impl(Environment e, Options o)
+      : env(std::move(e)), options(std::move(o)), backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads})),
+        reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
+        attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun", static_cast<double>(AttemptBook::kQueuedMax)),
+        records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped", options.step_records_max),
+        steps_total(env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
+        examples_total(env.registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
+        done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total", "Attempts that ended with Done")),
+        dropped_total(env.registry->GetCounter("evergrad_worker_attempts_dropped_total", "Attempts dropped or handed back")),
+        failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total", "Attempts that ended with Failed")),
+        skips_total(env.registry->GetCounter("evergrad_worker_skips_total", "Updates pushed as SKIP because a value was not finite")),
+        loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")) {
+    static constexpr const char* kAnswers[] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid", "transport"};
+    for (int i = 0; i < 9; ++i) {
+      counters.answers[i] = &env.registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections", {{"answer", kAnswers[i]}});
+    }
+    counters.pulls_values = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
+    counters.pulls_unchanged = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "unchanged"}});
+    counters.resends = &env.registry->GetCounter("evergrad_worker_sections_resent_total", "Sections sent again after a refusal or a failure");
+  }
+
+  // `f` on the control executor, later; from any thread.
+  template <class F>
+  void PostControl(F f) {
+    env.control->Post([weak = weak_from_this(), f = std::move(f)]() mutable {
+      if (const auto self = weak.lock()) f(*self);
+    });
+  }
+  // `f` if this run is still the one; for continuations of it.
+  template <class F>
+  auto IfRun(F f) {
+    return [weak = weak_from_this(), number = run->number, f = std::move(f)](auto&&... arguments) mutable {
+      const auto self = weak.lock();
+      if (self && self->run && self->run->number == number) f(*self, std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
+  // `work` on the compute executor, then `then` on the control executor with its result, if the run is still the one.
+  template <class W, class T>
+  void Compute(W work, T then) {
+    auto after = IfRun(std::move(then));
+    env.compute->Post([control = env.control, work = std::move(work), after = std::move(after)]() mutable {
+      auto result = std::make_shared<decltype(work())>(work());
+      control->Post([after = std::move(after), result]() mutable { after(*std::move(result)); });
+    });
+  }
+
+  log::Context About() const { return {job ? job->name : "", run ? ClosureName(run->work) : ""}; }
+  log::Context About(const Work& work) const { return {job && job->uid == work.job ? job->name : "", ClosureName(work)}; }
+
+  bool Send(v1::TaskMessage message) { return env.send(std::move(message)); }
+
+  // ------------------------------------------------------------------ jobs and maps
+
+  void SetJob(const v1::JobInfo& info) {
+    const JobUid uid(info.job_uid());
+    if (job && job->uid != uid) EndJob(job->uid, "replaced");
+    if (!job) {
+      job.emplace();
+      job->uid = uid;
+      job->name = info.name();
+      job->seed = info.seed();
+      config::ParseOptions parse;
+      parse.file_name = absl::StrCat(info.name(), ".yaml");
+      config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
+      if (parsed.spec) {
+        job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
+        job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max);
+        if (job->counting() && !options.allow_counting) {
+          job->spec_error = UserError(absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
+        }
+      } else {
+        const std::string first = parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
+        job->spec_error = UserError(absl::InvalidArgumentError(absl::StrCat("the job's YAML cannot be read by this worker: ", first)));
+      }
+      env.logger->Info(absl::StrCat("job known: type=", job->spec ? job->spec->type : "?"), About());
+    }
+    job->runs_folder = info.runs_folder();
+    if (info.has_plan() && job->plan == nullptr) SetPlan(info.plan());
+  }
+
+  void SetPlan(const v1::Plan& proto) {
+    auto plan = plan::Plan::Create(client::PlanSpecOf(proto));
+    auto layout = Layout::FromPlan(proto);
+    job->plan_error = plan.ok() ? layout.status() : plan.status();
+    if (!job->plan_error.ok()) return;
+    job->plan = std::make_shared<const plan::Plan>(*std::move(plan));
+    job->layout = std::make_shared<const Layout>(*std::move(layout));
+    job->cache = std::make_shared<PullCache>(job->layout);
+    if (run && run->work.kind != WorkKind::kDescribe) AbortRun();
+  }
+
+  void EndJob(JobUid uid, absl::string_view state) {
+    book.DropJob(uid);
+    std::erase_if(done_messages, [&](const auto& entry) { return entry.second.job_uid() == uid.value(); });
+    SyncRun();
+    if (!job || job->uid != uid) return;
+    env.logger->Info(absl::StrCat("job ended: state=", state), About());
+    for (const std::uint64_t stream : std::exchange(streams, {})) reader.Close(stream);
+    // What the compute thread made, it takes apart.
+    env.compute->Post([compute = std::move(job->compute)] {});
+    job.reset();
+    endpoints.clear();
+    step_records.clear();
+    env.client->Retain({});
+  }
+
+  void SetMap(const v1::ShardMap& proto) {
+    ShardMap map;
+    map.job = JobUid(proto.job_uid());
+    map.version = FromProto<MapVersion>(proto.version());
+    if (!job || map.job != job->uid) return;
+    if (book.map().job == map.job && map.version < book.map().version) return;
+    std::map<std::string, v1::Endpoint> fresh_endpoints;
+    std::vector<std::string> addresses;
+    map.shards.resize(static_cast<std::size_t>(proto.shards_size()));
+    for (const v1::ShardLocation& location : proto.shards()) {
+      if (location.shard() >= map.shards.size()) {
+        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=", map.shards.size(), " got=", location.shard()), About());
+        return;
+      }
+      map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()), FromProto<MapVersion>(location.start()), location.server_identity()};
+      if (!location.server_identity().empty() && fresh_endpoints.try_emplace(location.server_identity(), location.endpoint()).second) {
+        addresses.push_back(location.endpoint().address());
+      }
+    }
+    endpoints = std::move(fresh_endpoints);
+    book.OnMap(std::move(map));
+    env.client->Retain(addresses);
+    if (run && run->exchange) run->exchange->OnMap();
+    SchedulePump();
+  }
+
+  // ------------------------------------------------------------------ messages
+
+  void OnRegistered(const v1::Registered& registered) {
+    const Term term(registered.term());
+    highest_term = std::max(highest_term, registered.term());
+    life_id = registered.life_id();
+    registration = registered.registration();
+    if (registered.has_job()) {
+      SetJob(registered.job());
+    } else if (job) {
+      EndJob(job->uid, "unknown to the coordinator");
+    }
+    std::set<Attempt> adopted;
+    for (const v1::HeldAttempt& attempt : registered.adopted()) {
+      if (job && attempt.job_uid() == job->uid.value()) adopted.insert(FromProto<Attempt>(attempt.attempt()));
+    }
+    for (const Attempt attempt : book.OnRegistered(term, adopted)) {
+      env.logger->Info(absl::StrCat("attempt not adopted by the coordinator, dropped: attempt=", attempt.ToString()), About());
+      dropped_total.Add();
+      Forget(attempt);
+    }
+    if (registered.has_map()) SetMap(registered.map());
+    SyncRun();
+    for (const DoneReport& report : book.Unanswered()) {
+      const auto it = done_messages.find(report.work.attempt);
+      EG_CHECK(it != done_messages.end());
+      SendDone(it->second);
+    }
+    SchedulePump();
+  }
+
+  void OnMessage(const v1::CoordinatorMessage& message) {
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kJob:
+        SetJob(message.job());
+        return SchedulePump();
+      case v1::CoordinatorMessage::kMap: return SetMap(message.map());
+      case v1::CoordinatorMessage::kGrant: return OnGrant(message.grant());
+      case v1::CoordinatorMessage::kRecall: return OnRecall(message.recall());
+      case v1::CoordinatorMessage::kDoneAnswer: return OnDoneAnswer(message.done_answer());
+      case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
+      case v1::CoordinatorMessage::kJobEnded:
+        EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state());
+        return SchedulePump();
+      default: env.logger->Warning(absl::StrCat("message that is not for a worker: kind=", static_cast<int>(message.message_case())));
+    }
+  }
+
+  void OnGrant(const v1::Grant& grant) {
+    const auto kind = KindOf(grant.kind());
+    Work work;
+    work.job = JobUid(grant.job_uid());
+    work.closure = ClosureId(grant.closure());
+    work.attempt = FromProto<Attempt>(grant.attempt());
+    work.kind = kind.value_or(WorkKind::kTrain);
+    work.all_targets = grant.all_targets();
+    for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
+    if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
+    if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
+    if (draining) return SendDropped(work, "draining");
+    if (!book.OnGrant(work)) {
+      if (book.Holds(work.attempt)) return;  // a repeat
+      attempts_limit.refused.Add();
+      return SendDropped(work, absl::StrCat("too many attempts wait here: limit=", AttemptBook::kQueuedMax));
+    }
+    SchedulePump();
+  }
+
+  void OnRecall(const v1::Recall& recall) {
+    if (!job || job->uid.value() != recall.job_uid()) return;
+    Recall(FromProto<Attempt>(recall.attempt()), "recalled");
+    SchedulePump();
+  }
+
+  void Recall(Attempt attempt, absl::string_view reason) {
+    std::optional<Work> work;
+    for (const AttemptBook::Held& held : book.HeldForHello()) {
+      if (held.work.attempt == attempt) work = held.work;
+    }
+    for (const Attempt given_back : book.OnRecall(attempt)) {
+      Forget(given_back);
+      SendDropped(*work, reason);
+    }
+  }
+
+  void OnDoneAnswer(const v1::DoneAnswer& answer) {
+    if (!job || job->uid.value() != answer.job_uid()) return;
+    const auto attempt = FromProto<Attempt>(answer.attempt());
+    if (book.OnDoneAnswer(attempt, answer.superseded())) Forget(attempt);
+    SyncRun();
+    CheckDrained();
+    SchedulePump();
+  }
+
+  void OnReadLogs(const v1::ReadLogs& request) {
+    const std::size_t lines_max = request.lines_max() == 0 ? kLogLinesDefault : std::min<std::size_t>(request.lines_max(), kLogLinesMax);
+    v1::TaskMessage message;
+    std::size_t bytes = 0;
+    const auto flush = [&](bool end) {
+      message.mutable_log_lines()->set_request_id(request.request_id());
+      message.mutable_log_lines()->set_end(end);
+      Send(std::exchange(message, {}));
+      bytes = 0;
+    };
+    for (const log::Line& line : env.logger->Read(0, request.since_wall_ms(), request.job(), lines_max)) {
+      v1::LogLine* to = message.mutable_log_lines()->add_lines();
+      to->set_wall_ms(line.wall_ms);
+      to->set_level(std::string(log::LevelName(line.level)));
+      to->set_text(client::CleanText(line.text, kLogTextBytesMax));
+      to->set_job(client::CleanText(line.job, 256));
+      to->set_task(client::CleanText(line.task, 256));
+      bytes += to->ByteSizeLong();
+      if (bytes >= kLogBatchBytesMax) flush(false);
+    }
+    flush(true);
+  }
+
+  // ------------------------------------------------------------------ what is told
+
+  void SendDropped(const Work& work, absl::string_view reason) {
+    dropped_total.Add();
+    env.logger->Info(absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason), About(work));
+    v1::TaskMessage message;
+    Name(work, message.mutable_dropped());
+    message.mutable_dropped()->set_reason(std::string(reason));
+    Send(std::move(message));
+  }
+
+  bool SendDone(const v1::Done& done) {
+    v1::TaskMessage message;
+    *message.mutable_done() = done;
+    return Send(std::move(message));
+  }
+
+  // The attempt ends here; without a session nobody hears of it, and the coordinator misses it in the next Hello.
+  void Fail(const Work& work, const absl::Status& status) {
+    failed_total.Add();
+    const bool user = BlameOf(status) == Blame::kUser;
+    env.logger->Error(absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ", status.message()), About(work));
+    v1::TaskMessage message;
+    NameWhole(work, message.mutable_failed());
+    *message.mutable_failed()->mutable_cause() = client::ToErrorDetail(status, absl::StrCat("worker/", identity));
+    message.mutable_failed()->set_user_error(user);
+    Send(std::move(message));
+    book.Drop(work.attempt);
+    Forget(work.attempt);
+    SyncRun();
+    SchedulePump();
+  }
+
+  // Nothing of an attempt remains but what the book holds.
+  void Forget(Attempt attempt) {
+    done_messages.erase(attempt);
+    const auto it = stream_of.find(attempt);
+    if (it == stream_of.end()) return;
+    reader.Close(it->second);
+    streams.erase(it->second);
+    stream_of.erase(it);
+  }
+
+  // ------------------------------------------------------------------ one attempt after another
+
+  void SchedulePump() {
+    if (std::exchange(pump_scheduled, true)) return;
+    PostControl([](Impl& self) {
+      self.pump_scheduled = false;
+      self.Pump();
+    });
+  }
+
+  void Pump() {
+    attempts_limit.current.Set(static_cast<double>(book.queued()));
+    while (!run) {
+      const Work* next = draining ? nullptr : book.NextToBegin();
+      if (next == nullptr || !job) {
+        if (job) job->fresh.reset();
+        waiting_for = "";
+        CheckDrained();
+        return;
+      }
+      const Work work = *next;
+      const absl::StatusOr<bool> ready = Prepare(work);
+      if (!ready.ok()) {
+        Fail(work, ready.status());
+        continue;
+      }
+      if (!*ready) return;  // whatever it waits for pumps again
+      waiting_for = "";
+      Start(work);
+    }
+  }
+
+  ComputeJob::Needs NeedsOf(WorkKind kind) const {
+    switch (kind) {
+      case WorkKind::kTrain: return {true, false, true};
+      case WorkKind::kEvaluate: return {false, true, true};
+      case WorkKind::kDescribe: return {true, true, true};
+      case WorkKind::kExport: return {};
+    }
+    return {};
+  }
+
+  // Whether `work` can begin now; an error is its end.
+  absl::StatusOr<bool> Prepare(const Work& work) {
+    EG_RETURN_IF_ERROR(job->spec_error);
+    if (work.kind != WorkKind::kDescribe) EG_RETURN_IF_ERROR(job->plan_error);
+    const ComputeJob::Needs needs = NeedsOf(work.kind);
+    if (!job->opened.Covers(needs)) {
+      if (!job->opening) OpenInput(work, needs);
+      waiting_for = "its input";
+      return false;
+    }
+    if (work.kind == WorkKind::kDescribe) return true;
+    if (!job->counting()) {
+      const auto fits = [](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
+        const std::uint64_t got = data == nullptr ? 0 : data->examples();
+        return got == want ? absl::OkStatus() : UserError(absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: source=", which, " want=", want, " examples got=", got)));
+      };
+      if (needs.train) EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
+      if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
+    }
+    if (work.kind == WorkKind::kTrain && work.closure.value() >= job->plan->closures()) {
+      return absl::InvalidArgumentError(absl::StrCat("closure beyond the plan: closures=", job->plan->closures(), " got=", work.closure.value()));
+    }
+    if (work.kind == WorkKind::kEvaluate && (work.closure.value() & 0xffffffff) >= job->plan->eval_closures()) {
+      return absl::InvalidArgumentError(absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(), " got=", work.closure.value() & 0xffffffff));
+    }
+    for (const ShardId shard : work.targets) {
+      if (shard.value() >= job->layout->shard_count()) return absl::InvalidArgumentError(absl::StrCat("target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
+    }
+    if (book.map().job != job->uid || book.map().shards.size() != job->layout->shard_count()) {
+      waiting_for = "the shard map";
+      return false;
+    }
+    return true;
+  }
+
+  void OpenInput(const Work& work, ComputeJob::Needs needs) {
+    job->opening = true;
+    needs = {needs.train || job->opened.train, needs.eval || job->opened.eval, needs.graph || job->opened.graph};
+    AtFailpoint(env.failpoints, "worker.open_data", env.control, [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
+      const auto self = weak.lock();
+      if (self == nullptr) return;
+      self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs, hit] {
+        const absl::Status status = hit.ok() ? compute->Open(needs) : hit;
+        control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
+          if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, status, train, eval);
+        });
+      });
+    });
+  }
+
+  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status, std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> eval) {
+    if (!job || job->uid != uid) return;
+    job->opening = false;
+    if (status.ok()) {
+      job->opened = needs;
+      job->train = std::move(train);
+      job->eval = std::move(eval);
+    } else if (const Work* next = book.NextToBegin(); next != nullptr && next->attempt == attempt && !run) {
+      const Work work = *next;
+      Fail(work, status);
+    }
+    SchedulePump();
+  }
+
+  // Opens the streams of `work` and of the next few, so that their first batches are read meanwhile.
+  void OpenStreams(const Work& work) {
+    if (job->counting()) return;
+    OpenStream(work);
+    int ahead = 0;
+    for (const AttemptBook::Held& held : book.HeldForHello()) {
+      if (held.begun || held.work.kind != WorkKind::kTrain || held.work.closure.value() >= job->plan->closures()) continue;
+      if (job->train == nullptr || ++ahead > kStreamsAhead) break;
+      OpenStream(held.work);
+    }
+  }
+  void OpenStream(const Work& work) {
+    if (stream_of.contains(work.attempt)) return;
+    const std::uint64_t stream = ++last_stream;
+    if (work.kind == WorkKind::kTrain) {
+      reader.Open(stream, job->train, job->plan->Closure(work.closure).steps,
+                  [plan = job->plan, c = work.closure](std::uint32_t u) { return plan->Batch(c, UpdateIndex(u)); });
+    } else {
+      const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
+      const std::uint64_t size = job->plan->spec().eval_batch_size;
+      reader.Open(stream, job->eval, range.steps, [range, size](std::uint32_t n) {
+        std::vector<std::uint64_t> indices;
+        for (std::uint64_t i = range.begin + n * size; i < std::min(range.end, range.begin + (n + 1) * size); ++i) indices.push_back(i);
+        return indices;
+      });
+    }
+    stream_of[work.attempt] = stream;
+    streams.insert(stream);
+  }
+
+  void Start(const Work& work) {
+    book.Begin(work.attempt);  // V0 is the map of the pull that leaves in this very turn [14]
+    run.emplace();
+    run->work = work;
+    run->number = ++last_run;
+    if (work.kind == WorkKind::kDescribe) {
+      env.logger->Info("describing the job", About());
+      return Compute([compute = job->compute] { return compute->Describe(); }, [](Impl& self, absl::StatusOr<v1::DescribeResult> result) {
+        if (!result.ok()) return self.Fail(self.run->work, result.status());
+        self.run->describe = *std::move(result);
+        self.Finish();
+      });
+    }
+    if (work.kind == WorkKind::kTrain) {
+      run->steps = job->plan->Closure(work.closure).steps;
+    } else if (work.kind == WorkKind::kEvaluate) {
+      const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
+      run->steps = job->counting() ? 1 : range.steps;
+      run->begin = range.begin;
+      run->end = range.end;
+    }
+    if (work.kind != WorkKind::kExport) OpenStreams(work);
+
+    Exchange::Environment environment;
+    environment.executor = env.control;
+    environment.client = env.client;
+    environment.book = &book;
+    environment.cache = job->cache.get();
+    environment.endpoints = &endpoints;
+    environment.failpoints = env.failpoints;
+    environment.counters = counters;
+    environment.job = job->uid;
+    environment.registration = registration;
+    environment.deadline = options.call_deadline;
+    environment.backoff_min = options.backoff_min;
+    environment.backoff_max = options.backoff_max;
+    Exchange::Events events;
+    events.on_progress = IfRun([](Impl& self) { self.Advance(); });
+    events.on_dropped = IfRun([](Impl& self) {
+      self.SendDropped(self.run->work, "superseded or refused by a server");
+      self.AbortRun();
+    });
+    events.on_failed = IfRun([](Impl& self, absl::Status status) { self.Fail(self.run->work, status); });
+    run->exchange = std::make_shared<Exchange>(std::move(environment), job->layout, work.attempt, work.closure, std::move(events));
+    const bool fresh = work.kind == WorkKind::kTrain && job->fresh == book.map().version;
+    job->fresh.reset();
+    if (fresh) {
+      run->exchange->HavePulls(1);
+    } else {
+      run->exchange->WantPulls(1);
+      run->exchange->Flush();
+    }
+    Advance();
+  }
+
+  std::uint64_t pipeline() const { return job->spec->strategy.pipeline; }
+
+  // The next thing that can be done for the running attempt, if anything.
+  void Advance() {
+    if (!run || !run->exchange || run->finishing) return;
+    while (run->settled_steps < run->next_step && book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused && run->work.kind == WorkKind::kTrain) {
+      ++run->settled_steps;
+      if (env.failpoints == nullptr || !env.failpoints->AnyArmed()) continue;
+      run->paused = true;
+      AtFailpoint(env.failpoints, "worker.after_push", env.control, IfRun([](Impl& self, absl::Status status) {
+                    if (!status.ok()) return self.Fail(self.run->work, status);
+                    self.run->paused = false;
+                    self.Advance();
+                  }));
+      return;
+    }
+    if (run->paused || run->busy) return;
+    if (draining && run->settled_steps == run->next_step && run->next_step < run->steps) {
+      SendDropped(run->work, "draining");
+      book.Drop(run->work.attempt);
+      return AbortRun();
+    }
+    if (run->work.kind == WorkKind::kExport) {
+      if (run->exchange->PullsDone(1)) Export();
+      return;
+    }
+    if (run->next_step == run->steps) {
+      const bool settled = run->work.kind != WorkKind::kTrain || run->settled_steps == run->steps;
+      if (settled && book.MayFinish(true)) Finish();
+      return;
+    }
+    if (!job->counting() && !run->batch) {
+      AskBatch();
+      if (!run || !run->batch) return;
+    }
+    const std::uint64_t pulls = run->work.kind == WorkKind::kTrain ? run->next_step + 1 : 1;
+    if (!run->exchange->PullsDone(pulls)) return;
+    run->work.kind == WorkKind::kTrain ? BeginStep() : EvaluateBatch();
+  }
+
+  // For the step after the one that has its batch.
+  void AskBatch() {
+    if (std::exchange(run->batch_asked, true)) return;
+    const auto stream = stream_of.find(run->work.attempt);
+    EG_CHECK(stream != stream_of.end());
+    // From the reader's thread, or from this one: a turn of its own either way.
+    reader.Next(stream->second, [weak = weak_from_this(), control = env.control, number = run->number](absl::StatusOr<ReadyBatch> batch) {
+      auto shared = std::make_shared<absl::StatusOr<ReadyBatch>>(std::move(batch));
+      control->Post([weak, number, shared] {
+        const auto self = weak.lock();
+        if (self == nullptr || !self->run || self->run->number != number) return;
+        self->run->batch_asked = false;
+        if (!shared->ok()) return self->Fail(self->run->work, shared->status());
+        self->run->batch = *std::move(*shared);
+        self->Advance();
+      });
+    });
+  }
+
+  // ------------------------------------------------------------------ a training step
+
+  void BeginStep() {
+    run->busy = true;
+    AtFailpoint(env.failpoints, "worker.step", env.control, IfRun([](Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, AboutStep(status, self.run->work.closure, self.run->next_step));
+                  self.ComputeStep();
+                }));
+  }
+
+  static absl::Status AboutStep(const absl::Status& status, ClosureId closure, std::uint32_t step) {
+    const absl::Status named(status.code(), absl::StrCat(status.message(), " closure=", closure.value(), " step=", step));
+    return BlameOf(status) == Blame::kUser ? UserError(named) : named;
+  }
+
+  void ComputeStep() {
+    const UpdateIndex update(run->next_step);
+    auto batch = std::make_shared<ReadyBatch>();
+    if (job->counting()) {
+      batch->update = update.value();
+      batch->examples = job->plan->Batch(run->work.closure, update);
+      batch->size = static_cast<std::int64_t>(batch->examples.size());
+    } else {
+      *batch = *std::move(run->batch);
+      run->batch.reset();
+    }
+    // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
+    if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
+      run->exchange->WantPulls(2);
+      run->exchange->Flush();
+    }
+    const std::uint64_t dropout_key = random::KeyOf(job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    auto step = [compute = job->compute, layout = job->layout, pulled, batch, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
+      EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+      compute->Absorb(std::move(*pulled));
+      return compute->Train(*batch, dropout_key);
+    };
+    auto after = [batch](Impl& self, absl::StatusOr<ComputeJob::Step> done) { self.OnStep(*batch, std::move(done)); };
+    if (job->counting() && job->spec->counting.step_ms > 0) {
+      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms),
+                             IfRun([step = std::move(step), after = std::move(after)](Impl& self) mutable { self.Compute(std::move(step), std::move(after)); }));
+    } else {
+      Compute(std::move(step), std::move(after));
+    }
+    // The batch after this one, while this one is computed.
+    if (!job->counting() && run->next_step + 1 < run->steps) AskBatch();
+  }
+
+  void OnStep(const ReadyBatch& batch, absl::StatusOr<ComputeJob::Step> done) {
+    const std::uint32_t step = run->next_step;
+    if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
+    std::string skip_reason;
+    if (!done->result.finite) {
+      std::vector<std::uint64_t> named(batch.examples.begin(), batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
+      const absl::Status status = UserError(absl::OutOfRangeError(
+          absl::StrCat("loss or gradient is not finite (NaN or Inf): closure=", run->work.closure.value(), " step=", step, " loss=", done->result.loss_sum / static_cast<double>(batch.size),
+                       " examples=", absl::StrJoin(named, ","), batch.examples.size() > named.size() ? absl::StrCat(",… (", batch.examples.size(), " in the batch)") : "")));
+      if (!options.skip_not_finite) return Fail(run->work, status);
+      env.logger->Warning(absl::StrCat("update skipped: ", status.message()), About());
+      skips_total.Add();
+      skip_reason = "nan";
+      done->result.loss_sum = 0;
+    }
+    auto shards = Touch(batch);
+    if (!shards.ok()) return Fail(run->work, shards.status());
+    const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
+    Measure(batch, done->result, global_step);
+    AtFailpoint(env.failpoints, "worker.before_push", env.control,
+                IfRun([shards = *std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, status);
+                  self.PushStep(shards, gradients, global_step, skip_reason);
+                }));
+  }
+
+  // touch(c, u) ∩ targets.
+  absl::StatusOr<std::vector<ShardId>> Touch(const ReadyBatch& batch) const {
+    std::vector<ShardId> shards;
+    if (job->counting()) {
+      EG_ASSIGN_OR_RETURN(shards, CountingTouch(*job->layout, batch.examples));
+    } else {
+      for (std::uint32_t i = 0; i < job->layout->shard_count(); ++i) shards.push_back(ShardId(i));
+    }
+    if (!run->work.all_targets) std::erase_if(shards, [&](ShardId shard) { return !run->work.targets.contains(shard); });
+    return shards;
+  }
+
+  void Measure(const ReadyBatch& batch, const StepResult& result, std::uint64_t global_step) {
+    const auto size = static_cast<std::uint64_t>(batch.size);
+    const double loss = result.loss_sum / static_cast<double>(std::max<std::uint64_t>(size, 1));
+    run->metrics.set_examples(run->metrics.examples() + size);
+    run->metrics.set_steps(run->metrics.steps() + 1);
+    run->metrics.set_loss_sum(run->metrics.loss_sum() + result.loss_sum);
+    run->correct += result.correct;
+    v1::StepRecord record;
+    record.set_global_step(global_step);
+    record.set_loss(loss);
+    record.set_examples(static_cast<std::uint32_t>(size));
+    *run->metrics.add_step_records() = record;
+    if (step_records.size() >= options.step_records_max) {
+      step_records.erase(step_records.begin());
+      records_limit.refused.Add();
+    }
+    step_records.push_back(std::move(record));
+    records_limit.current.Set(static_cast<double>(step_records.size()));
+    last_loss = loss;
+    loss_gauge.Set(loss);
+    ++job->steps;
+    job->examples += size;
+    steps_total.Add();
+    examples_total.Add(size);
+  }
+
+  void PushStep(const std::vector<ShardId>& shards, const std::shared_ptr<GradientBuffer>& gradients, std::uint64_t global_step, absl::string_view skip_reason) {
+    const UpdateIndex update(run->next_step);
+    book.Expect(update, shards);
+    std::vector<Exchange::Gradient> pushes;
+    pushes.reserve(shards.size());
+    for (const ShardId shard : shards) pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard) : tensor::SharedBytes{}});
+    run->exchange->Push(update, global_step, std::move(pushes), skip_reason);
+    ++run->next_step;
+    run->busy = false;
+    const std::uint64_t ahead = run->next_step + pipeline() + 1;  // pulls wanted with this push: of step next_step + pipeline
+    if (ahead <= run->steps) {
+      run->exchange->WantPulls(ahead);
+    } else if (run->next_step == run->steps && AnotherTrainQueued()) {
+      run->exchange->WantPulls(run->steps + 1);
+      pulled_ahead = book.map().version;
+    }
+    run->exchange->Flush();
+    Advance();
+  }
+
+  // The values that the last push brings back serve the next closure, if it begins at once.
+  bool AnotherTrainQueued() const {
+    for (const AttemptBook::Held& held : book.HeldForHello()) {
+      if (!held.begun) return held.work.kind == WorkKind::kTrain;
+    }
+    return false;
+  }
+
+  // ------------------------------------------------------------------ evaluation and export
+
+  void EvaluateBatch() {
+    run->busy = true;
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    if (job->counting()) {
+      return Compute(
+          [compute = job->compute, layout = job->layout, pulled, begin = run->begin, end = run->end]() -> absl::StatusOr<std::int64_t> {
+            EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+            compute->Absorb(std::move(*pulled));
+            return compute->EvaluateCounting(begin, end);
+          },
+          [](Impl& self, absl::StatusOr<std::int64_t> sum) {
+            if (!sum.ok()) return self.Fail(self.run->work, sum.status());
+            self.run->correct = *sum;
+            self.run->metrics.set_examples(self.run->end - self.run->begin);
+            self.EndEvaluationStep();
+          });
+    }
+    auto batch = std::make_shared<ReadyBatch>(*std::move(run->batch));
+    run->batch.reset();
+    if (run->next_step + 1 < run->steps) AskBatch();
+    Compute(
+        [compute = job->compute, layout = job->layout, pulled, batch]() -> absl::StatusOr<StepResult> {
+          EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+          compute->Absorb(std::move(*pulled));
+          return compute->Evaluate(*batch);
+        },
+        [batch](Impl& self, absl::StatusOr<StepResult> result) {
+          if (!result.ok()) return self.Fail(self.run->work, AboutStep(result.status(), self.run->work.closure, self.run->next_step));
+          self.run->metrics.set_examples(self.run->metrics.examples() + static_cast<std::uint64_t>(batch->size));
+          self.run->metrics.set_loss_sum(self.run->metrics.loss_sum() + result->loss_sum);
+          self.run->correct += result->correct;
+          self.EndEvaluationStep();
+        });
+  }
+
+  void EndEvaluationStep() {
+    ++run->next_step;
+    run->metrics.set_steps(run->next_step);
+    if (run->next_step < run->steps) {
+      run->busy = false;
+      return Advance();
+    }
+    AtFailpoint(env.failpoints, "worker.evaluate", env.control, IfRun([](Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, status);
+                  self.run->busy = false;
+                  self.Advance();
+                }));
+  }
+
+  void Export() {
+    run->busy = true;
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    Compute(
+        [compute = job->compute, layout = job->layout, pulled, folder = job->runs_folder]() -> absl::StatusOr<std::vector<std::string>> {
+          EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+          compute->Absorb(std::move(*pulled));
+          return compute->Export(folder);
+        },
+        [](Impl& self, absl::StatusOr<std::vector<std::string>> files) {
+          if (!files.ok()) return self.Fail(self.run->work, files.status());
+          for (const std::string& file : *files) self.run->exported.add_files(file);
+          self.run->exported.set_host(self.options.host);
+          self.Finish();
+        });
+  }
+
+  // ------------------------------------------------------------------ the end of an attempt
+
+  void Finish() {
+    run->finishing = true;
+    AtFailpoint(env.failpoints, "worker.before_done", env.control, IfRun([](Impl& self, absl::Status status) {
+                  const bool dropped = status.code() == absl::StatusCode::kAborted;  // kept, and sent in the next session
+                  if (!status.ok() && !dropped) return self.Fail(self.run->work, status);
+                  self.Report(!dropped);
+                }));
+  }
+
+  void Report(bool send) {
+    const DoneReport report = book.Finish();
+    v1::Done done;
+    NameWhole(report.work, &done);
+    *done.mutable_v0() = ToProto(report.v0);
+    *done.mutable_v1() = ToProto(report.v1);
+    switch (report.work.kind) {
+      case WorkKind::kTrain:
+      case WorkKind::kEvaluate: {
+        v1::NamedSum& sum = *run->metrics.add_sums();
+        sum.set_name(job->counting() ? "count" : "accuracy");
+        sum.set_is_integer(true);
+        sum.set_count(run->correct);
+        *done.mutable_metrics() = std::move(run->metrics);
+        break;
+      }
+      case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;
+      case WorkKind::kExport: *done.mutable_export_() = std::move(run->exported); break;
+    }
+    if (report.work.kind == WorkKind::kTrain && pulled_ahead && *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1)) job->fresh = pulled_ahead;
+    done_total.Add();
+    AbortRun();
+    const v1::Done& kept = done_messages[report.work.attempt] = std::move(done);
+    if (send) SendDone(kept);
+  }
+
+  // Lets go of the run, whatever the book says of its attempt.
+  void AbortRun() {
+    const Attempt attempt = run->work.attempt;
+    pulled_ahead.reset();
+    run.reset();
+    Forget(attempt);
+    CheckDrained();
+    SchedulePump();
+  }
+  // The book may have dropped the running attempt.
+  void SyncRun() {
+    if (run && (book.running() == nullptr || book.running()->attempt != run->work.attempt)) AbortRun();
+  }
+
+  // ------------------------------------------------------------------ leaving
+
+  void Drain(std::function<void()> done) {
+    if (draining) return;
+    draining = true;
+    on_drained = std::move(done);
+    for (const AttemptBook::Held& held : book.HeldForHello()) {
+      if (!held.begun) Recall(held.work.attempt, "draining");
+    }
+    const auto give_up = [](Impl& self) {
+      if (!self.run) return;
+      self.SendDropped(self.run->work, "draining");
+      self.book.Drop(self.run->work.attempt);
+      self.AbortRun();
+    };
+    if (run && run->work.kind != WorkKind::kTrain && !run->finishing) {
+      give_up(*this);
+    } else if (run) {
+      env.control->PostAfter(options.drain_step_max, IfRun(give_up));
+      Advance();
+    }
+    CheckDrained();
+  }
+
+  void CheckDrained() {
+    if (!draining || run || !on_drained) return;
+    const auto finish = [](Impl& self) {
+      if (self.on_drained) std::exchange(self.on_drained, nullptr)();
+    };
+    if (book.Unanswered().empty()) return PostControl(finish);
+    if (std::exchange(drain_timer, true)) return;
+    env.control->PostAfter(options.drain_done_max, [weak = weak_from_this(), finish] {
+      if (const auto self = weak.lock()) finish(*self);
+    });
+  }
+
+  v1::WorkerProgress Progress() {
+    v1::WorkerProgress progress;
+    progress.set_state("idle");
+    progress.set_waiting_for(waiting_for);
+    if (run) {
+      progress.set_state(StateName(run->work.kind));
+      progress.set_running_closure(run->work.closure.value());
+      *progress.mutable_running_attempt() = ToProto(run->work.attempt);
+      progress.set_running_step(run->next_step);
+      if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
+    }
+    if (!progress.waiting_for().empty()) progress.set_state(run ? progress.state() : "waiting");
+    if (job) {
+      progress.set_steps(job->steps);
+      progress.set_examples(job->examples);
+    }
+    const client::ParameterClient::Stats stats = env.client->stats();
+    progress.set_bytes_sent(stats.bytes_sent);
+    progress.set_bytes_received(stats.bytes_received);
+    progress.set_loss(last_loss);
+    for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
+    step_records.clear();
+    records_limit.current.Set(0);
+    return progress;
+  }
+
+  const Environment env;
+  const Options options;
+  const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
+  AttemptBook book;
+  BatchReader reader;
+  std::optional<Job> job;
+  std::optional<Run> run;
+  std::map<std::string, v1::Endpoint> endpoints;
+  std::map<Attempt, v1::Done> done_messages;       // of book.Unanswered(): the same attempts
+  std::map<Attempt, std::uint64_t> stream_of;
+  std::set<std::uint64_t> streams;
+  std::vector<v1::StepRecord> step_records;
+  std::string identity, waiting_for;
+  v1::Stamp registration;
+  std::optional<MapVersion> pulled_ahead;          // map under which the last push also pulled
+  std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
+  double last_loss = 0;
+  bool pump_scheduled = false, draining = false, drain_timer = false;
+  std::function<void()> on_drained;
+
+  metrics::Limit attempts_limit, records_limit;
+  metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total, &skips_total;
+  metrics::Gauge& loss_gauge;
+  Exchange::Counters counters;
+};
+
+Runner::Runner(Environment environment, Options options) : impl_(std::make_shared<Impl>(std::move(environment), std::move(options))) {}
+Runner::~Runner() = default;
+
+void Runner::SetIdentity(const std::string& identity) { impl_->identity = identity; }
+
+void Runner::FillHello(v1::Hello* hello) const {
+  hello->set_highest_term(impl_->highest_term);
+  hello->set_life_id(impl_->life_id);
+  for (const AttemptBook::Held& held : impl_->book.HeldForHello()) {
+    v1::HeldAttempt& attempt = *hello->add_attempts();
+    NameWhole(held.work, &attempt);
+    *attempt.mutable_v1() = client::ToProto(held.v1);
+  }
+}
+
+void Runner::OnRegistered(const v1::Registered& registered) { impl_->OnRegistered(registered); }
+void Runner::OnMessage(const v1::CoordinatorMessage& message) { impl_->OnMessage(message); }
+v1::WorkerProgress Runner::Progress() { return impl_->Progress(); }
+void Runner::Drain(std::function<void()> done) { impl_->Drain(std::move(done)); }
+
+}  // namespace evergrad::worker

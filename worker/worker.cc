@@ -1,0 +1,196 @@
+#include "worker/worker.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/client/parameter_client.h"
+#include "common/runtime/executor.h"
+#include "evergrad/v1/session.pb.h"
+#include "worker/runner/runner.h"
+
+namespace evergrad::worker {
+namespace {
+
+// grpc.health.v1.HealthCheckResponse{status: SERVING}.
+constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
+constexpr absl::string_view kServing("\x08\x01", 2);
+
+// Above what the runner's own waits add up to, below the 10 s of grace.
+constexpr std::chrono::milliseconds kDrainMax{8000};
+
+}  // namespace
+
+int ExitCodeOf(absl::string_view rejected_kind) { return rejected_kind == "replaced" ? kExitReplaced : kExitRejected; }
+
+struct Worker::Impl {
+  Dependencies dependencies;
+  Config config;
+  Identity identity;
+  std::string name;                                   // control executor; as numbered by the coordinator once it has
+  std::int64_t started_ms = 0;
+  std::unique_ptr<transport::Server> server;          // health
+  std::unique_ptr<runtime::ThreadExecutor> control, compute;
+  std::shared_ptr<client::ParameterClient> client;    // shared with the registry's callbacks, which hold it weakly
+  std::unique_ptr<Runner> runner;                     // control executor
+  std::unique_ptr<client::SessionClient> session;     // control executor
+  std::string last_rejection;                         // control executor
+  bool stopped = false;
+
+  v1::Hello MakeHello() {
+    v1::Hello hello;
+    hello.set_role(v1::ROLE_WORKER);
+    hello.set_identity(name);
+    hello.set_process_uid(dependencies.process_uid);
+    hello.set_pid(identity.pid);
+    hello.set_host(identity.host);
+    hello.mutable_endpoint()->set_address(server->address());
+    hello.mutable_endpoint()->set_host_id(identity.host_id);
+    hello.set_metrics_address(identity.metrics_address);
+    hello.set_insecure_listen(identity.insecure_listen);
+    hello.set_started_ms(started_ms);
+    hello.set_memory_bytes(identity.memory_bytes);
+    runner->FillHello(&hello);
+    return hello;
+  }
+
+  void OnRegistered(const v1::Registered& registered) {
+    if (name != registered.identity()) {
+      name = registered.identity();
+      dependencies.logger->SetTask(absl::StrCat("worker/", name));
+    }
+    last_rejection.clear();
+    runner->SetIdentity(name);
+    runner->OnRegistered(registered);
+  }
+
+  void AddMetrics() {
+    metrics::Registry& registry = *dependencies.registry;
+    using Stats = client::ParameterClient::Stats;
+    const auto gauge = [&](absl::string_view metric, absl::string_view help, std::uint64_t Stats::*field) {
+      registry.AddCallbackGauge(metric, help, {}, [weak = std::weak_ptr<client::ParameterClient>(client), field] {
+        const auto alive = weak.lock();
+        return alive == nullptr ? 0.0 : static_cast<double>(alive->stats().*field);
+      });
+    };
+    gauge("evergrad_worker_sent_bytes_total", "Bytes of requests to servers", &Stats::bytes_sent);
+    gauge("evergrad_worker_received_bytes_total", "Bytes of answers from servers", &Stats::bytes_received);
+    gauge("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
+    gauge("evergrad_worker_call_failures_total", "Requests to servers that got no answer", &Stats::failures);
+    registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
+    registry.GetGauge("evergrad_worker_data_bytes_limit", "Limit of one data source in memory").Set(static_cast<double>(config.data_bytes_max));
+  }
+};
+
+Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Worker::~Worker() { Stop("destroyed"); }
+
+std::string Worker::address() const { return impl_->server->address(); }
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options) {
+  auto impl = std::make_unique<Impl>();
+  impl->dependencies = dependencies;
+  impl->config = config;
+  impl->name = config.name;
+  impl->started_ms = dependencies.clock->WallMillis();
+  transport::Handlers handlers;
+  handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string, std::unique_ptr<transport::UnaryResponder> responder) {
+    if (method == kHealthMethod) return responder->Answer(std::string(kServing));
+    responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
+  };
+  handlers.stream = [](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
+    return std::nullopt;  // a worker dials, nobody dials it
+  };
+  handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> responder) {
+    responder->Fail(absl::UnimplementedError("a worker holds no shards"));
+  };
+  auto server = dependencies.transport->Listen(server_options, std::move(handlers));
+  if (!server.ok()) return server.status();
+  impl->server = *std::move(server);
+  impl->control = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+  impl->compute = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"compute"});
+  return std::unique_ptr<Worker>(new Worker(std::move(impl)));
+}
+
+void Worker::Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string&)> on_refused) {
+  Impl* impl = impl_.get();  // The executor is shut down before it goes.
+  impl->identity = std::move(identity);
+  impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused)]() mutable {
+    const std::string called = impl->name.empty() ? absl::StrCat(impl->identity.host, ":", impl->identity.pid) : impl->name;
+    impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
+    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, session.channel, absl::StrCat("worker/", called), impl->identity.host_id);
+    impl->AddMetrics();
+
+    Runner::Environment environment;
+    environment.control = impl->control.get();
+    environment.compute = impl->compute.get();
+    environment.client = impl->client.get();
+    environment.logger = impl->dependencies.logger;
+    environment.registry = impl->dependencies.registry;
+    environment.failpoints = impl->dependencies.failpoints;
+    environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
+    Runner::Options options;
+    options.backend = impl->config.backend;
+    options.threads = static_cast<int>(impl->config.threads);
+    options.prefetch_batches_max = impl->config.prefetch_batches_max;
+    options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
+    options.data_bytes_max = impl->config.data_bytes_max;
+    options.step_records_max = impl->config.step_records_max;
+    options.call_deadline = impl->config.call_deadline;
+    options.skip_not_finite = impl->config.not_finite == "skip";
+    options.allow_counting = impl->identity.allow_counting;
+    options.host = impl->identity.host;
+    impl->runner = std::make_unique<Runner>(std::move(environment), std::move(options));
+    impl->runner->SetIdentity(impl->name);
+
+    client::SessionClient::Events events;
+    events.make_hello = [impl] { return impl->MakeHello(); };
+    events.make_heartbeat = [impl] {
+      v1::Heartbeat heartbeat;
+      *heartbeat.mutable_worker() = impl->runner->Progress();
+      return heartbeat;
+    };
+    events.on_registered = [impl](const v1::Registered& registered) { impl->OnRegistered(registered); };
+    events.on_message = [impl](const v1::CoordinatorMessage& message) { impl->runner->OnMessage(message); };
+    events.on_lost = [impl](absl::string_view) { impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again"); };
+    events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
+      if (!rejected.exit()) return;
+      impl->dependencies.logger->Error(absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(), " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
+      on_refused(rejected.kind());
+    };
+    session.jitter_seed = impl->dependencies.process_uid;
+    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control.get(), impl->dependencies.logger, std::move(session), std::move(events));
+    impl->session->Start();
+  });
+}
+
+void Worker::Stop(absl::string_view reason) {
+  if (std::exchange(impl_->stopped, true)) return;
+  Impl* impl = impl_.get();
+  const auto drained = std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
+  impl->control->Post([impl, drained] {
+    if (impl->runner == nullptr) return drained->Set();
+    impl->runner->Drain([drained] { drained->Set(); });
+  });
+  if (!drained->WaitFor(kDrainMax)) impl->dependencies.logger->Warning("leaving before everything was handed back: it takes too long");
+  runtime::Event said;
+  impl->control->Post([impl, &said, reason = std::string(reason)] {
+    if (impl->session != nullptr) {
+      v1::TaskMessage leaving;
+      leaving.mutable_leaving()->set_reason(reason);
+      impl->session->Send(std::move(leaving));
+      impl->session->Stop();
+    }
+    said.Set();
+  });
+  said.Wait();
+  // In this order nobody calls what is gone: tasks after their executors, calls after the client.
+  impl->server->Shutdown();
+  impl->compute->Shutdown();
+  impl->control->Shutdown();
+  impl->client.reset();
+  impl->session.reset();
+  impl->runner.reset();
+}
+
+}  // namespace evergrad::worker

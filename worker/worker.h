@@ -1,0 +1,69 @@
+// A worker: the session with the coordinator, the runner behind it, streams to the servers, one thread that computes.
+//
+//   coordinator ── session ──▶ control executor: SessionClient, Runner ──▶ compute executor
+//   servers     ══ data streams ══▶ ParameterClient
+//
+// Several may live in one process. Everything it needs comes in by the constructor and outlives it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/client/session_client.h"
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+#include "worker/config.h"
+
+namespace evergrad::worker {
+
+// Exit codes of this role, beside those of every daemon.
+inline constexpr int kExitReplaced = 7;   // a newer worker of this identity has registered
+inline constexpr int kExitRejected = 8;   // the coordinator speaks another protocol, or refuses this process for good
+
+int ExitCodeOf(absl::string_view rejected_kind);
+
+class Worker {
+ public:
+  struct Dependencies {
+    transport::Transport* transport = nullptr;
+    log::Logger* logger = nullptr;
+    metrics::Registry* registry = nullptr;
+    const Clock* clock = nullptr;
+    fault::Failpoints* failpoints = nullptr;  // may be null
+    std::uint64_t process_uid = 0;            // random at start
+  };
+  struct Identity {
+    std::string metrics_address;
+    bool insecure_listen = false;
+    bool allow_counting = false;              // started with --failpoints
+    std::int64_t pid = 0;
+    std::string host, host_id;
+    std::uint64_t memory_bytes = 0;
+  };
+
+  // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.
+  static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options);
+  ~Worker();  // Stop("destroyed").
+
+  std::string address() const;  // as bound
+
+  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
+  // refused this process for good, with the kind of the refusal. Once.
+  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused);
+
+  // Finishes or drops the running step, hands back what has not begun, says Leaving, ends everything: within 10 s, the time of
+  // one step or one file on the compute thread included. Idempotent; not from a callback.
+  void Stop(absl::string_view reason);
+
+ private:
+  struct Impl;
+  explicit Worker(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace evergrad::worker
