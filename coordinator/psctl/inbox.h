@@ -1,0 +1,42 @@
+// What happens to a command while it waits: answers, signals. Filled from any thread, emptied by the command's own.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+
+namespace evergrad::psctl {
+
+template <class T>
+class Inbox {
+ public:
+  static constexpr std::size_t kItemsMax = 4096;  // one answer is asked for at a time, and a person presses the keys
+
+  void Put(T item) {
+    MutexLock lock(&mu_);
+    EG_CHECK(items_.size() < kItemsMax);
+    items_.push_back(std::move(item));
+    changed_.NotifyOne();
+  }
+  // nullopt when `timeout` passed first, or a little before: callers look at the clock and come back.
+  std::optional<T> Take(std::chrono::nanoseconds timeout) {
+    MutexLock lock(&mu_);
+    if (items_.empty()) changed_.WaitFor(&mu_, timeout);
+    if (items_.empty()) return std::nullopt;
+    std::optional<T> item(std::move(items_.front()));
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<T> items_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace evergrad::psctl

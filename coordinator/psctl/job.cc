@@ -1,0 +1,383 @@
+// psctl job: run, submit, list, show, watch, cancel, validate, reference.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/config/job_spec.h"
+#include "common/config/yaml_tree.h"
+#include "common/daemon/option_table.h"
+#include "common/fs/file.h"
+#include "coordinator/psctl/context.h"
+#include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/local_cluster.h"
+#include "coordinator/psctl/text_table.h"
+#include "coordinator/psctl/watch.h"
+
+namespace evergrad::psctl {
+namespace {
+
+using daemon::OptionTable;
+
+// A job file with its overrides, as given.
+struct JobFile {
+  std::string path;
+  std::vector<std::string> sets, set_files;
+};
+void AddJobFile(OptionTable* table, JobFile* file) {
+  table->AddArgument("JOB.yaml", &file->path, "the job");
+  table->Add("set", &file->sets, "spec.training.epochs=3: a value in place of the file's; typed and checked like the file");
+  table->Add("set_file", &file->set_files, "spec.model.layers=layers.yaml: the same, the value read from a file");
+}
+
+struct LoadedJob {
+  std::optional<config::JobSpec> spec;
+  std::vector<config::Mistake> mistakes;
+};
+
+// Reads and checks; what cannot even be read is one mistake too.
+LoadedJob Load(Context& context, const JobFile& file) {
+  LoadedJob loaded;
+  auto refuse = [&](const std::string& where, std::string text) {
+    loaded.mistakes.push_back({{where, 0, 0}, std::move(text)});
+  };
+  config::ParseOptions options;
+  options.file_name = file.path;
+  options.environment = context.environment;
+  const std::string path = AbsolutePath(context, file.path);
+  options.base_folder = std::filesystem::path(path).parent_path().string();
+  int number = 0;
+  for (const std::string& set : file.sets) {
+    ++number;
+    const std::size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0) refuse(absl::StrCat("<--set ", number, ">"), absl::StrCat("expected a.b.c=value, got `", Printable(set.substr(0, 60)), "`"));
+    else options.overrides.push_back({set.substr(0, equals), set.substr(equals + 1), ""});
+  }
+  for (const std::string& set : file.set_files) {
+    ++number;
+    const std::size_t equals = set.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == set.size()) {
+      refuse(absl::StrCat("<--set-file ", number, ">"), absl::StrCat("expected a.b.c=FILE, got `", Printable(set.substr(0, 60)), "`"));
+      continue;
+    }
+    const std::string value_path = set.substr(equals + 1);
+    auto value = fs::ReadFile(AbsolutePath(context, value_path), config::kYamlBytesMax);
+    if (!value.ok()) refuse(value_path, std::string(value.status().message()));
+    else options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
+  }
+  // One byte more than the cap: the parser refuses it in its own words, and nothing larger is read.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    refuse(file.path, "is a folder: expected a job file");
+    return loaded;
+  }
+  auto text = fs::ReadFile(path, config::kYamlBytesMax);
+  if (!text.ok()) {
+    refuse(file.path, absl::IsResourceExhausted(text.status()) ? absl::StrCat("the file is too large: limit=", config::kYamlBytesMax, " bytes") : std::string(text.status().message()));
+    return loaded;
+  }
+  config::ParsedJob parsed = config::ParseJob(*text, options);
+  loaded.spec = std::move(parsed.spec);
+  for (config::Mistake& mistake : parsed.mistakes) loaded.mistakes.push_back(std::move(mistake));
+  if (!loaded.mistakes.empty()) loaded.spec.reset();
+  return loaded;
+}
+
+int ReportMistakes(Context& context, const LoadedJob& loaded, absl::string_view path, bool json) {
+  if (json) {
+    nlohmann::json mistakes = nlohmann::json::array();
+    for (const config::Mistake& m : loaded.mistakes) mistakes.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
+    context.out << Dump({{"valid", false}, {"mistakes", mistakes}}) << "\n";
+    return kUsage;
+  }
+  for (const config::Mistake& mistake : loaded.mistakes) context.err << Printable(mistake.ToString()) << "\n";
+  const std::size_t n = loaded.mistakes.size();
+  context.err << "psctl: " << (n >= config::kMistakesMax ? absl::StrCat(n, " or more mistakes") : n == 1 ? "one mistake" : absl::StrCat(n, " mistakes")) << " in " << path << "; nothing was started\n";
+  return kUsage;
+}
+
+v1::SubmitJobRequest SubmissionOf(const config::JobSpec& spec, const std::string& source) {
+  v1::SubmitJobRequest request;
+  request.set_yaml(config::EmitYaml(spec));
+  request.set_source_name(source);
+  return request;
+}
+
+absl::StatusOr<std::vector<Requirement>> ParseRequirements(const std::vector<std::string>& texts) {
+  std::vector<Requirement> requirements;
+  for (const std::string& text : texts) {
+    EG_ASSIGN_OR_RETURN(Requirement requirement, ParseRequirement(text));
+    requirements.push_back(std::move(requirement));
+  }
+  return requirements;
+}
+
+// ---------------------------------------------------------------- run
+
+struct RunOptions {
+  JobFile file;
+  Connection connection;
+  bool local = false, supervise = false;
+  LocalOptions cluster;
+  std::string runs = "runs", output = "text";
+  std::vector<std::string> requirements;
+};
+
+int RunRemote(Context& context, const RunOptions& options, const config::JobSpec& spec, const std::vector<Requirement>& requirements,
+              std::function<std::optional<WatchOptions::Broken>(ProgressPrinter&)> tick, std::string* runs_folder) {
+  auto client = ControlClient::Connect(context, options.connection);
+  if (!client.ok()) return Report(context, client.status());
+  const auto submitted = (*client)->SubmitJob(SubmissionOf(spec, options.file.path));
+  if (!submitted.ok()) return Report(context, submitted.status());
+  *runs_folder = submitted->runs_folder();
+  if (options.output == "text") context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << ")\n" << std::flush;
+  WatchOptions watch;
+  watch.job = ShowHex(submitted->job_uid());
+  watch.json = options.output == "json";
+  watch.cancel_on_interrupt = true;
+  watch.requirements = requirements;
+  watch.tick = std::move(tick);
+  const WatchOutcome outcome = WatchJob(context, **client, watch);
+  if (outcome.last) *runs_folder = outcome.last->runs_folder();
+  return outcome.exit_code;
+}
+
+int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, const std::vector<Requirement>& requirements) {
+  options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
+  options.cluster.runs = AbsolutePath(context, options.runs);
+  // Hidden among the runs until the job has a folder of its own, to which the logs then move.
+  options.cluster.folder = absl::StrCat(options.cluster.runs, "/.local-", ::getpid());
+  options.cluster.supervise = options.supervise;
+  if (spec.type == "counting" && options.cluster.failpoints.empty())
+    return Report(context, UserError(absl::InvalidArgumentError("a counting job is for tests: give --failpoints none (or some) to --local")));
+  context.handles_signals->store(true);
+  bool interrupted = false;
+  const auto pause = [&](std::chrono::milliseconds wait) {
+    const auto happening = context.inbox->Take(wait);
+    if (happening && happening->signal != 0) interrupted = true;
+    return !(happening && happening->signal != 0);
+  };
+  LocalCluster cluster(options.cluster, context.clock, pause);
+  if (const absl::Status started = cluster.Start(); !started.ok()) {
+    cluster.Stop();
+    if (interrupted) return kInterrupted;
+    const int code = Report(context, started);
+    context.err << "psctl: logs: " << ShowPath(context, options.cluster.folder) << "\n";
+    return code == kUnreachable ? kFailed : code;
+  }
+  if (options.output == "text") {
+    context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", " << options.cluster.servers << (options.cluster.servers == 1 ? " server, " : " servers, ") << options.cluster.workers
+                << (options.cluster.workers == 1 ? " worker" : " workers") << "\n";
+  }
+  options.connection = Connection{};
+  options.connection.coordinator = cluster.coordinator_address();
+  std::string runs_folder;
+  const auto tick = [&](ProgressPrinter& printer) -> std::optional<WatchOptions::Broken> {
+    for (const std::string& line : cluster.Tick()) printer.Say(line);
+    const auto broken = cluster.broken();
+    if (!broken) return std::nullopt;
+    return WatchOptions::Broken{broken->coordinator ? kUnreachable : kFailed, broken->text};
+  };
+  const int code = RunRemote(context, options, spec, requirements, tick, &runs_folder);
+  cluster.Stop();
+  // The logs join the run that they are about; a run that never got a folder leaves them where they are, and says so.
+  std::error_code error = std::make_error_code(std::errc::no_such_file_or_directory);
+  if (!runs_folder.empty() && fs::Exists(runs_folder)) std::filesystem::rename(options.cluster.folder, absl::StrCat(runs_folder, "/logs"), error);
+  if (error && code != kSucceeded) context.err << "psctl: logs: " << ShowPath(context, options.cluster.folder) << "\n";
+  return code;
+}
+
+int Run(Context& context, const std::vector<std::string>& args) {
+  RunOptions options;
+  OptionTable table("psctl job run", "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it", OptionTable::Kind::kCommand);
+  AddJobFile(&table, &options.file);
+  table.Add("local", &options.local, "on a cluster of its own on this machine, which ends with the job");
+  table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
+  table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
+  table.Add("threads", &options.cluster.worker_threads, "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
+  table.Add("runs", &options.runs, "with --local: folder for the files of runs");
+  table.Add("supervise", &options.supervise, "with --local: start again what dies, as a cluster manager would");
+  table.Add("failpoints", &options.cluster.failpoints, "with --local, for tests: given to every daemon; `none` allows counting jobs");
+  table.Add("require", &options.requirements, "accuracy>=0.86: exit with 5 when the result falls short");
+  AddConnectionOptions(&table, &options.connection);
+  AddOutputOption(&table, &options.output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  for (const char* name : {"workers", "servers", "threads", "runs", "supervise", "failpoints"})
+    if (!options.local && table.IsSet(name)) return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
+  for (const char* name : {"coordinator", "folder", "tls.ca", "tls.cert", "tls.key"})
+    if (options.local && table.IsSet(name)) return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…", " together with --local: give one of them"))));
+  const auto requirements = ParseRequirements(options.requirements);
+  if (!requirements.ok()) return Report(context, requirements.status());
+  const LoadedJob loaded = Load(context, options.file);
+  if (!loaded.spec) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
+  if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
+    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: --workers=", options.cluster.workers))));
+  if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
+  std::string runs_folder;
+  return RunRemote(context, options, *loaded.spec, *requirements, nullptr, &runs_folder);
+}
+
+// ---------------------------------------------------------------- the others
+
+int Validate(Context& context, const std::vector<std::string>& args) {
+  JobFile file;
+  std::string output = "text";
+  bool effective = false;
+  OptionTable table("psctl job validate", "checks a job file and lists every mistake with line and column; starts nothing", OptionTable::Kind::kCommand);
+  AddJobFile(&table, &file);
+  table.Add("effective", &effective, "print the effective YAML: defaults, variables and --set put in");
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  const LoadedJob loaded = Load(context, file);
+  if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
+  if (effective && output == "text") context.out << config::EmitYaml(*loaded.spec);
+  else if (output == "json") context.out << Dump({{"valid", true}, {"mistakes", nlohmann::json::array()}, {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}}) << "\n";
+  else context.out << file.path << ": valid: job " << loaded.spec->name << ", " << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "") << loaded.spec->training.epochs << " epochs\n";
+  return kSucceeded;
+}
+
+int Submit(Context& context, const std::vector<std::string>& args) {
+  JobFile file;
+  Connection connection;
+  std::string output = "text";
+  OptionTable table("psctl job submit", "submits a job and returns at once", OptionTable::Kind::kCommand);
+  AddJobFile(&table, &file);
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  const LoadedJob loaded = Load(context, file);
+  if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  const auto submitted = (*client)->SubmitJob(SubmissionOf(*loaded.spec, file.path));
+  if (!submitted.ok()) return Report(context, submitted.status());
+  if (output == "json") {
+    context.out << Dump({{"job_uid", ShowHex(submitted->job_uid())}, {"name", submitted->name()}, {"state", submitted->state()}, {"runs_folder", submitted->runs_folder()}}) << "\n";
+  } else {
+    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << "): " << Printable(submitted->state()) << "; psctl job watch " << Printable(submitted->name()) << " follows it\n";
+  }
+  return kSucceeded;
+}
+
+int List(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text";
+  OptionTable table("psctl job list", "lists the jobs that the coordinator knows, oldest first", OptionTable::Kind::kCommand);
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  const auto jobs = (*client)->ListJobs();
+  if (!jobs.ok()) return Report(context, jobs.status());
+  if (output == "json") {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const v1::JobStatus& job : jobs->jobs()) rows.push_back(JsonOf(job));
+    context.out << Dump({{"jobs", rows}}) << "\n";
+    return kSucceeded;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::JobStatus& job : jobs->jobs())
+    rows.push_back({Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()), absl::StrCat(job.epoch(), "/", job.epochs()), absl::StrCat(job.steps_done(), "/", job.steps_total()), ShowTime(job.submitted_ms()),
+                    Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
+  for (const std::string& line : RenderTable({{"name"}, {"uid"}, {"state"}, {"epoch", true}, {"steps", true}, {"submitted"}, {"note"}}, rows)) context.out << line << "\n";
+  return kSucceeded;
+}
+
+int Show(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text", job;
+  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened", OptionTable::Kind::kCommand);
+  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  v1::GetJobRequest request;
+  request.set_job(job);
+  const auto answer = (*client)->GetJob(request);
+  if (!answer.ok()) return Report(context, answer.status());
+  if (output == "json") {
+    context.out << Dump(JsonOf(answer->job())) << "\n";
+    return kSucceeded;
+  }
+  v1::JobStatus status = answer->job();
+  status.set_runs_folder(ShowPath(context, status.runs_folder()));
+  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n" << ProgressLine(status) << "\n";
+  context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(), status.closures_total(), status.closures_failed(), status.closures_cancelled(),
+                                 status.attempts());
+  const bool counting = std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
+  if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting) << "\n";
+  for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting) << "\n";
+  for (const v1::Event& event : status.events()) context.out << EventLine(event) << "\n";
+  for (const std::string& line : SummaryLines(status)) context.out << line << "\n";
+  return kSucceeded;
+}
+
+int Watch(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text", job;
+  std::vector<std::string> require;
+  OptionTable table("psctl job watch", "follows a job to its end; Ctrl-C stops watching, the job goes on", OptionTable::Kind::kCommand);
+  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
+  table.Add("require", &require, "accuracy>=0.86: exit with 5 when the result falls short");
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  const auto requirements = ParseRequirements(require);
+  if (!requirements.ok()) return Report(context, requirements.status());
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  WatchOptions options;
+  options.job = job;
+  options.json = output == "json";
+  options.requirements = *requirements;
+  return WatchJob(context, **client, options).exit_code;
+}
+
+int Cancel(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text", job;
+  OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is", OptionTable::Kind::kCommand);
+  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  const auto cancelled = (*client)->CancelJob(job);
+  if (!cancelled.ok()) return Report(context, cancelled.status());
+  if (output == "json") context.out << Dump({{"job", job}, {"state", cancelled->state()}}) << "\n";
+  else context.out << Printable(job) << ": " << Printable(cancelled->state()) << "\n";
+  return kSucceeded;
+}
+
+int Reference(Context& context, const std::vector<std::string>& args) {
+  OptionTable table("psctl job reference", "prints every key of a job file with its type, bounds and default", OptionTable::Kind::kCommand);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  context.out << config::ReferenceYaml();
+  return kSucceeded;
+}
+
+}  // namespace
+
+std::vector<Verb> JobVerbs() {
+  return {{"job", "run", "submit a job and follow it to its end; --local brings its own cluster", Run},
+          {"job", "submit", "submit a job and return at once", Submit},
+          {"job", "list", "list jobs", List},
+          {"job", "show", "show one job", Show},
+          {"job", "watch", "follow a job to its end", Watch},
+          {"job", "cancel", "cancel a job", Cancel},
+          {"job", "validate", "check a job file; lists every mistake", Validate},
+          {"job", "reference", "print every key of a job file", Reference}};
+}
+
+}  // namespace evergrad::psctl

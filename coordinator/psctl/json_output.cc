@@ -1,0 +1,137 @@
+#include "coordinator/psctl/json_output.h"
+
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/ids.h"
+#include "common/client/protocol.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+nlohmann::json Number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+std::string StampText(const v1::Stamp& stamp) { return absl::StrCat(stamp.term(), ".", stamp.n()); }
+std::string RoleText(v1::Role role) {
+  const auto known = client::FromProto(role);
+  return known.ok() ? RoleName(*known) : "unknown";
+}
+
+}  // namespace
+
+nlohmann::json JsonOf(const v1::JobStatus& job) {
+  nlohmann::json out = {{"job_uid", ShowHex(job.job_uid())},
+                        {"name", job.name()},
+                        {"state", job.state()},
+                        {"phase", job.phase()},
+                        {"revision", job.revision()},
+                        {"waiting_for", job.waiting_for()},
+                        {"runs_folder", job.runs_folder()},
+                        {"closures_total", job.closures_total()},
+                        {"closures_succeeded", job.closures_succeeded()},
+                        {"closures_failed", job.closures_failed()},
+                        {"closures_cancelled", job.closures_cancelled()},
+                        {"closures_rerun", job.closures_rerun()},
+                        {"attempts", job.attempts()},
+                        {"updates_redone", job.updates_redone()},
+                        {"steps_total", job.steps_total()},
+                        {"steps_done", job.steps_done()},
+                        {"epochs", job.epochs()},
+                        {"epoch", job.epoch()},
+                        {"examples_per_second", Number(job.examples_per_second())},
+                        {"loss", Number(job.loss())},
+                        {"eta_seconds", job.eta_seconds() < 0 ? nlohmann::json(nullptr) : Number(job.eta_seconds())},
+                        {"submitted_ms", job.submitted_ms()},
+                        {"started_ms", job.started_ms()},
+                        {"ended_ms", job.ended_ms()}};
+  out["first_cause"] = nullptr;
+  if (job.has_first_cause()) {
+    const v1::ErrorDetail& cause = job.first_cause();
+    out["first_cause"] = {{"message", cause.message()}, {"kind", cause.kind()}, {"origin", cause.origin_text()}, {"retryable", cause.retryable()}, {"code", cause.code()}};
+  }
+  out["epoch_rows"] = nlohmann::json::array();
+  for (const v1::EpochRow& row : job.epoch_rows()) {
+    out["epoch_rows"].push_back({{"epoch", row.epoch()},
+                                 {"steps", row.steps()},
+                                 {"train_loss", Number(row.train_loss())},
+                                 {"eval_loss", Number(row.eval_loss())},
+                                 {"eval_accuracy", Number(row.eval_accuracy())},
+                                 {"seconds", Number(row.seconds())},
+                                 {"examples_per_second", Number(row.examples_per_second())},
+                                 {"counting_sum", row.counting_sum()}});
+  }
+  out["workers"] = nlohmann::json::array();
+  for (const v1::WorkerRow& row : job.workers())
+    out["workers"].push_back({{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
+  out["events"] = nlohmann::json::array();
+  for (const v1::Event& event : job.events())
+    out["events"].push_back({{"number", event.number()}, {"wall_ms", event.wall_ms()}, {"kind", event.kind()}, {"text", event.text()}});
+  out["result"] = nullptr;
+  if (!job.result_json().empty()) {
+    auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
+    if (!result.is_discarded()) out["result"] = std::move(result);
+  }
+  return out;
+}
+
+nlohmann::json JsonOf(const v1::TaskRow& task) {
+  return {{"role", RoleText(task.role())},
+          {"identity", task.identity()},
+          {"registration", StampText(task.registration())},
+          {"state", task.state()},
+          {"since_ms", task.since_ms()},
+          {"reason", task.reason()},
+          {"pid", task.pid()},
+          {"host", task.host()},
+          {"address", task.address()},
+          {"metrics_address", task.metrics_address()},
+          {"registrations", task.registrations()},
+          {"activity", task.activity()},
+          {"steps", task.steps()},
+          {"shards", task.shards()},
+          {"bytes", task.bytes()},
+          {"insecure_listen", task.insecure_listen()},
+          {"build_id", task.build_id()},
+          {"started_ms", task.started_ms()},
+          {"process_uid", ShowHex(task.process_uid())}};
+}
+
+nlohmann::json JsonOf(const v1::VariableRow& variable) {
+  nlohmann::json shards = nlohmann::json::array();
+  for (int i = 0; i < variable.shards_size(); ++i) {
+    const v1::ShardState& shard = variable.shards(i);
+    shards.push_back({{"shard", shard.shard()},
+                      {"variable", shard.variable()},
+                      {"rows", {shard.row_begin(), shard.row_end()}},
+                      {"bytes", shard.bytes()},
+                      {"slot_bytes", shard.slot_bytes()},
+                      {"server", i < variable.servers_size() ? variable.servers(i) : ""},
+                      {"epoch", StampText(shard.epoch())},
+                      {"start", StampText(shard.start())},
+                      {"lsn", shard.lsn()},
+                      {"vlsn", shard.vlsn()},
+                      {"updates_applied", shard.updates_applied()},
+                      {"skips", shard.skips()},
+                      {"duplicates_refused", shard.duplicates_refused()},
+                      {"digest", ShowHex(shard.digest())},
+                      {"slot_digest", ShowHex(shard.slot_digest())}});
+  }
+  nlohmann::json shape = nlohmann::json::array();
+  for (const std::uint64_t d : variable.shape()) shape.push_back(d);
+  return {{"name", variable.name()}, {"shape", shape}, {"dtype", variable.dtype() == v1::DTYPE_FLOAT32 ? "float32" : "unknown"}, {"bytes", variable.bytes()}, {"digest", ShowHex(variable.digest())}, {"slot_digest", ShowHex(variable.slot_digest())},
+          {"complete", variable.complete()}, {"shards", shards}};
+}
+
+nlohmann::json JsonOf(const v1::LogLine& line) { return {{"wall_ms", line.wall_ms()}, {"level", line.level()}, {"task", line.task()}, {"job", line.job()}, {"text", line.text()}}; }
+
+nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info) {
+  return {{"term", info.term()},        {"life_id", ShowHex(info.life_id())},       {"build_id", info.build_id()},           {"protocol_version", info.protocol_version()}, {"runs_folder", info.runs_folder()},
+          {"pid", info.pid()},          {"servers_alive", info.servers_alive()},    {"workers_alive", info.workers_alive()}, {"address", info.address()}};
+}
+
+std::string Dump(const nlohmann::json& json, int indent) { return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace); }
+
+}  // namespace evergrad::psctl

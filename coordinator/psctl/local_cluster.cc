@@ -1,0 +1,206 @@
+#include "coordinator/psctl/local_cluster.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/daemon/daemon.h"
+#include "common/fs/file.h"
+
+namespace evergrad::psctl {
+namespace {
+constexpr auto kPoll = std::chrono::milliseconds(10);
+constexpr auto kListenWithin = std::chrono::seconds(30);
+}  // namespace
+
+std::string LocalTask::Name() const { return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "/", role == Role::kCoordinator ? "" : identity); }
+std::string LocalTask::FileName() const { return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "-", role == Role::kCoordinator ? "" : identity); }
+
+std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
+  std::vector<LocalTask> tasks;
+  auto add = [&](Role role, std::string identity, std::vector<std::string> args) {
+    if (!options.failpoints.empty()) {
+      args.push_back("--failpoints");
+      args.push_back(options.failpoints);
+    }
+    LocalTask task;
+    task.role = role;
+    task.identity = std::move(identity);
+    task.args = std::move(args);
+    tasks.push_back(std::move(task));
+  };
+  add(Role::kCoordinator, "0", {"--runs", options.runs});
+  for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
+  const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
+  for (std::uint32_t i = 0; i < options.workers; ++i) add(Role::kWorker, absl::StrCat(i), {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)});
+  return tasks;
+}
+
+std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
+  // One that ran for a while died of something else than its start: at once. Otherwise twice as long each time, up to 5 s.
+  if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
+  return std::min(std::chrono::milliseconds(5000), std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));
+}
+
+std::string ProgramOf(const std::string& bin, Role role) { return absl::StrCat(bin, "/", daemon::ProgramName(role)); }
+
+std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder, const std::string& coordinator_address) {
+  std::vector<std::string> args = {"--address-file", absl::StrCat(folder, "/", task.FileName(), ".address")};
+  if (task.role != Role::kCoordinator) {
+    args.insert(args.end(), {"--coordinator", coordinator_address});
+  } else if (!coordinator_address.empty()) {
+    // Started again: tasks redial the address that they know.
+    args.insert(args.end(), {"--listen", coordinator_address});
+  }
+  args.insert(args.end(), task.args.begin(), task.args.end());
+  return args;
+}
+
+std::string Tail(const std::string& path, int lines) {
+  const auto text = fs::ReadFile(path, 64u << 20);
+  if (!text.ok()) return "";
+  std::vector<std::string> all = absl::StrSplit(*text, '\n');
+  while (!all.empty() && all.back().empty()) all.pop_back();
+  if (all.size() > static_cast<std::size_t>(lines)) all.erase(all.begin(), all.end() - lines);
+  return absl::StrJoin(all, "\n");
+}
+
+LocalCluster::LocalCluster(LocalOptions options, const Clock* clock, std::function<bool(std::chrono::milliseconds)> pause)
+    : options_(std::move(options)), clock_(clock), pause_(std::move(pause)), tasks_(PlanTasks(options_, static_cast<unsigned>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN))))) {}
+
+LocalCluster::~LocalCluster() {
+  if (!options_.detached) Stop();
+}
+
+std::string LocalCluster::LogOf(const LocalTask& task) const { return absl::StrCat(options_.folder, "/", task.FileName(), ".log"); }
+
+absl::Status LocalCluster::Launch(LocalTask* task) {
+  SpawnOptions spawn;
+  spawn.program = ProgramOf(options_.bin, task->role);
+  spawn.args = ArgumentsOf(*task, options_.folder, address_);
+  spawn.log_file = LogOf(*task);
+  spawn.detached = options_.detached;
+  EG_ASSIGN_OR_RETURN(const pid_t pid, Spawn(spawn));
+  task->process = {pid, 0};
+  task->running = true;
+  task->started = clock_->Now();
+  task->start_again.reset();
+  ++task->starts;
+  // Gone already: Tick or the wait for its address will say so.
+  if (const auto identity = IdentityOf(pid); identity.ok()) task->process = *identity;
+  return WritePidFile(absl::StrCat(options_.folder, "/", task->FileName(), ".pid"), task->process);
+}
+
+absl::Status LocalCluster::WaitForCoordinator() {
+  LocalTask& task = tasks_.front();
+  const std::string file = absl::StrCat(options_.folder, "/", task.FileName(), ".address");
+  const MonoTime until = clock_->Now() + kListenWithin;
+  for (;;) {
+    if (fs::Exists(file)) {
+      EG_ASSIGN_OR_RETURN(const std::string text, fs::ReadFile(file, 4096));
+      address_ = std::string(absl::StripAsciiWhitespace(text));
+      if (!address_.empty()) return absl::OkStatus();
+    }
+    int status = 0;
+    if (::waitpid(task.process.pid, &status, WNOHANG) == task.process.pid) {
+      task.running = false;
+      return absl::InternalError(absl::StrCat("the coordinator ", DescribeExit(status), " before it listened; its log:\n", Tail(LogOf(task), 10)));
+    }
+    if (clock_->Now() > until) return absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: log=", LogOf(task)));
+    if (!pause_(kPoll)) return absl::CancelledError("interrupted");
+  }
+}
+
+absl::Status LocalCluster::Start() {
+  EG_RETURN_IF_ERROR(fs::MakeDirectories(options_.folder));
+  for (const LocalTask& task : tasks_) ::unlink(absl::StrCat(options_.folder, "/", task.FileName(), ".address").c_str());
+  EG_RETURN_IF_ERROR(Launch(&tasks_.front()));
+  EG_RETURN_IF_ERROR(WaitForCoordinator());
+  for (std::size_t i = 1; i < tasks_.size(); ++i) EG_RETURN_IF_ERROR(Launch(&tasks_[i]));
+  return absl::OkStatus();
+}
+
+std::vector<std::string> LocalCluster::Tick() {
+  std::vector<std::string> news;
+  if (stopped_) return news;
+  const MonoTime now = clock_->Now();
+  for (LocalTask& task : tasks_) {
+    int status = 0;
+    if (task.running && ::waitpid(task.process.pid, &status, WNOHANG) == task.process.pid) {
+      task.running = false;
+      std::string text = absl::StrCat(task.Name(), " (pid ", task.process.pid, ") ", DescribeExit(status));
+      if (options_.supervise) {
+        const auto delay = RestartDelay(task.starts, now - task.started);
+        task.start_again = now + delay;
+        absl::StrAppend(&text, "; starting it again in ", delay.count(), " ms");
+      } else {
+        absl::StrAppend(&text, "; log: ", LogOf(task));
+      }
+      news.push_back(std::move(text));
+    }
+    if (!task.running && task.start_again && now >= *task.start_again) {
+      const absl::Status started = Launch(&task);
+      if (started.ok()) {
+        news.push_back(absl::StrCat(task.Name(), " started again: pid ", task.process.pid));
+      } else {
+        task.start_again = now + std::chrono::seconds(5);
+        news.push_back(absl::StrCat(task.Name(), " could not be started again: ", started.message()));
+      }
+    }
+  }
+  return news;
+}
+
+std::optional<LocalCluster::Broken> LocalCluster::broken() const {
+  if (options_.supervise || stopped_) return std::nullopt;
+  bool any_worker = false;
+  for (const LocalTask& task : tasks_) {
+    any_worker = any_worker || (task.role == Role::kWorker && task.running);
+    if (task.running || task.starts == 0) continue;
+    if (task.role == Role::kCoordinator) return Broken{true, absl::StrCat("the coordinator at ", address_, " has ended; log: ", LogOf(task))};
+    if (task.role == Role::kPsServer) return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does); log: ", LogOf(task))};
+  }
+  if (!any_worker && options_.workers > 0) return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does); logs: ", options_.folder)};
+  return std::nullopt;
+}
+
+void LocalCluster::Stop(std::chrono::milliseconds grace) {
+  if (stopped_) return;
+  stopped_ = true;
+  auto reap = [&] {
+    bool any = false;
+    for (LocalTask& task : tasks_) {
+      int status = 0;
+      if (task.running && ::waitpid(task.process.pid, &status, WNOHANG) != 0) task.running = false;
+      any = any || task.running;
+    }
+    return any;
+  };
+  auto signal_all = [&](int signal) {
+    for (const LocalTask& task : tasks_)
+      if (task.running) ::kill(task.process.pid, signal);
+  };
+  reap();
+  signal_all(SIGTERM);
+  signal_all(SIGCONT);  // a stopped one shall hear it
+  const MonoTime until = clock_->Now() + grace;
+  // A second Ctrl-C (pause returns false) is a wish to be quick.
+  while (reap() && clock_->Now() < until && pause_(kPoll)) {
+  }
+  signal_all(SIGKILL);
+  for (LocalTask& task : tasks_) {
+    int status = 0;
+    if (task.running) ::waitpid(task.process.pid, &status, 0);
+    task.running = false;
+    ::unlink(absl::StrCat(options_.folder, "/", task.FileName(), ".pid").c_str());
+  }
+}
+
+}  // namespace evergrad::psctl

@@ -1,0 +1,93 @@
+// psctl logs: the tasks' newest lines, read through the coordinator's sessions, so that it works for a remote cluster.
+#include <map>
+#include <tuple>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/daemon/option_table.h"
+#include "coordinator/psctl/context.h"
+#include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/log_cursor.h"
+#include "coordinator/psctl/tables.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+constexpr auto kFollowEvery = std::chrono::milliseconds(500);
+
+int Logs(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text", job;
+  std::vector<std::string> tasks;
+  bool follow = false;
+  std::chrono::milliseconds since{0};
+  std::uint32_t lines_max = 1000;
+  daemon::OptionTable table("psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)", daemon::OptionTable::Kind::kCommand);
+  table.AddRest("TASK", &tasks, "worker/0, ps_server/1, coordinator/0");
+  table.Add("follow", &follow, "go on with what comes, until Ctrl-C");
+  table.Short('f', "follow");
+  table.Add("job", &job, "only lines about this job");
+  table.Add("since", &since, "only lines of the last so long; 0: all that is kept");
+  table.Add("lines", &lines_max, "at most so many, the newest", {1, 100000});
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  v1::ReadTaskLogsRequest request;
+  for (const std::string& task : tasks) request.add_tasks(task);
+  request.set_job(job);
+  request.set_lines_max(lines_max);
+  if (since.count() > 0) request.set_since_wall_ms(context.clock->WallMillis() - since.count());
+  LogCursor cursor;
+  if (follow) context.handles_signals->store(true);
+  for (;;) {
+    const auto answer = (*client)->ReadTaskLogs(request);
+    if (!answer.ok()) return Report(context, answer.status());
+    for (const v1::LogLine& line : cursor.Fresh(*answer)) context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
+    context.out.flush();
+    if (!follow) return kSucceeded;
+    request.set_since_wall_ms(cursor.Since(request.since_wall_ms()));
+    const MonoTime until = context.clock->Now() + kFollowEvery;
+    for (MonoTime now = context.clock->Now(); now < until; now = context.clock->Now()) {
+      const auto happening = context.inbox->Take(until - now);
+      if (happening && happening->signal != 0) return kInterrupted;
+    }
+  }
+}
+
+}  // namespace
+
+std::string LogText(const v1::LogLine& line) {
+  const std::string time = ShowTime(line.wall_ms());
+  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ", absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()), line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"), "  ",
+                      Printable(line.text()));
+}
+
+std::vector<v1::LogLine> LogCursor::Fresh(const v1::ReadTaskLogsResponse& answer) {
+  std::vector<v1::LogLine> fresh;
+  std::map<Key, int> in_answer;
+  for (const v1::LogLine& line : answer.lines()) {
+    const Key key{line.wall_ms(), line.task(), line.text()};
+    // The same text twice within a millisecond is two lines: what counts is how many of them were shown.
+    const int seen = ++in_answer[key];
+    int& shown = shown_[key];
+    if (seen <= shown) continue;
+    shown = seen;
+    fresh.push_back(line);
+    newest_ms_ = std::max(newest_ms_, line.wall_ms());
+  }
+  while (!shown_.empty() && std::get<0>(shown_.begin()->first) < newest_ms_ - kOverlapMs) shown_.erase(shown_.begin());
+  return fresh;
+}
+
+std::int64_t LogCursor::Since(std::int64_t before) const { return std::max(before, newest_ms_ - kOverlapMs); }
+
+std::vector<Verb> LogsVerbs() { return {{"logs", "", "show log lines of tasks; -f follows", Logs}}; }
+
+}  // namespace evergrad::psctl

@@ -1,0 +1,193 @@
+#include "coordinator/psctl/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/psctl/require.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+double Share(const v1::JobStatus& job) {
+  return job.steps_total() == 0 ? 0 : std::min(1.0, static_cast<double>(job.steps_done()) / static_cast<double>(job.steps_total()));
+}
+
+bool IsCounting(const v1::JobStatus& job) {
+  return std::any_of(job.epoch_rows().begin(), job.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
+}
+
+// "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80 s": what is known of it.
+std::string Figures(const v1::JobStatus& job) {
+  std::vector<std::string> parts;
+  if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
+  if (job.steps_total() > 0) parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
+  if (job.examples_per_second() > 0) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
+  if (job.steps_done() > 0 && std::isfinite(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
+  if (!IsEnded(job) && job.steps_done() > 0 && job.eta_seconds() >= 0) parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
+  return absl::StrJoin(parts, "  ");
+}
+
+std::string WorkerText(const v1::WorkerRow& worker) {
+  return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()), worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps");
+}
+
+std::string Head(const v1::JobStatus& job) {
+  std::string head = Printable(job.state());
+  if (!job.phase().empty() && job.phase() != "training" && !IsEnded(job)) absl::StrAppend(&head, " (", Printable(job.phase()), ")");
+  return head;
+}
+
+}  // namespace
+
+bool IsEnded(const v1::JobStatus& job) { return job.state() == "SUCCEEDED" || job.state() == "FAILED" || job.state() == "CANCELLED"; }
+
+std::string ProgressLine(const v1::JobStatus& job) {
+  std::vector<std::string> parts{Head(job)};
+  if (const std::string figures = Figures(job); !figures.empty()) parts.push_back(figures);
+  if (!job.waiting_for().empty()) parts.push_back(absl::StrCat("waiting for ", Printable(job.waiting_for())));
+  if (job.workers_size() > 0 && !IsEnded(job))
+    parts.push_back(absl::StrCat("workers: ", absl::StrJoin(job.workers(), ", ", [](std::string* out, const v1::WorkerRow& w) {
+                                   absl::StrAppend(out, Printable(w.identity()), " ", Printable(w.state()));
+                                 })));
+  return absl::StrJoin(parts, "  ");
+}
+
+std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns) {
+  std::vector<std::string> lines;
+  if (job.steps_total() > 0) {
+    const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
+    const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
+    lines.push_back(absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "] ", Figures(job)));
+  } else {
+    lines.push_back(absl::StrCat(Head(job), "  ", Figures(job)));
+  }
+  if (!job.waiting_for().empty()) lines.push_back(absl::StrCat("  waiting for ", Printable(job.waiting_for())));
+  constexpr int kWorkersShown = 12;
+  for (int i = 0; i < std::min(job.workers_size(), kWorkersShown); ++i) lines.push_back(absl::StrCat("  ", WorkerText(job.workers(i))));
+  if (job.workers_size() > kWorkersShown) lines.push_back(absl::StrCat("  and ", job.workers_size() - kWorkersShown, " more workers"));
+  for (std::string& line : lines) {
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    line = Fit(line, columns == 0 ? 80 : columns - 1);
+  }
+  return lines;
+}
+
+std::string EpochHeader(bool counting) {
+  return counting ? "epoch  steps  samples counted  seconds" : "epoch  steps  train loss  test loss  accuracy  examples/s  seconds";
+}
+
+std::string EpochLine(const v1::EpochRow& row, bool counting) {
+  if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
+  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowNumber(row.train_loss(), 4), ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()),
+                         ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
+}
+
+std::string EventLine(const v1::Event& event) {
+  const std::string time = ShowTime(event.wall_ms());
+  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()), ": ", Printable(event.text()));
+}
+
+std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
+  std::vector<std::string> lines;
+  const auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
+  if (job.state() == "FAILED") {
+    const v1::ErrorDetail& cause = job.first_cause();
+    lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()), cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
+  } else if (job.state() == "CANCELLED") {
+    lines.push_back(absl::StrCat("cancelled after ", job.steps_done(), " of ", job.steps_total(), " steps"));
+  } else if (job.state() == "SUCCEEDED") {
+    std::vector<std::string> parts;
+    const auto metrics = MetricsOf(job.result_json());
+    if (const auto found = metrics.find("accuracy"); found != metrics.end()) parts.push_back(absl::StrCat("accuracy ", ShowPercent(found->second)));
+    else if (const auto loss = metrics.find("loss"); loss != metrics.end()) parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
+    std::size_t workers = 0, servers = 0;
+    bool exact = job.steps_total() > 0;
+    std::uint64_t shards = 0;
+    if (result.is_object() && result.contains("tasks") && result["tasks"].is_array()) {
+      for (const auto& task : result["tasks"]) {
+        workers += task.is_object() && task.value("role", "") == "worker";
+        servers += task.is_object() && task.value("role", "") == "ps_server";
+      }
+      parts.push_back(absl::StrCat(workers, workers == 1 ? " worker" : " workers"));
+      parts.push_back(absl::StrCat(servers, servers == 1 ? " server" : " servers"));
+    }
+    if (result.is_object() && result.contains("shards") && result["shards"].is_array()) {
+      for (const auto& shard : result["shards"]) {
+        ++shards;
+        exact = exact && shard.is_object() && shard.contains("updates_applied") && shard["updates_applied"].is_number_unsigned() && shard["updates_applied"].get<std::uint64_t>() == job.steps_done();
+      }
+    }
+    // A claim that is read off the ledgers' counters. (A counting job's sparse shards apply fewer: no claim then.)
+    parts.push_back(absl::StrCat(job.steps_done(), " steps", exact && shards > 0 ? ", each applied exactly once" : ""));
+    lines.push_back(absl::StrJoin(parts, ", "));
+  }
+  if (job.closures_rerun() > 0) lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
+  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (report.html, result.json, metrics.jsonl, weights, job.yaml)"));
+  return lines;
+}
+
+void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
+  std::vector<std::string> fresh;
+  for (const v1::Event& event : job.events()) {
+    if (event.number() <= events_shown_) continue;
+    events_shown_ = event.number();
+    // States show in the line below; what happened to tasks and closures is news.
+    if (event.kind() != "state") fresh.push_back(EventLine(event));
+  }
+  const bool counting = IsCounting(job);
+  for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
+    if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
+    fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));
+  }
+  if (options_.live) {
+    const std::vector<std::string> block = IsEnded(job) ? std::vector<std::string>() : ProgressBlock(job, options_.columns);
+    if (fresh.empty() && block == block_ && drawn_ == block_.size()) return;
+    Clear();
+    for (const std::string& line : fresh) out_ << line << "\n";
+    block_ = block;
+    Draw();
+    return;
+  }
+  for (const std::string& line : fresh) out_ << line << "\n";
+  const std::string line = ProgressLine(job);
+  const std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
+  const bool due = !last_line_ || now - *last_line_ >= options_.plain_every;
+  if (!IsEnded(job) && (state != state_shown_ || (due && line != line_shown_))) {
+    out_ << line << "\n";
+    state_shown_ = state;
+    line_shown_ = line;
+    last_line_ = now;
+  }
+  out_.flush();
+}
+
+void ProgressPrinter::Say(const std::string& line) {
+  const std::vector<std::string> block = block_;
+  Clear();
+  out_ << line << "\n";
+  block_ = block;
+  if (options_.live) Draw();
+  out_.flush();
+}
+
+void ProgressPrinter::Draw() {
+  for (const std::string& line : block_) out_ << line << "\n";
+  drawn_ = block_.size();
+  out_.flush();
+}
+
+void ProgressPrinter::Clear() {
+  if (drawn_ > 0) out_ << "\033[" << drawn_ << "A\r\033[J";
+  drawn_ = 0;
+  block_.clear();
+  out_.flush();
+}
+
+}  // namespace evergrad::psctl

@@ -1,0 +1,59 @@
+// How a running job looks: what is new goes out once (events, epochs), what changes is redrawn on a terminal and is a plain
+// line now and then without one. Pure but for the stream that it is given; not thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "common/time/clock.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::psctl {
+
+bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
+
+// "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 at closure 38, 1 …"
+std::string ProgressLine(const v1::JobStatus& job);
+// The same as a block with a bar and one line a worker; no line wider than `columns`.
+std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
+std::string EpochHeader(bool counting);
+std::string EpochLine(const v1::EpochRow& row, bool counting);
+std::string EventLine(const v1::Event& event);
+// After the end: the cause or the accuracy, what was applied, where the files lie.
+std::vector<std::string> SummaryLines(const v1::JobStatus& job);
+
+class ProgressPrinter {
+ public:
+  struct Options {
+    bool live = false;         // a terminal: redraw
+    std::size_t columns = 80;
+    std::chrono::milliseconds plain_every{2000};
+  };
+  ProgressPrinter(std::ostream& out, Options options) : out_(out), options_(options) {}
+
+  // Shows what `job` has that was not shown yet. Cheap to call often.
+  void Update(const v1::JobStatus& job, MonoTime now);
+  // One line of ours between the others ("worker/1 ended with signal 9, started again").
+  void Say(const std::string& line);
+  // Takes the block off the screen, until the next Update: before a question, and at the end.
+  void Clear();
+  std::uint64_t events_shown() const { return events_shown_; }
+
+ private:
+  void Draw();
+
+  std::ostream& out_;
+  const Options options_;
+  std::vector<std::string> block_;     // what is wanted below
+  std::size_t drawn_ = 0;              // lines of it on the screen
+  std::uint64_t events_shown_ = 0;
+  int epochs_shown_ = 0;
+  std::string state_shown_, line_shown_;
+  std::optional<MonoTime> last_line_;
+};
+
+}  // namespace evergrad::psctl

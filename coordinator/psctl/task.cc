@@ -1,0 +1,62 @@
+// psctl task: list.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/ids.h"
+#include "common/client/protocol.h"
+#include "common/daemon/option_table.h"
+#include "coordinator/psctl/context.h"
+#include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/tables.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+int List(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string output = "text";
+  daemon::OptionTable table("psctl task list", "lists the tasks of the cluster: who runs where, and what it does or waits for", daemon::OptionTable::Kind::kCommand);
+  AddConnectionOptions(&table, &connection);
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  const auto tasks = (*client)->ListTasks();
+  if (!tasks.ok()) return Report(context, tasks.status());
+  if (output == "json") {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const v1::TaskRow& task : tasks->tasks()) rows.push_back(JsonOf(task));
+    context.out << Dump({{"tasks", rows}}) << "\n";
+  } else {
+    for (const std::string& line : TaskTable(*tasks, context.clock->WallMillis())) context.out << line << "\n";
+  }
+  return kSucceeded;
+}
+
+}  // namespace
+
+std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int64_t now_ms) {
+  std::vector<std::vector<std::string>> rows;
+  bool insecure = false;
+  for (const v1::TaskRow& task : tasks.tasks()) {
+    const auto role = client::FromProto(task.role());
+    insecure = insecure || task.insecure_listen();
+    std::string note = Printable(task.activity());
+    if (!task.reason().empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
+    if (task.insecure_listen()) absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
+    rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()), task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-",
+                    absl::StrCat(task.pid()), Printable(task.host()), Printable(task.address()), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
+                    task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), note});
+  }
+  std::vector<std::string> lines =
+      RenderTable({{"task"}, {"state"}, {"since", true}, {"pid", true}, {"host"}, {"address"}, {"registrations", true}, {"steps", true}, {"shards", true}, {"doing"}}, rows);
+  if (tasks.tasks_size() == 0) lines.push_back("no task has registered yet");
+  if (insecure) lines.push_back("warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches them; psctl cert init closes them");
+  return lines;
+}
+
+std::vector<Verb> TaskVerbs() { return {{"task", "list", "list tasks", List}}; }
+
+}  // namespace evergrad::psctl

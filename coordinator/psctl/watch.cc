@@ -1,0 +1,180 @@
+#include "coordinator/psctl/watch.h"
+
+#include <csignal>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(100);   // between two looks at children, the keyboard and the job
+constexpr int kWaitMs = 1000;                            // a quiet job is asked once a second
+
+class Watcher {
+ public:
+  Watcher(Context& context, ControlClient& client, const WatchOptions& options)
+      : context_(context), client_(client), options_(options), printer_(options.json ? context.err : context.out, PrinterOptions(context, options)) {}
+
+  WatchOutcome Run() {
+    while (!code_) {
+      Ask();
+      if (auto happening = context_.inbox->Take(kTick)) {
+        if (happening->signal != 0) OnSignal(happening->signal);
+        if (happening->answer) OnAnswer(*std::move(happening->answer));
+      }
+      if (code_) break;
+      if (asking_) ReadAnswer();
+      if (options_.tick) {
+        if (const auto broken = options_.tick(printer_)) End(broken->exit_code, broken->text);
+      }
+      if (cancel_until_ && Now() > *cancel_until_) End(kInterrupted, "the job did not end in time after its cancellation");
+    }
+    printer_.Clear();
+    Finish();
+    // The answer outstanding uses the inbox, which outlives us, and the client, which the caller keeps until it has come.
+    return {*code_, last_};
+  }
+
+ private:
+  static ProgressPrinter::Options PrinterOptions(const Context& context, const WatchOptions& options) {
+    ProgressPrinter::Options out;
+    out.live = context.out_terminal && !options.json;
+    out.columns = context.columns;
+    return out;
+  }
+  MonoTime Now() const { return context_.clock->Now(); }
+
+  void Ask() {
+    if (outstanding_ || (last_asked_ && Now() - *last_asked_ < kTick)) return;
+    v1::GetJobRequest request;
+    request.set_job(options_.job);
+    request.set_seen_revision(last_ ? last_->revision() : 0);
+    request.set_wait_ms(last_ ? kWaitMs : 0);
+    request.set_events_after(printer_.events_shown());
+    outstanding_ = true;
+    last_asked_ = Now();
+    client_.GetJobAsync(request, [inbox = context_.inbox](absl::StatusOr<v1::GetJobResponse> answer) {
+      Happening happening;
+      happening.answer = std::move(answer);
+      inbox->Put(std::move(happening));
+    });
+  }
+
+  void OnAnswer(absl::StatusOr<v1::GetJobResponse> answer) {
+    outstanding_ = false;
+    if (!answer.ok()) {
+      OnError(answer.status());
+      return;
+    }
+    if (failing_since_) printer_.Say(absl::StrCat("the coordinator answers again: ", client_.address()));
+    failing_since_.reset();
+    last_ = std::move(*answer->mutable_job());
+    if (!asking_ && !options_.json) printer_.Update(*last_, Now());
+    if (IsEnded(*last_)) {
+      const int by_state = last_->state() == "SUCCEEDED" ? kSucceeded : last_->state() == "FAILED" ? kFailed : kCancelled;
+      code_ = interrupted_ ? kInterrupted : by_state;
+    }
+  }
+
+  void OnError(const absl::Status& status) {
+    const bool unreachable = status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
+    if (!unreachable) {
+      // The job was there when we began: a coordinator that does not know it is another life of it (its store was in memory).
+      const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
+      if (forgotten) End(kUnreachable, absl::StrCat("the coordinator at ", client_.address(), " was started anew and does not know this job: ", status.message()));
+      else End(Report(context_, status), "");
+      return;
+    }
+    if (!failing_since_) {
+      failing_since_ = Now();
+      printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(options_.unreachable_after.count())));
+    } else if (Now() - *failing_since_ > options_.unreachable_after) {
+      End(interrupted_ ? kInterrupted : kUnreachable, std::string(status.message()));
+    }
+  }
+
+  void OnSignal(int signal) {
+    if (!options_.cancel_on_interrupt || cancel_until_) {
+      // Watching only, or asked a third time: leave.
+      End(kInterrupted, cancel_until_ ? "interrupted while the job was being cancelled" : "");
+      return;
+    }
+    interrupted_ = true;
+    if (signal == SIGINT && context_.in_terminal && !asking_) {
+      printer_.Clear();
+      context_.out << "\ncancel the job? [y/N] " << std::flush;
+      asking_ = true;
+      return;
+    }
+    Cancel();
+  }
+
+  void ReadAnswer() {
+    const auto line = context_.read_line ? context_.read_line() : std::optional<std::string>("");
+    if (!line) return;
+    const std::string word = absl::AsciiStrToLower(absl::StripAsciiWhitespace(*line));
+    asking_ = false;
+    if (word == "y" || word == "yes") {
+      Cancel();
+    } else {
+      interrupted_ = false;
+      printer_.Say("the job goes on");
+    }
+  }
+
+  void Cancel() {
+    asking_ = false;
+    interrupted_ = true;
+    cancel_until_ = Now() + options_.cancel_wait;
+    printer_.Say("cancelling the job");
+    const auto cancelled = client_.CancelJob(options_.job);
+    if (!cancelled.ok()) End(kInterrupted, absl::StrCat("the job could not be cancelled: ", cancelled.status().message()));
+  }
+
+  void End(int code, const std::string& text) {
+    printer_.Clear();
+    if (!text.empty()) context_.err << "psctl: " << Printable(text) << "\n";
+    code_ = code;
+  }
+
+  void Finish() {
+    if (!last_) return;
+    const bool ended = IsEnded(*last_);
+    if (options_.json) {
+      context_.out << Dump(JsonOf(*last_)) << "\n";
+    } else if (ended) {
+      v1::JobStatus shown = *last_;
+      shown.set_runs_folder(ShowPath(context_, shown.runs_folder()));
+      for (const std::string& line : SummaryLines(shown)) context_.out << line << "\n";
+    }
+    if (last_->state() == "SUCCEEDED" && *code_ == kSucceeded) {
+      const auto unmet = Unmet(options_.requirements, MetricsOf(last_->result_json()));
+      for (const std::string& line : unmet) context_.err << "psctl: " << line << "\n";
+      if (!unmet.empty()) code_ = kRequirementUnmet;
+    }
+    context_.out.flush();
+  }
+
+  Context& context_;
+  ControlClient& client_;
+  const WatchOptions& options_;
+  ProgressPrinter printer_;
+  std::optional<int> code_;
+  std::optional<v1::JobStatus> last_;
+  bool outstanding_ = false, asking_ = false, interrupted_ = false;
+  std::optional<MonoTime> last_asked_, failing_since_, cancel_until_;
+};
+
+}  // namespace
+
+WatchOutcome WatchJob(Context& context, ControlClient& client, const WatchOptions& options) {
+  context.handles_signals->store(true);
+  return Watcher(context, client, options).Run();
+}
+
+}  // namespace evergrad::psctl

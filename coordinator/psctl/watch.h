@@ -1,0 +1,35 @@
+// Follows one job to its end: progress on `out`, Ctrl-C, a coordinator that goes away. The verb's own thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/progress.h"
+#include "coordinator/psctl/require.h"
+
+namespace evergrad::psctl {
+
+struct WatchOptions {
+  std::string job;                        // uid as 16 hex digits, or a name
+  bool json = false;                      // no progress; the last status as JSON on `out`
+  bool cancel_on_interrupt = false;       // Ctrl-C asks and cancels; else it only stops watching
+  std::vector<Requirement> requirements;
+  std::chrono::milliseconds unreachable_after{6000};
+  std::chrono::milliseconds cancel_wait{15000};
+  // Called about ten times a second; lines to say go to the printer. A reason: the job cannot go on (exit code and text).
+  struct Broken {
+    int exit_code = kFailed;
+    std::string text;
+  };
+  std::function<std::optional<Broken>(ProgressPrinter&)> tick;
+};
+struct WatchOutcome {
+  int exit_code = kSucceeded;
+  std::optional<v1::JobStatus> last;      // the newest that was seen
+};
+WatchOutcome WatchJob(Context& context, ControlClient& client, const WatchOptions& options);
+
+}  // namespace evergrad::psctl
