@@ -1,8 +1,9 @@
 // evergrad-worker: runs closures of training jobs, pulls values from the servers and pushes gradients to them.
-#include <csignal>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstdlib>
 #include <thread>
 
 #include "common/base/ids.h"
@@ -17,7 +18,7 @@
 
 int main(int argc, char** argv) {
   using namespace evergrad;
-  worker::PrepareThreadPools(argv);
+  worker::PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv);
   daemon::Daemon daemon(Role::kWorker, "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
   worker::Config config;
   worker::AddOptions(&daemon.options(), &config);
