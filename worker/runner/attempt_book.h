@@ -66,7 +66,8 @@ class AttemptBook {
   // --- session
   // Line 26: one message. Whatever `adopted` does not name is dropped; returns what was dropped. (The line says so of older
   // terms; one of this term that is not named was superseded while the session was cut. Grants come only inside a session,
-  // so nothing can have been added since the Hello.)
+  // so nothing can have been added since the Hello.) An attempt may have been dropped since the Hello: for each adopted one that
+  // the book does not hold any more (Holds) the driver answers AttemptDropped, or it would be waited for without end.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
   // A map of the same job with a version below the held one is ignored, unless `replace`.
   void OnMap(ShardMap map, bool replace = false);
