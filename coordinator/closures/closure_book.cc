@@ -21,7 +21,11 @@ bool Record::empty() const { return *this == Record{}; }
 
 void ApplyRecord(const Record& record, DurableState* state) {
   if (record.term) state->term = *record.term;
-  if (record.version) state->version = *record.version;
+  if (record.version) {
+    state->version = *record.version;
+    state->known[record.version->term] = record.version->n;
+    if (state->known.size() > kKnownTermsMax) state->known.erase(state->known.begin());
+  }
   for (const auto& [p, owner] : record.map) {
     Resize(p + 1, state);
     state->map[p] = owner;
@@ -68,7 +72,6 @@ ClosureBook::ClosureBook(Options options, DurableState state) : options_(options
 
 Record ClosureBook::BeginLife(Term term) {
   EG_CHECK(term > state_.term);
-  known_ = state_.version;
   window_open_ = true;
   n_ = 0;
   current_.clear();
@@ -108,13 +111,23 @@ IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
 
 IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const { return state_.dead.Union(state_.lost[shard]); }
 
-Record ClosureBook::TodoBecomes(std::uint32_t shard, const IntervalSet& wanted) const {
+Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const {
   Record record;
+  // What the state refuses can never be applied to it: the journal lost the record of 20 or 20b that made it so.
+  IntervalSet lost = wanted.Intersect(refused);
+  wanted.Subtract(lost);
   IntervalSet add = wanted.Minus(state_.todo[shard]);
   IntervalSet remove = state_.todo[shard].Minus(wanted);
   if (!add.empty()) record.todo_add[shard] = std::move(add);
   if (!remove.empty()) record.todo_remove[shard] = std::move(remove);
+  if (!lost.empty()) record.lost_add[shard] = std::move(lost);
   return record;
+}
+
+bool ClosureBook::Unknown(MapVersion v1) const {
+  if (v1 == MapVersion{} || v1.term >= state_.term.value()) return false;
+  const auto it = state_.known.find(v1.term);
+  return it == state_.known.end() || v1.n > it->second;
 }
 
 void ClosureBook::Forget(CurrentIterator it) {
@@ -286,7 +299,7 @@ ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& s
   BuryUnknown(snapshot_refused, &change.record);
   IntervalSet todo = state_.succeeded.Minus(snapshot_done).Minus(state_.lost[p]);
   if (options_.mutant == Mutant::kNoTodo) todo.Clear();
-  Record record = TodoBecomes(p, todo);
+  Record record = TodoBecomes(p, std::move(todo), snapshot_refused);
   const MapVersion version = NextVersion();
   const ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
   record.version = version;
@@ -351,17 +364,10 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
     const ShardOwner& owner = state_.map[p];
     if (owner.server == server && owner.epoch == h.epoch) {
       exact.insert(p);
-      // A repair that the shard was told to refuse can never be applied: the journal lost the record of 20b.
-      Record record;
-      IntervalSet lost = h.refused.Intersect(state_.todo[p]);
-      if (!lost.empty()) {
-        record.todo_remove[p] = lost;
-        record.lost_add[p] = std::move(lost);
-        Commit(record, &change.record);
-      }
+      if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty()) Commit(record, &change.record);
     } else if (window_open_ && h.epoch > owner.epoch && h.epoch.term < state_.term.value()) {
       exact.insert(p);
-      Record record = TodoBecomes(p, state_.succeeded.Minus(h.done).Minus(state_.lost[p]));
+      Record record = TodoBecomes(p, state_.succeeded.Minus(h.done).Minus(state_.lost[p]), h.refused);
       record.version = NextVersion();
       record.map[p] = ShardOwner{server, h.epoch, h.start};
       Commit(record, &change.record);

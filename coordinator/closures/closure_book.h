@@ -32,11 +32,16 @@ struct ShardOwner {
 struct DurableState {
   Term term;
   MapVersion version;
+  // [18] by term, the highest n of a V that the journal holds, of the last kKnownTermsMax lives: what of an older life is not in it
+  // was forgotten. One `known` would not do: a later life counts past what an earlier tear took.
+  std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
   std::vector<IntervalSet> todo, lost;  // by shard
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
+
+inline constexpr std::size_t kKnownTermsMax = 64;
 
 // One transaction: absent fields are unchanged. Sets are differences, so a record's size is that of the change.
 struct Record {
@@ -65,8 +70,7 @@ class ClosureBook {
   const DurableState& durable() const { return state_; }
 
   // Line 18. `term` = 1 + max(the store's, any that a task reports), of the coordinator and the same for all jobs of this life:
-  // EG_CHECK unless above durable().term. Everything volatile is empty; known = V of the journal; the start-up window is open
-  // until CloseWindow(). Also the first call on a new job's book (with CloseWindow() at once: nobody holds anything of it).
+  // EG_CHECK unless above durable().term. Everything volatile is empty; the start-up window is open until CloseWindow(). Also the first call on a new job's book (with CloseWindow() at once: nobody holds anything of it).
   // V becomes (term, 1), so that who waits for a map that the journal forgot gets one.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
@@ -144,7 +148,8 @@ class ClosureBook {
   };
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held, bool restore = true);
 
-  // --- line 26
+  // --- line 26. With a store that can forget (a torn tail), call it and answer workers after CloseWindow(): no worker may get a map
+  // while a forgotten shard may still be adopted, for V0 of that map would be above the shard's start although it names another owner.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;
@@ -188,16 +193,15 @@ class ClosureBook {
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
   IntervalSet DoneFor(std::uint32_t shard) const;     // of line 24
   IntervalSet RefusedFor(std::uint32_t shard) const;
-  Record TodoBecomes(std::uint32_t shard, const IntervalSet& wanted) const;
+  Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
   void BuryUnknown(const IntervalSet& refused, Record* all);  // 25: refused, and neither dead nor succeeded here -> dead
   void Release(CurrentIterator it);                   // from current_, to be granted again
   void Forget(CurrentIterator it);                    // from current_
-  bool Unknown(MapVersion v1) const { return v1.term < state_.term.value() && v1 > known_; }
+  bool Unknown(MapVersion v1) const;                  // [19], [26]: of an older life, and the journal forgot it
 
   const Options options_;
   DurableState state_;
   std::uint64_t n_ = 0;         // numbers V, epochs and attempts of this life
-  MapVersion known_;            // V in the journal at the start of this life [18]
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
   std::uint64_t current_all_ = 0;        // of current_, those with all targets

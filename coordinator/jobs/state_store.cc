@@ -6,25 +6,11 @@
 
 namespace evergrad::coordinator {
 
-void MemoryStateStore::Settle(const Entry& entry) {
-  if (entry.is_term) {
-    settled_term_ = entry.term;
-  } else {
-    ApplyRecord(entry.record, &settled_[entry.job]);
-  }
-}
-
 absl::Status MemoryStateStore::CommitTerm(Term term) {
   if (term <= term_) return absl::InvalidArgumentError(absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
   term_ = term;
-  Entry entry;
-  entry.is_term = true;
-  entry.term = term;
-  tail_.push_back(std::move(entry));
-  if (tail_.size() > options_.torn_max) {
-    Settle(tail_.front());
-    tail_.erase(tail_.begin());
-  }
+  for (const auto& [job, record] : tail_) ApplyRecord(record, &settled_[job]);
+  tail_.clear();
   return absl::OkStatus();
 }
 
@@ -39,12 +25,9 @@ absl::Status MemoryStateStore::Commit(JobUid job, const Record& record) {
     ApplyRecord(record, &settled_[job]);
     return absl::OkStatus();
   }
-  Entry entry;
-  entry.job = job;
-  entry.record = record;
-  tail_.push_back(std::move(entry));
+  tail_.emplace_back(job, record);
   if (tail_.size() > options_.torn_max) {
-    Settle(tail_.front());
+    ApplyRecord(tail_.front().second, &settled_[tail_.front().first]);
     tail_.erase(tail_.begin());
   }
   return absl::OkStatus();
@@ -56,8 +39,8 @@ absl::StatusOr<DurableState> MemoryStateStore::Load(JobUid job) const {
   }
   DurableState state;
   if (const auto it = settled_.find(job); it != settled_.end()) state = it->second;
-  for (const Entry& entry : tail_) {
-    if (!entry.is_term && entry.job == job) ApplyRecord(entry.record, &state);
+  for (const auto& [of, record] : tail_) {
+    if (of == job) ApplyRecord(record, &state);
   }
   return state;
 }
@@ -67,20 +50,15 @@ absl::StatusOr<std::vector<JobUid>> MemoryStateStore::ListJobs() const { return 
 absl::Status MemoryStateStore::Remove(JobUid job) {
   std::erase(order_, job);
   settled_.erase(job);
-  std::erase_if(tail_, [&](const Entry& entry) { return !entry.is_term && entry.job == job; });
+  std::erase_if(tail_, [&](const auto& entry) { return entry.first == job; });
   return absl::OkStatus();
 }
 
 std::size_t MemoryStateStore::TearTail(std::size_t commits) {
   commits = std::min(commits, tail_.size());
   tail_.resize(tail_.size() - commits);
-  term_ = settled_term_;
-  for (const Entry& entry : tail_) {
-    if (entry.is_term) term_ = entry.term;
-  }
   std::erase_if(order_, [&](JobUid job) {
-    return !settled_.contains(job) &&
-           std::none_of(tail_.begin(), tail_.end(), [&](const Entry& entry) { return !entry.is_term && entry.job == job; });
+    return !settled_.contains(job) && std::none_of(tail_.begin(), tail_.end(), [&](const auto& entry) { return entry.first == job; });
   });
   return commits;
 }

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,7 +36,7 @@ class StateStore {
 };
 
 // The in-memory twin: survives the coordinator objects of one process, not the process. `torn_max` > 0 keeps that many of the
-// last commits apart, so that a test can lose them as a torn journal tail does.
+// last commits apart, so that a test can lose them as a torn journal tail does; a term is synced, and all before it with it.
 class MemoryStateStore final : public StateStore {
  public:
   struct Options {
@@ -53,23 +53,15 @@ class MemoryStateStore final : public StateStore {
   absl::StatusOr<std::vector<JobUid>> ListJobs() const override;
   absl::Status Remove(JobUid job) override;
 
-  // Loses the last `commits` commits (at most those still kept apart) of any job or term; returns how many.
+  // Loses the last `commits` commits (at most those still kept apart); returns how many.
   std::size_t TearTail(std::size_t commits);
 
  private:
-  struct Entry {
-    bool is_term = false;
-    Term term;
-    JobUid job;
-    Record record;
-  };
-  void Settle(const Entry& entry);
-
   const Options options_;
-  Term settled_term_, term_;
+  Term term_;
   std::map<JobUid, DurableState> settled_;
   std::vector<JobUid> order_;
-  std::vector<Entry> tail_;  // not yet settled, oldest first
+  std::vector<std::pair<JobUid, Record>> tail_;  // not yet settled, oldest first
 };
 
 }  // namespace evergrad::coordinator
