@@ -1,0 +1,1144 @@
+#include "tests/simulation/cluster.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "tests/simulation/ground_truth.h"
+
+namespace evergrad::simulation {
+namespace {
+
+using coordinator::ClosureBook;
+using coordinator::DurableState;
+using coordinator::MemoryStateStore;
+using coordinator::Record;
+using fault::Mutant;
+using ps_server::PushCode;
+using worker::AttemptBook;
+using worker::PushAnswer;
+using worker::ShardMap;
+using worker::Work;
+
+constexpr JobUid kJob{1};
+constexpr std::size_t kCallsMax = 60;      // pushes and answers on their way
+constexpr std::size_t kSnapshotsKept = 3;  // of each shard, besides the seed
+
+// A queue whose storage is kept.
+template <class T>
+class Fifo {
+ public:
+  bool empty() const { return head_ == items_.size(); }
+  void Push(T item) { items_.push_back(std::move(item)); }
+  T Pop() {
+    T item = std::move(items_[head_++]);
+    if (head_ == items_.size()) Clear();
+    return item;
+  }
+  void Clear() {
+    items_.clear();
+    head_ = 0;
+  }
+  template <class F>
+  bool Any(F f) const {
+    return std::any_of(items_.begin() + static_cast<std::ptrdiff_t>(head_), items_.end(), f);
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t head_ = 0;
+};
+
+// Coordinator -> task.
+struct Down {
+  enum Kind { kRegistered, kMap, kGrant, kDoneAnswer, kAssign, kDrop, kClose, kWantSnapshot, kRelease } kind = kRegistered;
+  std::uint32_t p = 0;
+  ShardEpoch epoch{};
+  MapVersion version{}, start{};
+  IntervalSet done{}, refused{};
+  std::unique_ptr<HeldState> state{};
+  std::shared_ptr<const ShardMap> map{};
+  Work work{};
+  Attempt attempt{};
+  bool superseded = false;
+  Term term{};
+  std::vector<ClosureBook::HeldAttempt> adopted{};
+};
+
+// Task -> coordinator.
+struct Up {
+  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased } kind = kHello;
+  std::uint32_t p = 0;
+  ShardEpoch epoch{};
+  ClosureId closure{};
+  Attempt attempt{};
+  MapVersion v0{}, v1{};
+  bool taken = false;
+  std::unique_ptr<HeldState> state{};
+  std::vector<ClosureBook::HeldShard> shards{};
+  std::vector<ClosureBook::HeldAttempt> attempts{};
+};
+
+struct Task {
+  int process = 0;            // never reused
+  bool connected = false;     // it has a session
+  bool registered = false;    // the coordinator has taken its Hello
+  bool welcomed = false;      // it has read Registered, and may send more than the Hello
+  TaskId task;                // this registration
+  std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
+  Fifo<Down> in;
+  Fifo<Up> out;
+};
+
+struct Server : Task {
+  std::string identity;
+  MapVersion version;  // highest told
+  std::array<std::unique_ptr<HeldState>, kShards> shards;
+};
+
+struct Cached {  // what a worker keeps of its last pull, by reference and as a copy
+  ps_server::PullResult read;
+  std::vector<float> values;
+};
+
+struct Worker : Task {
+  explicit Worker(Mutant mutant) : book(mutant) {}
+  AttemptBook book;
+  std::uint32_t declared = 0;  // updates of the running attempt
+  std::array<MapVersion, kShards> wait_for{};
+  std::array<Cached, kShards> cache;
+};
+
+// A push or its answer on its way between a worker and a server.
+struct Call {
+  bool push = false;
+  int server = 0, worker = 0;
+  std::uint32_t p = 0, update = 0;
+  ShardEpoch epoch{};
+  ClosureId closure{};
+  Attempt attempt{};
+  PushAnswer answer = PushAnswer::kApplied;
+  MapVersion version{};
+};
+
+PushAnswer AnswerOf(PushCode code) {
+  switch (code) {
+    case PushCode::kApplied: return PushAnswer::kApplied;
+    case PushCode::kDuplicate: return PushAnswer::kDuplicate;
+    case PushCode::kStale: return PushAnswer::kStale;
+    case PushCode::kSuperseded: return PushAnswer::kSuperseded;
+    case PushCode::kRefused: return PushAnswer::kRefused;
+    case PushCode::kBusy: return PushAnswer::kBusy;
+    case PushCode::kOverBudget: return PushAnswer::kOverBudget;
+    case PushCode::kInvalid: return PushAnswer::kInvalid;
+  }
+  return PushAnswer::kInvalid;
+}
+
+const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer) {
+  static const std::array<ShardModel, kShards> counting{ShardModel("counting", 0), ShardModel("counting", 1), ShardModel("counting", 2)};
+  static const std::array<ShardModel, kShards> sgd{ShardModel("sgd", 0), ShardModel("sgd", 1), ShardModel("sgd", 2)};
+  static const std::array<ShardModel, kShards> adam{ShardModel("adam", 0), ShardModel("adam", 1), ShardModel("adam", 2)};
+  return optimizer == "adam" ? adam : optimizer == "sgd" ? sgd : counting;
+}
+
+class Cluster {
+ public:
+  explicit Cluster(const WalkOptions& options);
+  WalkResult Run();
+
+ private:
+  template <class... Args>
+  void Trace(const Args&... args) {
+    if (options_.trace) std::printf("%6d  %s\n", events_, absl::StrCat(args...).c_str());
+  }
+  void Fail(const std::string& violation) {
+    if (!violation.empty() && violation_.empty()) violation_ = violation;
+  }
+  void Count(const char* what) { ++counts_[what]; }
+
+  // Processes.
+  void NewServer(std::string identity);
+  void NewWorker();
+  template <class F>
+  void EachTask(F f) {
+    for (auto& s : servers_) f(*s);
+    for (auto& w : workers_) f(*w);
+  }
+  Server* ServerById(int process);
+  Worker* WorkerById(int process);
+  Server* ConnectedServer(const std::string& identity, bool registered);
+  void StartCoordinator();
+  void KillCoordinator();
+  void Disconnect(Task* t);
+  void TryConnect(Server* s);
+  void TryConnect(Worker* w);
+
+  // One event.
+  void Step(bool faults);
+  void DataPlane(bool faults);
+  void Deliver(bool faults);
+  void WorkerActs(Worker* w, bool faults);
+  void Sessions(bool faults);
+  void CoordinatorActs(bool faults);
+  void Fault();
+
+  // Data plane.
+  void Serve(const Call& call);
+  void Answered(const Call& call);
+  void PullOne(Worker* w, std::uint32_t p);
+  void FinishIfSettled(Worker* w);
+
+  // Sessions.
+  void AtCoordinator(Server* s, Up m);
+  void AtCoordinator(Worker* w, Up m);
+  void AtTask(Server* s, Down m);
+  void AtTask(Worker* w, Down m);
+  void HandleDone(Worker* w, const Up& m);
+  void SendChange(ClosureBook::MapChange change, Server* registering, const HeldState* snapshot);
+  std::shared_ptr<const ShardMap> CurrentMap();
+  void SendMap();
+  void SendCloses(Server* s);
+  void CloseWindow();
+  void RollBack(std::uint32_t p, Server* to);
+
+  void Commit(const Record& record);
+  bool OwnerIs(const Server& s, std::uint32_t p, ShardEpoch epoch) const;
+  void CheckState(const HeldState& state, std::uint32_t p, bool replay);
+  void CheckBounds(const HeldState& state, std::uint32_t p);
+  bool Finished();
+  void CheckEnd();
+
+  const WalkOptions options_;
+  const std::array<ShardModel, kShards>& models_;
+  Random random_;
+  std::array<std::array<std::uint8_t, kClosures>, kShards> touch_{};  // bit per update
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Call> calls_;
+  MemoryStateStore store_;
+  std::array<std::vector<std::unique_ptr<HeldState>>, kShards> snapshots_;  // durable files, oldest first
+  int processes_ = 0, identities_ = 0, lives_ = 0;
+  std::uint64_t registrations_ = 0;
+
+  // The coordinator, while it is up.
+  std::unique_ptr<ClosureBook> book_;
+  std::vector<std::pair<TaskId, Up>> waiting_;  // Hellos of workers, until the start-up window closes
+  std::shared_ptr<const ShardMap> map_;
+
+  // Checks.
+  DurableState before_;  // at the last commit [I4]
+  std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;  // who answered APPLIED at (p, epoch) [I5]
+  std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};        // of the owner, by start [I4]
+  std::array<int, kClosures> counted_{};
+  IntervalSet cancelled_, told_;
+  int events_ = 0;
+  std::string violation_;
+  std::map<std::string, std::uint64_t> counts_;
+};
+
+Cluster::Cluster(const WalkOptions& options)
+    : options_(options), models_(ModelsOf(options.optimizer)), random_(options.seed), store_({.jobs_max = 1, .torn_max = options.torn ? 6u : 0u}) {
+  for (auto& shard : touch_) {
+    for (std::uint8_t& bits : shard) {
+      for (std::uint32_t u = 0; u < kUpdates; ++u) bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
+    }
+  }
+  for (std::uint32_t k = 0; k < kServers; ++k) NewServer(absl::StrCat(identities_++));
+  for (std::uint32_t k = 0; k < kWorkers; ++k) NewWorker();
+  StartCoordinator();
+}
+
+// ---------------------------------------------------------------- processes
+
+void Cluster::NewServer(std::string identity) {
+  auto s = std::make_unique<Server>();
+  s->process = ++processes_;
+  s->identity = std::move(identity);
+  servers_.push_back(std::move(s));
+}
+
+void Cluster::NewWorker() {
+  auto w = std::make_unique<Worker>(options_.mutant);
+  w->process = ++processes_;
+  workers_.push_back(std::move(w));
+}
+
+Server* Cluster::ServerById(int process) {
+  for (auto& s : servers_) {
+    if (s->process == process) return s.get();
+  }
+  return nullptr;
+}
+
+Worker* Cluster::WorkerById(int process) {
+  for (auto& w : workers_) {
+    if (w->process == process) return w.get();
+  }
+  return nullptr;
+}
+
+Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
+  for (auto& s : servers_) {
+    if (s->connected && s->identity == identity && (s->registered || !registered)) return s.get();
+  }
+  return nullptr;
+}
+
+void Cluster::StartCoordinator() {
+  if (options_.torn && random_.Chance(0.3)) {
+    if (store_.TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
+  }
+  DurableState state;
+  if (auto loaded = store_.Load(kJob); loaded.ok()) state = *std::move(loaded);
+  const Term term{store_.term().value() + 1};
+  EG_CHECK(store_.CommitTerm(term).ok());
+  book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, std::move(state));
+  if (lives_ > 0 && !options_.torn && !(book_->durable() == before_)) Fail("the journal does not give back the state that made it");
+  ++lives_;
+  before_ = book_->durable();
+  Commit(book_->BeginLife(term));
+  Trace("coordinator starts: term=", book_->durable().term.value(), " V=", book_->durable().version.ToString());
+}
+
+void Cluster::KillCoordinator() {
+  EachTask([&](Task& t) { Disconnect(&t); });
+  EachTask([&](Task& t) { t.earlier.clear(); });
+  book_.reset();
+  waiting_.clear();
+  Trace("coordinator dies");
+}
+
+void Cluster::Disconnect(Task* t) {
+  if (book_ && t->connected) book_->EndServerSession(t->task);
+  if (t->connected) t->earlier.push_back(t->task);
+  t->connected = t->registered = t->welcomed = false;
+  t->in.Clear();
+  t->out.Clear();
+}
+
+void Cluster::TryConnect(Server* s) {
+  if (ConnectedServer(s->identity, false) != nullptr) return;  // the second of one identity waits [P7]
+  s->connected = true;
+  s->task = TaskId(++registrations_);
+  Up hello;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    if (!s->shards[p]) continue;
+    const ps_server::Shard& shard = *s->shards[p]->shard;
+    hello.shards.push_back({ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused()});
+  }
+  s->out.Push(std::move(hello));
+}
+
+void Cluster::TryConnect(Worker* w) {
+  w->connected = true;
+  w->task = TaskId(++registrations_);
+  Up hello;
+  for (const AttemptBook::Held& held : w->book.HeldForHello()) {
+    hello.attempts.push_back({held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1});
+  }
+  w->out.Push(std::move(hello));
+}
+
+// ---------------------------------------------------------------- one event
+
+void Cluster::Step(bool faults) {
+  const double x = random_.Unit();
+  if (x < 0.45) {
+    DataPlane(faults);
+  } else if (x < 0.85) {
+    Sessions(faults);
+  } else if (x < 0.95) {
+    CoordinatorActs(faults);
+  } else if (faults && random_.Chance(0.35)) {
+    Fault();
+  }
+  if (!book_ && (!faults || random_.Chance(0.05))) StartCoordinator();
+}
+
+void Cluster::DataPlane(bool faults) {
+  if (!calls_.empty() && random_.Chance(0.6)) {
+    Deliver(faults);
+    return;
+  }
+  Worker* w = workers_[random_.Below(workers_.size())].get();
+  WorkerActs(w, faults);
+}
+
+void Cluster::Deliver(bool faults) {
+  const std::size_t i = random_.Below(calls_.size());
+  const Call call = calls_[i];
+  if (!faults || random_.Chance(0.9)) {  // else it stays: delivered now and again later
+    calls_[i] = calls_.back();
+    calls_.pop_back();
+  } else {
+    Count("call doubled");
+  }
+  if (faults && random_.Chance(0.1)) {
+    Count("call lost");
+    return;
+  }
+  if (call.push) {
+    Serve(call);
+  } else {
+    Answered(call);
+  }
+}
+
+void Cluster::WorkerActs(Worker* w, bool faults) {
+  if (const Work* next = w->book.NextToBegin()) {
+    if (w->book.map().shards.empty()) return;
+    Trace("worker ", w->process, " begins c=", next->closure.value(), " attempt=", next->attempt.ToString(), " V0=", w->book.map().version.ToString());
+    w->book.Begin(next->attempt);
+    w->declared = 0;
+    return;
+  }
+  const Work* work = w->book.running();
+  if (work == nullptr) return;
+  const ClosureId c = work->closure;
+  if (faults && options_.repairs_fail && !work->all_targets && random_.Chance(0.02)) {
+    Up failed;
+    failed.kind = Up::kFailed;
+    failed.closure = c;
+    failed.attempt = work->attempt;
+    if (w->welcomed) w->out.Push(std::move(failed));
+    w->book.Drop(work->attempt);
+    return;
+  }
+  // Any unsettled push of any declared update, in any order: pipelines overtake.
+  std::array<std::pair<std::uint32_t, std::uint32_t>, kUpdates * kShards> ready{};
+  std::size_t n = 0;
+  for (std::uint32_t u = 0; u < w->declared; ++u) {
+    for (const ShardId p : w->book.Unsettled(UpdateIndex(u))) {
+      if (w->book.map().version >= w->wait_for[p.value()]) ready[n++] = {u, p.value()};
+    }
+  }
+  if (w->declared < kUpdates && (n == 0 || random_.Chance(0.3))) {
+    const std::uint32_t u = w->declared++;
+    std::vector<ShardId> shards;
+    for (std::uint32_t p = 0; p < kShards; ++p) {
+      if (touch_[p][c.value()] >> u & 1 && (work->all_targets || work->targets.contains(ShardId(p)))) shards.push_back(ShardId(p));
+    }
+    if (random_.Chance(0.15)) PullOne(w, static_cast<std::uint32_t>(random_.Below(kShards)));
+    w->book.Expect(UpdateIndex(u), shards);
+    FinishIfSettled(w);
+    return;
+  }
+  if (n == 0 || calls_.size() >= kCallsMax) return;
+  const auto [u, p] = ready[random_.Below(n)];
+  const worker::ShardPlace& place = w->book.map().shards[p];
+  // Whoever listens where this identity was or is: the old process and the new one have different addresses.
+  std::array<int, 8> there{};
+  std::size_t listening = 0;
+  for (const auto& s : servers_) {
+    if (s->identity == place.server && listening < there.size()) there[listening++] = s->process;
+  }
+  if (listening == 0) return;  // a transport error: sent again later
+  Call call;
+  call.push = true;
+  call.server = there[random_.Below(listening)];
+  call.worker = w->process;
+  call.p = p;
+  call.update = u;
+  call.epoch = place.epoch;
+  call.closure = c;
+  call.attempt = work->attempt;
+  calls_.push_back(call);
+}
+
+void Cluster::Sessions(bool faults) {
+  if (!book_) return;
+  for (auto& s : servers_) {
+    if (!s->connected && random_.Chance(faults ? 0.1 : 1)) TryConnect(s.get());
+  }
+  for (auto& w : workers_) {
+    if (!w->connected && random_.Chance(faults ? 0.1 : 1)) TryConnect(w.get());
+  }
+  const std::size_t i = random_.Below(servers_.size() + workers_.size());
+  const auto turn = [&](auto* t) {
+    if (!t->connected) return;
+    if (!t->out.empty() && (t->in.empty() || random_.Chance(0.5))) {
+      AtCoordinator(t, t->out.Pop());
+    } else if (!t->in.empty()) {
+      AtTask(t, t->in.Pop());
+    }
+  };
+  if (i < servers_.size()) {
+    turn(servers_[i].get());
+  } else {
+    turn(workers_[i - servers_.size()].get());
+  }
+}
+
+void Cluster::CoordinatorActs(bool faults) {
+  if (!book_) return;
+  if (book_->window_open()) {
+    bool all_here = true;
+    for (const auto& s : servers_) all_here &= s->registered || (!s->connected && ConnectedServer(s->identity, true) != nullptr);
+    for (const auto& w : workers_) all_here &= w->connected && w->out.empty();
+    if (random_.Chance(0.2) && (faults || all_here)) CloseWindow();
+    return;
+  }
+  const double y = random_.Unit();
+  if (y < 0.5) {
+    Worker* w = workers_[random_.Below(workers_.size())].get();
+    if (!w->registered) return;
+    std::size_t in_hand = 0;
+    for (const auto& [c, current] : book_->current()) in_hand += current.worker == w->task;
+    if (in_hand >= kInHand) return;
+    const auto granted = book_->NextGrant(w->task);
+    if (!granted) return;
+    Trace("grant c=", granted->closure.value(), " attempt=", granted->attempt.ToString(), granted->repair ? " repair" : "", " to worker ", w->process);
+    if (granted->repair) Count("repair granted");
+    Down m;
+    m.kind = Down::kGrant;
+    m.work = Work{kJob, granted->closure, granted->attempt, worker::WorkKind::kTrain, granted->all_targets, granted->targets};
+    w->in.Push(std::move(m));
+  } else if (y < 0.6) {
+    for (auto& s : servers_) {
+      if (s->registered) SendCloses(s.get());
+    }
+  } else if (y < 0.7) {
+    if (!options_.snapshots) return;
+    for (auto& s : servers_) {
+      if (!s->registered) continue;
+      for (const ShardId p : book_->ShardsOf(s->identity)) {
+        if (!random_.Chance(0.3)) continue;
+        Down m;
+        m.kind = Down::kWantSnapshot;
+        m.p = p.value();
+        s->in.Push(std::move(m));
+      }
+    }
+  } else if (y < 0.8) {
+    // Leases: of workers that are away, and sometimes, wrongly, of one that is not.
+    std::vector<std::pair<ClosureId, Attempt>> out;
+    for (const auto& [c, current] : book_->current()) {
+      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == current.worker; });
+      if (!here || (faults && random_.Chance(0.05))) out.emplace_back(c, current.attempt);
+    }
+    for (const auto& [c, attempt] : out) book_->ReleaseAttempt(c, attempt);
+  } else if (y < 0.95) {
+    for (std::uint32_t p = 0; p < kShards; ++p) {
+      const std::string& identity = book_->durable().map[p].server;
+      if (!identity.empty() && ConnectedServer(identity, false) != nullptr) continue;
+      const bool lives = std::any_of(servers_.begin(), servers_.end(), [&](const auto& s) { return s->identity == identity; });
+      if (!random_.Chance(!lives ? 0.5 : faults ? 0.15 : 1)) continue;
+      Server* to = servers_[random_.Below(servers_.size())].get();
+      if (to->registered) RollBack(p, to);
+    }
+  } else if (faults) {
+    const auto p = static_cast<std::uint32_t>(random_.Below(kShards));
+    const coordinator::ShardOwner& owner = book_->durable().map[p];
+    Server* s = owner.server.empty() ? nullptr : ConnectedServer(owner.server, true);
+    if (s == nullptr) return;
+    Down m;
+    m.kind = Down::kRelease;
+    m.p = p;
+    m.epoch = owner.epoch;
+    s->in.Push(std::move(m));
+  }
+}
+
+void Cluster::Fault() {
+  const double y = random_.Unit();
+  if (y < 0.25) {
+    const std::size_t i = random_.Below(workers_.size());
+    Count("worker killed");
+    Trace("worker ", workers_[i]->process, " dies");
+    Disconnect(workers_[i].get());
+    workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(i));
+    NewWorker();
+  } else if (y < 0.45) {
+    const std::size_t i = random_.Below(servers_.size());
+    Count("server killed");
+    Trace("server ", servers_[i]->process, " of identity ", servers_[i]->identity, " dies");
+    const std::string identity = servers_[i]->identity;
+    Disconnect(servers_[i].get());
+    servers_.erase(servers_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (servers_.size() < kServers) NewServer(random_.Chance(0.6) ? identity : absl::StrCat(identities_++));
+  } else if (y < 0.72) {
+    const std::size_t i = random_.Below(servers_.size() + workers_.size());
+    Task* t = i < servers_.size() ? static_cast<Task*>(servers_[i].get()) : workers_[i - servers_.size()].get();
+    Count("session cut");
+    Trace("session of process ", t->process, " is cut");
+    Disconnect(t);
+  } else if (y < 0.77) {
+    // Another process of the identity of one that is cut off and goes on serving.
+    for (const auto& s : servers_) {
+      if (s->connected || servers_.size() >= kServers + 1) continue;
+      Count("server doubled");
+      NewServer(s->identity);
+      break;
+    }
+  } else if (y < 0.87) {
+    if (!book_) return;
+    Count("coordinator killed");
+    KillCoordinator();
+  } else if (y < 0.90 && book_) {
+    const std::uint64_t c = random_.Below(kClosures);
+    if (cancelled_.size() >= 2) return;
+    const Record record = book_->Cancel(ClosureId(c));
+    if (record.empty()) return;
+    Count("closure cancelled");
+    Trace("cancel c=", c);
+    cancelled_.Add(c);
+    Commit(record);
+  }
+}
+
+// ---------------------------------------------------------------- data plane
+
+void Cluster::Serve(const Call& call) {
+  Server* s = ServerById(call.server);
+  if (s == nullptr) return;
+  Call answer = call;
+  answer.push = false;
+  answer.version = s->version;
+  answer.answer = PushAnswer::kStale;
+  HeldState* held = s->shards[call.p].get();
+  if (held != nullptr) {
+    const std::uint64_t c = call.closure.value();
+    alignas(64) float gradient[kElementsMax];
+    models_[call.p].Gradient(c, call.update, call.attempt, gradient);
+    ps_server::Push push;
+    push.epoch = call.epoch;
+    push.closure = call.closure;
+    push.update = UpdateIndex(call.update);
+    push.attempt = call.attempt;
+    push.rows = models_[call.p].elements();
+    push.payload = std::as_bytes(std::span(gradient, models_[call.p].elements()));
+    const std::uint64_t lsn = held->shard->lsn();
+    const bool open = held->shard->ledger().open().contains(call.closure);
+    const PushCode code = held->shard->Apply(push).code;
+    answer.answer = AnswerOf(code);
+    if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
+    if (code == PushCode::kApplied) {
+      Count("applied");
+      Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(), " epoch=", call.epoch.ToString());
+      held->Fold(models_[call.p], c, call.update, call.attempt, gradient);
+      if (held->count[c * kUpdates + call.update] > 1) Fail(absl::StrCat("I1 applied twice: c=", c, " u=", call.update, " p=", call.p));
+      if (call.attempt < held->seen[c]) Fail(absl::StrCat("I9 a lower attempt was applied: c=", c, " u=", call.update, " p=", call.p));
+      Fail(held->CheckValues(models_[call.p]));
+      if (!held->shard->ledger().Has(call.closure, push.update)) Fail("I2 an applied update is not in the ledger");
+      auto& answered = answered_[call.p];
+      const auto it = std::find_if(answered.rbegin(), answered.rend(), [&](const auto& a) { return a.first == call.epoch; });
+      if (it == answered.rend()) {
+        answered.emplace_back(call.epoch, s->process);
+      } else if (it->second != s->process) {
+        Fail(absl::StrCat("I5 two processes answered APPLIED: p=", call.p, " epoch=", call.epoch.ToString()));
+      }
+      if (OwnerIs(*s, call.p, held->shard->epoch())) {
+        if (told_.Contains(c) && !options_.torn) Fail(absl::StrCat("20 applied after the user was told of the cancel: c=", c, " p=", call.p));
+        CheckBounds(*held, call.p);
+      }
+    } else if (code == PushCode::kDuplicate) {
+      Count("duplicate");
+    } else if (code == PushCode::kInvalid || code == PushCode::kOverBudget) {
+      Fail("a good push was refused as invalid");
+    }
+    if (code == PushCode::kApplied || (code == PushCode::kDuplicate && open)) held->seen[c] = std::max(held->seen[c], call.attempt);
+  }
+  if (calls_.size() < 2 * kCallsMax) calls_.push_back(answer);
+}
+
+void Cluster::Answered(const Call& call) {
+  Worker* w = WorkerById(call.worker);
+  if (w == nullptr) return;
+  const bool current = w->book.running() != nullptr && w->book.running()->attempt == call.attempt;
+  const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update), ShardId(call.p), call.answer, call.version);
+  if (!current) return;
+  switch (d.next) {
+    case worker::Next::kSettled: FinishIfSettled(w); break;
+    case worker::Next::kWaitForMap: w->wait_for[call.p] = std::max(w->wait_for[call.p], d.wait_for); break;
+    case worker::Next::kBackoff: break;
+    case worker::Next::kDropAttempt: {
+      Count("attempt superseded");
+      Up m;
+      m.kind = Up::kDropped;
+      m.closure = call.closure;
+      m.attempt = call.attempt;
+      if (w->welcomed) w->out.Push(std::move(m));
+      break;
+    }
+    case worker::Next::kFail: Fail("a push failed"); break;
+  }
+}
+
+// Line 13: a pull changes nothing, (start, vlsn) names what it returns, and what it returned never changes.
+void Cluster::PullOne(Worker* w, std::uint32_t p) {
+  const worker::ShardPlace& place = w->book.map().shards[p];
+  for (const auto& s : servers_) {
+    if (s->identity != place.server || !s->shards[p]) continue;
+    Cached& cached = w->cache[p];
+    if (cached.read.code == ps_server::PullCode::kValues) {
+      std::size_t at = 0;
+      for (const tensor::SharedBytes& chunk : cached.read.chunks) {
+        if (std::memcmp(chunk.bytes.data(), cached.values.data() + at, chunk.bytes.size()) != 0) Fail("13 values changed under a reader");
+        at += chunk.bytes.size() / sizeof(float);
+      }
+    }
+    const HeldState& held = *s->shards[p];
+    const std::uint64_t lsn = held.shard->lsn();
+    ps_server::PullResult read = held.shard->Read({place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn});
+    if (held.shard->lsn() != lsn) Fail("13 a pull changed the state");
+    if (read.code == ps_server::PullCode::kUnchanged) {
+      Count("pull unchanged");
+      if (std::memcmp(cached.values.data(), held.values.data(), cached.values.size() * sizeof(float)) != 0) Fail("13 a pull said unchanged, but values differ");
+    } else if (read.code == ps_server::PullCode::kValues) {
+      cached.read = std::move(read);
+      cached.values.assign(held.values.begin(), held.values.begin() + models_[p].elements());
+    }
+    return;
+  }
+}
+
+void Cluster::FinishIfSettled(Worker* w) {
+  if (!w->book.MayFinish(w->declared == kUpdates)) return;
+  const worker::DoneReport report = w->book.Finish();
+  Trace("worker ", w->process, " done c=", report.work.closure.value(), " attempt=", report.work.attempt.ToString(), " V0=", report.v0.ToString(),
+        " V1=", report.v1.ToString());
+  if (!w->welcomed) return;
+  Up m;
+  m.kind = Up::kDone;
+  m.closure = report.work.closure;
+  m.attempt = report.work.attempt;
+  m.v0 = report.v0;
+  m.v1 = report.v1;
+  w->out.Push(std::move(m));
+}
+
+// ---------------------------------------------------------------- sessions: at the coordinator
+
+void Cluster::Commit(const Record& record) {
+  if (record.empty()) return;
+  EG_CHECK(store_.Commit(kJob, record).ok());
+  const DurableState& now = book_->durable();
+  const bool same_life = now.term == before_.term;
+  if (same_life || !options_.torn) {
+    if (now.term < before_.term || now.version < before_.version) Fail("I4 term or map version fell");
+    for (std::uint32_t p = 0; p < kShards && p < before_.map.size(); ++p) {
+      if (now.map[p].epoch < before_.map[p].epoch || now.map[p].start < before_.map[p].start) Fail(absl::StrCat("I4 epoch or start fell: p=", p));
+    }
+    if (!now.succeeded.ContainsAll(before_.succeeded) || !now.dead.ContainsAll(before_.dead)) Fail("P2 an ended closure came back");
+  }
+  if (!now.succeeded.Intersect(now.dead).empty()) Fail("P2 a closure ended twice");
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    if (!now.succeeded.ContainsAll(now.todo[p])) Fail("todo holds what has not succeeded");
+  }
+  before_ = now;
+  for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
+    for (std::uint64_t c = i.begin; c < i.end; ++c) {
+      if (!told_.Contains(c) && now.dead.Contains(c) && book_->RefusedEverywhere(ClosureId(c))) told_.Add(c);
+    }
+  }
+}
+
+bool Cluster::OwnerIs(const Server& s, std::uint32_t p, ShardEpoch epoch) const {
+  return p < before_.map.size() && before_.map[p].server == s.identity && before_.map[p].epoch == epoch;
+}
+
+std::shared_ptr<const ShardMap> Cluster::CurrentMap() {
+  const DurableState& state = book_->durable();
+  if (map_ && map_->version == state.version) return map_;
+  auto map = std::make_shared<ShardMap>();
+  map->version = state.version;
+  map->job = kJob;
+  for (const coordinator::ShardOwner& owner : state.map) map->shards.push_back({owner.epoch, owner.start, owner.server});
+  return map_ = std::move(map);
+}
+
+void Cluster::SendMap() {
+  for (auto& w : workers_) {
+    if (!w->registered) continue;
+    Down m;
+    m.kind = Down::kMap;
+    m.map = CurrentMap();
+    w->in.Push(std::move(m));
+  }
+}
+
+void Cluster::SendCloses(Server* s) {
+  for (ClosureBook::CloseOrder& order : book_->MakeCloses(s->task, s->identity)) {
+    Down m;
+    m.kind = Down::kClose;
+    m.p = order.shard.value();
+    m.epoch = order.epoch;
+    m.version = order.version;
+    m.done = std::move(order.done);
+    m.refused = std::move(order.refused);
+    s->in.Push(std::move(m));
+  }
+}
+
+// Sends what a change of the map asks for. `snapshot`: the state that every Assign of it loads, nullptr for the seed.
+void Cluster::SendChange(ClosureBook::MapChange change, Server* registering, const HeldState* snapshot) {
+  Commit(change.record);
+  for (const auto& [shard, epoch] : change.drops) {
+    Down m;
+    m.kind = Down::kDrop;
+    m.p = shard.value();
+    m.epoch = epoch;
+    registering->in.Push(std::move(m));
+  }
+  for (const ClosureBook::AssignOrder& order : change.assigns) {
+    Server* to = registering != nullptr ? registering : ConnectedServer(order.server, true);
+    if (to == nullptr) continue;  // found out when it registers
+    Trace("assign p=", order.shard.value(), " epoch=", order.epoch.ToString(), " start=", order.start.ToString(), " to server ", to->process, " todo=",
+          book_->durable().todo[order.shard.value()].ToString());
+    Down m;
+    m.kind = Down::kAssign;
+    m.p = order.shard.value();
+    m.version = order.version;
+    if (snapshot != nullptr) {
+      m.state = snapshot->Copy();
+      m.state->shard->BecomeOwned(order.epoch, order.start, order.refused);
+    } else {
+      m.state = HeldState::FromSeed(models_[m.p], order.epoch, order.start, order.refused, options_.mutant);
+    }
+    to->in.Push(std::move(m));
+  }
+  if (change.map_changed) SendMap();
+}
+
+// Line 21: any durable snapshot, or the seed.
+void Cluster::RollBack(std::uint32_t p, Server* to) {
+  const auto& files = snapshots_[p];
+  const HeldState* snapshot = nullptr;
+  if (!files.empty() && !random_.Chance(0.15)) {
+    snapshot = random_.Chance(0.7) ? files.back().get() : files[random_.Below(files.size())].get();
+    if (snapshot != files.back().get()) Count("older snapshot");
+  } else {
+    Count("rolled back to the seed");
+  }
+  Count("rollback");
+  const IntervalSet none;
+  const ps_server::Ledger* ledger = snapshot ? &snapshot->shard->ledger() : nullptr;
+  SendChange(book_->Rollback(ShardId(p), to->identity, ledger ? ledger->done() : none, ledger ? ledger->refused() : none), to, snapshot);
+}
+
+void Cluster::CloseWindow() {
+  book_->CloseWindow();
+  Trace("start-up window closes");
+  for (auto& [task, hello] : std::exchange(waiting_, {})) {
+    for (auto& w : workers_) {
+      if (w->connected && w->task == task) AtCoordinator(w.get(), std::move(hello));
+    }
+  }
+}
+
+void Cluster::HandleDone(Worker* w, const Up& m) {
+  ClosureBook::DoneResult result = book_->OnDone(m.closure, m.attempt, m.v0, m.v1);
+  Commit(result.record);
+  Trace("Done c=", m.closure.value(), " attempt=", m.attempt.ToString(), result.acknowledged ? " acknowledged" : " superseded");
+  if (result.counted) ++counted_[m.closure.value()];
+  Down answer;
+  answer.kind = Down::kDoneAnswer;
+  answer.attempt = m.attempt;
+  answer.superseded = !result.acknowledged;
+  w->in.Push(std::move(answer));
+  for (auto& s : servers_) {
+    if (s->registered && random_.Chance(0.7)) SendCloses(s.get());
+  }
+}
+
+void Cluster::AtCoordinator(Worker* w, Up m) {
+  switch (m.kind) {
+    case Up::kHello: {
+      if (book_->window_open()) {  // no worker gets a map before every shard that the journal forgot could be adopted
+        waiting_.emplace_back(w->task, std::move(m));
+        break;
+      }
+      w->registered = true;
+      Down answer;
+      answer.adopted = book_->RegisterWorker(w->task, m.attempts);
+      for (const TaskId earlier : w->earlier) book_->ReleaseWorker(earlier);
+      w->earlier.clear();
+      answer.term = book_->durable().term;
+      answer.map = CurrentMap();
+      w->in.Push(std::move(answer));
+      break;
+    }
+    case Up::kDone: HandleDone(w, m); break;
+    case Up::kDropped: book_->ReleaseAttempt(m.closure, m.attempt); break;
+    case Up::kFailed: {
+      const Record record = book_->FailRepair(m.closure, m.attempt);
+      if (!record.empty()) Count("repair failed");
+      Commit(record);
+      break;
+    }
+    default: break;
+  }
+}
+
+void Cluster::AtCoordinator(Server* s, Up m) {
+  switch (m.kind) {
+    case Up::kHello: {
+      s->registered = true;
+      Down answer;
+      answer.version = book_->durable().version;
+      s->in.Push(std::move(answer));
+      ClosureBook::ServerRegistration registration = book_->RegisterServer(s->identity, m.shards, false);
+      SendChange(std::move(registration.change), s, nullptr);
+      for (const ShardId p : registration.unheld) {
+        Count("shard not held");
+        RollBack(p.value(), s);
+      }
+      SendCloses(s);
+      break;
+    }
+    case Up::kClosed:
+      book_->OnClosed(s->task, ShardId(m.p), m.epoch, m.taken);
+      for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
+        for (std::uint64_t c = i.begin; c < i.end; ++c) {
+          if (book_->durable().dead.Contains(c) && book_->RefusedEverywhere(ClosureId(c))) told_.Add(c);
+        }
+      }
+      break;
+    case Up::kSnapshot: {
+      Count("snapshot");
+      auto& files = snapshots_[m.p];
+      files.push_back(std::move(m.state));
+      if (files.size() > kSnapshotsKept) files.erase(files.begin());
+      break;
+    }
+    case Up::kReleased: {
+      Server* to = servers_[random_.Below(servers_.size())].get();
+      if (!to->registered) to = s;
+      ClosureBook::MapChange change = book_->Move(ShardId(m.p), m.epoch, to->identity);
+      if (change.record.empty()) break;
+      Count("move");
+      SendChange(std::move(change), to, m.state.get());
+      break;
+    }
+    default: break;
+  }
+}
+
+// ---------------------------------------------------------------- sessions: at a task
+
+void Cluster::AtTask(Server* s, Down m) {
+  s->version = std::max(s->version, m.version);
+  std::unique_ptr<HeldState>& held = s->shards[m.p];
+  switch (m.kind) {
+    case Down::kRegistered:
+      break;
+    case Down::kAssign:
+      held = std::move(m.state);
+      CheckState(*held, m.p, random_.Chance(0.25));
+      break;
+    case Down::kDrop:
+      if (held && held->shard->epoch() == m.epoch) held.reset();
+      break;
+    case Down::kClose: {
+      Up answer;
+      answer.kind = Up::kClosed;
+      answer.p = m.p;
+      answer.epoch = m.epoch;
+      answer.taken = held && held->shard->Close(m.epoch, m.version, m.done, m.refused);
+      if (answer.taken) {
+        Trace("server ", s->process, " p=", m.p, " closes done=", m.done.ToString(), " refused=", m.refused.ToString());
+        CheckState(*held, m.p, false);
+        if (OwnerIs(*s, m.p, m.epoch)) CheckBounds(*held, m.p);
+      }
+      s->out.Push(std::move(answer));
+      break;
+    }
+    case Down::kWantSnapshot: {
+      if (!held) break;
+      Up answer;
+      answer.kind = Up::kSnapshot;
+      answer.p = m.p;
+      answer.state = held->Copy();
+      CheckState(*answer.state, m.p, random_.Chance(0.25));
+      s->out.Push(std::move(answer));
+      break;
+    }
+    case Down::kRelease: {
+      if (!held || held->shard->epoch() != m.epoch) break;
+      Up answer;
+      answer.kind = Up::kReleased;
+      answer.p = m.p;
+      answer.epoch = m.epoch;
+      answer.state = std::move(held);
+      s->out.Push(std::move(answer));
+      break;
+    }
+    default: break;
+  }
+}
+
+void Cluster::AtTask(Worker* w, Down m) {
+  switch (m.kind) {
+    case Down::kRegistered: {
+      w->welcomed = true;
+      std::set<Attempt> adopted;
+      for (const ClosureBook::HeldAttempt& held : m.adopted) adopted.insert(held.attempt);
+      w->book.OnRegistered(m.term, adopted);
+      for (const ClosureBook::HeldAttempt& held : m.adopted) {
+        if (w->book.Holds(held.attempt)) continue;
+        Up dropped;  // since the Hello
+        dropped.kind = Up::kDropped;
+        dropped.closure = held.closure;
+        dropped.attempt = held.attempt;
+        w->out.Push(std::move(dropped));
+      }
+      w->book.OnMap(*m.map);
+      for (const worker::DoneReport& report : w->book.Unanswered()) {
+        Up done;
+        done.kind = Up::kDone;
+        done.closure = report.work.closure;
+        done.attempt = report.work.attempt;
+        done.v0 = report.v0;
+        done.v1 = report.v1;
+        w->out.Push(std::move(done));
+      }
+      break;
+    }
+    case Down::kMap: w->book.OnMap(*m.map); break;
+    case Down::kGrant: w->book.OnGrant(std::move(m.work)); break;
+    case Down::kDoneAnswer: w->book.OnDoneAnswer(m.attempt, m.superseded); break;
+    default: break;
+  }
+}
+
+// ---------------------------------------------------------------- checks
+
+void Cluster::CheckState(const HeldState& state, std::uint32_t p, bool replay) {
+  Fail(state.CheckValues(models_[p]));
+  Fail(state.CheckLedger(touch_[p]));
+  if (replay) Fail(state.CheckReplay(models_[p]));
+}
+
+// I6 and, of an owner's state, I4.
+void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
+  const MapVersion start = state.shard->start();
+  if (start == lsn_[p].first && state.shard->lsn() < lsn_[p].second) Fail(absl::StrCat("I4 lsn fell within one start: p=", p));
+  if (start < lsn_[p].first && !options_.torn) Fail(absl::StrCat("I4 start fell: p=", p));
+  lsn_[p] = {start, state.shard->lsn()};
+  if (options_.torn) return;  // a journal that forgets what has ended has more open than it knows
+  std::size_t open = 0;
+  for (const auto& [c, bits] : state.shard->ledger().open()) open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
+  if (open > options_.open_max) Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p, " open=", open));
+  const std::size_t intervals = state.shard->ledger().done().interval_count();
+  // The holes of `done`: granted and not ended, dead, to do or lost here, or ended since the Close; one interval more than holes.
+  IntervalSet holes = before_.succeeded.Minus(state.shard->ledger().done()).Union(before_.dead);
+  if (intervals > options_.open_max + holes.interval_count() + 1) Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));
+}
+
+bool Cluster::Finished() {
+  if (!book_ || !book_->Quiet()) return false;
+  bool here = true;
+  EachTask([&](Task& t) { here &= t.registered || !t.connected; });
+  if (!here) return false;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const coordinator::ShardOwner& owner = book_->durable().map[p];
+    Server* s = ConnectedServer(owner.server, true);
+    if (s == nullptr || !s->shards[p] || s->shards[p]->shard->epoch() != owner.epoch) return false;
+  }
+  return true;
+}
+
+// I7, and the whole of I1 to I3 once more.
+void Cluster::CheckEnd() {
+  const DurableState& state = book_->durable();
+  if (state.succeeded.size() + state.dead.size() != kClosures) Fail("P2 a closure has not ended");
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const HeldState& held = *ConnectedServer(state.map[p].server, true)->shards[p];
+    CheckState(held, p, true);
+    for (std::uint32_t c = 0; c < kClosures; ++c) {
+      for (std::uint32_t u = 0; u < kUpdates; ++u) {
+        const int n = held.count[c * kUpdates + u];
+        const int want = touch_[p][c] >> u & 1;
+        const bool at_most = state.dead.Contains(c) || state.lost[p].Contains(c);
+        if (at_most ? n > want : n != want) Fail(absl::StrCat("I7 not exactly once: c=", c, " u=", u, " p=", p, " want=", want, " got=", n));
+      }
+    }
+  }
+  for (std::uint32_t c = 0; c < kClosures; ++c) {
+    if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0)) Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
+  }
+  if (!options_.torn) {
+    const auto stored = store_.Load(kJob);
+    if (!stored.ok() || !(*stored == state)) Fail("the store does not hold the state");
+  }
+}
+
+WalkResult Cluster::Run() {
+  for (int i = 0; i < options_.fault_events && violation_.empty(); ++i, ++events_) Step(true);
+  int drained = 0;
+  for (; drained < options_.drain_events_max && violation_.empty(); ++drained, ++events_) {
+    Step(false);
+    if (drained % 16 == 0 && Finished()) break;
+  }
+  if (violation_.empty()) {
+    if (drained < options_.drain_events_max) {
+      CheckEnd();
+    } else {
+      std::string todo;
+      for (const IntervalSet& set : before_.todo) absl::StrAppend(&todo, "[", set.ToString(), "]");
+      Fail(absl::StrCat("I8 not quiet: succeeded=", before_.succeeded.ToString(), " dead=", before_.dead.ToString(), " todo=", todo));
+    }
+  }
+  if (!violation_.empty()) {
+    for (std::uint32_t p = 0; p < before_.map.size(); ++p) {
+      Trace("map p=", p, " server of identity ", before_.map[p].server, " epoch=", before_.map[p].epoch.ToString(), " start=", before_.map[p].start.ToString());
+    }
+    for (const auto& s : servers_) {
+      Trace("server ", s->process, " of identity ", s->identity, s->registered ? " registered" : s->connected ? " connected" : " cut");
+      for (std::uint32_t p = 0; p < kShards; ++p) {
+        if (s->shards[p]) Trace("  holds p=", p, " epoch=", s->shards[p]->shard->epoch().ToString());
+      }
+    }
+    for (const auto& w : workers_) {
+      Trace("worker ", w->process, w->registered ? " registered" : w->connected ? " connected" : " cut", " V=", w->book.map().version.ToString());
+      if (const Work* work = w->book.running()) Trace("  runs c=", work->closure.value(), " attempt=", work->attempt.ToString(), " declared=", w->declared);
+      for (std::uint32_t p = 0; p < kShards; ++p) {
+        if (w->wait_for[p] > w->book.map().version) Trace("  waits for map ", w->wait_for[p].ToString());
+      }
+    }
+    Trace("VIOLATION ", violation_);
+  }
+  return {violation_, events_, std::move(counts_)};
+}
+
+}  // namespace
+
+WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
+  WalkOptions options;
+  options.seed = seed;
+  options.mutant = mutant;
+  const char* const optimizers[] = {"counting", "sgd", "adam"};
+  options.optimizer = optimizers[seed % 3];
+  const double touches[] = {0.7, 0.7, 1.0, 0.4, 0.7};
+  options.touch = touches[seed % 5];
+  options.snapshots = seed % 4 != 0;
+  options.torn = seed % 4 == 3;
+  options.repairs_fail = seed % 7 == 3;
+  options.open_max = 3 + static_cast<std::uint32_t>(seed / 3 % 10);
+  return options;
+}
+
+WalkResult Walk(const WalkOptions& options) { return Cluster(options).Run(); }
+
+const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
+  static const std::vector<std::pair<std::string, fault::Mutant>> names{
+      {"none", Mutant::kNone},
+      {"ledger_off", Mutant::kLedgerOff},
+      {"watermark_only", Mutant::kWatermarkOnly},
+      {"no_todo", Mutant::kNoTodo},
+      {"done_ignores_V0", Mutant::kDoneIgnoresV0},
+      {"V0_at_end", Mutant::kV0AtEnd},
+      {"close_ignores_todo", Mutant::kCloseIgnoresTodo},
+      {"done_before_settled", Mutant::kDoneBeforeSettled},
+      {"no_epoch_check", Mutant::kNoEpochCheck},
+      {"register_one_way", Mutant::kRegisterOneWay},
+      {"no_attempt_fence", Mutant::kNoAttemptFence},
+  };
+  return names;
+}
+
+}  // namespace evergrad::simulation

@@ -1,0 +1,54 @@
+// A whole cluster in one thread, walked at random from a seed: the very ps_server::Shard (with its Ledger and optimizers),
+// worker::AttemptBook, coordinator::ClosureBook and StateStore that the daemons use, between them a network that loses, doubles
+// and reorders pushes and sessions that are cut, and everything that can die dying. README.md of this room says what is checked.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/fault/mutant.h"
+#include "coordinator/closures/closure_book.h"
+#include "coordinator/jobs/state_store.h"
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/shard/shard.h"
+#include "tests/simulation/random.h"
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::simulation {
+
+inline constexpr std::uint32_t kShards = 3, kClosures = 14, kUpdates = 4, kServers = 3, kWorkers = 4, kInHand = 2;
+inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
+
+// What a walk is made of. FromSeed draws it, so that a seed alone replays a walk.
+struct WalkOptions {
+  std::uint64_t seed = 0;
+  fault::Mutant mutant = fault::Mutant::kNone;
+  std::string optimizer = "counting";  // counting | sgd | adam
+  double touch = 0.7;                  // share of (closure, update, shard) that has rows
+  bool snapshots = true;               // false: a lost shard comes from the seed (LEDGER line 21, "none: the seed")
+  bool torn = false;                   // a restarted coordinator may find the last records of its journal gone
+  bool repairs_fail = false;           // a repair may end in a user's error (line 20b)
+  std::uint32_t open_max = 4;
+  int fault_events = 1500;
+  int drain_events_max = 20000;
+  bool trace = false;                  // one line an event on stdout
+  static WalkOptions FromSeed(std::uint64_t seed, fault::Mutant mutant = fault::Mutant::kNone);
+};
+
+struct WalkResult {
+  std::string violation;  // "" when the protocol held
+  int events = 0;
+  std::map<std::string, std::uint64_t> counts;  // what happened: "rollback", "worker killed", …
+};
+
+WalkResult Walk(const WalkOptions& options);
+
+// The names of fault::Mutant for the command line; nullopt for an unknown one.
+const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames();
+
+}  // namespace evergrad::simulation

@@ -1,0 +1,65 @@
+// What really happened to one state of a shard, kept beside it and copied with it: the checks compare the ledger and the values
+// with this, never with each other alone.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/shard/shard.h"
+#include "tests/simulation/cluster.h"
+
+namespace evergrad::simulation {
+
+// The shared, fixed part of a shard: settings, seed's values, gradients.
+class ShardModel {
+ public:
+  ShardModel(const std::string& optimizer, std::uint32_t p);
+  // A new state from the seed.
+  std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant) const;
+  std::uint32_t elements() const { return elements_; }
+  const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
+  const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
+  // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise real numbers that differ from
+  // attempt to attempt, as those of a retried closure do.
+  void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
+
+ private:
+  ps_server::ShardSettings settings_;
+  std::uint32_t elements_;
+  bool counting_;
+  ps_server::optimizer::Optimizer optimizer_;
+  std::array<float, kElementsMax> seed_values_{};
+};
+
+struct Applied {
+  std::uint8_t closure = 0, update = 0;
+  Attempt attempt;
+};
+
+// A shard's state and its ground truth.
+struct HeldState {
+  std::unique_ptr<ps_server::Shard> shard;
+  std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u)
+  std::array<Attempt, kClosures> seen{};                   // highest attempt answered APPLIED or DUPLICATE [I9]
+  std::vector<Applied> log;                                // in order
+  std::array<float, kElementsMax> values{};                // the fold of `log`
+  std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
+
+  static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant);
+  std::unique_ptr<HeldState> Copy() const;
+  // Folds one more update into the ground truth.
+  void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
+  // "" or what differs: the shard's values against the fold, bit by bit.
+  std::string CheckValues(const ShardModel& model) const;
+  // "" or what differs: the ledger records exactly the updates of the log (I2), and what is done is there whole (I3).
+  // touch[c] holds a bit per update that has rows here.
+  std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
+  // As CheckValues, with the slots too, by applying the log to a new shard.
+  std::string CheckReplay(const ShardModel& model) const;
+};
+
+}  // namespace evergrad::simulation

@@ -1,0 +1,140 @@
+// Walks many seeds and names the first that breaks a rule.
+//
+//   evergrad-simulation --seeds 0:10000 [--threads 2] [--mutant NAME]      exit 0: held; 1: a violation (with --mutant: the other way round)
+//   evergrad-simulation --seed 17 [--mutant NAME] [--trace]                one walk
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/runtime/executor.h"
+#include "tests/simulation/cluster.h"
+
+namespace {
+
+using namespace evergrad;
+using simulation::WalkOptions;
+
+struct Args {
+  std::uint64_t begin = 0, end = 1000;
+  unsigned threads = 1;
+  std::string mutant_name = "none";
+  fault::Mutant mutant = fault::Mutant::kNone;
+  bool trace = false;
+};
+
+int Usage() {
+  std::fprintf(stderr, "usage: evergrad-simulation (--seeds BEGIN:END [--threads N] | --seed N [--trace]) [--mutant NAME]\nmutants:");
+  for (const auto& [name, mutant] : simulation::MutantNames()) std::fprintf(stderr, " %s", name.c_str());
+  std::fprintf(stderr, "\n");
+  return 2;
+}
+
+std::optional<std::uint64_t> Number(const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || text.size() > 18) return std::nullopt;
+  return std::strtoull(text.c_str(), nullptr, 10);
+}
+
+std::optional<Args> Parse(int argc, char** argv) {
+  Args args;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--trace") {
+      args.trace = true;
+      continue;
+    }
+    if (++i == argc) return std::nullopt;
+    const std::string value = argv[i];
+    if (flag == "--seeds") {
+      const std::size_t colon = value.find(':');
+      if (colon == std::string::npos) return std::nullopt;
+      const auto begin = Number(value.substr(0, colon)), end = Number(value.substr(colon + 1));
+      if (!begin || !end || *begin >= *end) return std::nullopt;
+      args.begin = *begin;
+      args.end = *end;
+    } else if (flag == "--seed") {
+      const auto seed = Number(value);
+      if (!seed) return std::nullopt;
+      args.begin = *seed;
+      args.end = *seed + 1;
+    } else if (flag == "--threads") {
+      const auto threads = Number(value);
+      if (!threads || *threads < 1 || *threads > 64) return std::nullopt;
+      args.threads = static_cast<unsigned>(*threads);
+    } else if (flag == "--mutant") {
+      bool found = false;
+      for (const auto& [name, mutant] : simulation::MutantNames()) {
+        if (name != value) continue;
+        args.mutant_name = name;
+        args.mutant = mutant;
+        found = true;
+      }
+      if (!found) return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (args.trace && args.end - args.begin != 1) return std::nullopt;
+  return args;
+}
+
+struct Totals {
+  Mutex mutex;
+  std::map<std::string, std::uint64_t> counts ABSL_GUARDED_BY(mutex);
+  std::map<std::string, std::uint64_t> violations ABSL_GUARDED_BY(mutex);  // by kind
+  std::uint64_t events ABSL_GUARDED_BY(mutex) = 0, failed ABSL_GUARDED_BY(mutex) = 0, first ABSL_GUARDED_BY(mutex) = ~0ull;
+  std::string first_violation ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto parsed = Parse(argc, argv);
+  if (!parsed) return Usage();
+  const Args args = *parsed;
+  Totals totals;
+  std::atomic<std::uint64_t> next{args.begin};
+  const auto walk_all = [&] {
+    std::map<std::string, std::uint64_t> counts;
+    std::uint64_t events = 0;
+    for (std::uint64_t seed; (seed = next.fetch_add(1)) < args.end;) {
+      WalkOptions options = WalkOptions::FromSeed(seed, args.mutant);
+      options.trace = args.trace;
+      const simulation::WalkResult result = simulation::Walk(options);
+      for (const auto& [what, n] : result.counts) counts[what] += n;
+      events += static_cast<std::uint64_t>(result.events);
+      if (result.violation.empty()) continue;
+      MutexLock lock(&totals.mutex);
+      ++totals.failed;
+      ++totals.violations[result.violation.substr(0, result.violation.find(':'))];
+      if (seed < totals.first) {
+        totals.first = seed;
+        totals.first_violation = result.violation;
+      }
+    }
+    MutexLock lock(&totals.mutex);
+    for (const auto& [what, n] : counts) totals.counts[what] += n;
+    totals.events += events;
+  };
+  {
+    std::vector<runtime::Thread> threads;
+    for (unsigned k = 1; k < args.threads; ++k) threads.emplace_back("walk", walk_all);
+    walk_all();
+  }
+  MutexLock lock(&totals.mutex);
+  std::printf("mutant=%s seeds=%llu:%llu events=%llu violations=%llu\n", args.mutant_name.c_str(), static_cast<unsigned long long>(args.begin),
+              static_cast<unsigned long long>(args.end), static_cast<unsigned long long>(totals.events), static_cast<unsigned long long>(totals.failed));
+  for (const auto& [what, n] : totals.counts) std::printf("  %-26s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  for (const auto& [what, n] : totals.violations) std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  if (totals.failed > 0) {
+    std::printf("first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s --trace\n", static_cast<unsigned long long>(totals.first),
+                totals.first_violation.c_str(), static_cast<unsigned long long>(totals.first), args.mutant_name.c_str());
+  }
+  const bool want_violation = args.mutant != fault::Mutant::kNone;
+  return want_violation == (totals.failed > 0) ? 0 : 1;
+}
