@@ -125,8 +125,8 @@ class Cluster:
         self.runs = os.path.join(self.folder, "runs")
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
-        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease-ms", str(lease), "--window-ms", "300",
-                                                            "--server-lost-after-ms", str(int(1500 * scale))] + list(coordinator_arguments))
+        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "300ms",
+                                                            "--server-lost-after", "%dms" % int(1500 * scale)] + list(coordinator_arguments))
         self.servers = [Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)]
         self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"]) for i in range(workers)]
         self.extras = []
