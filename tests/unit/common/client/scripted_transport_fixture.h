@@ -1,5 +1,5 @@
 // A transport whose peer is the test: every dial is recorded, and the test speaks for the other side. Runs on the test's
-// thread only, so a whole session is a transcript under a manual clock. The real transports are met in *_inproc_test.cc.
+// thread only, so a whole session is a transcript under a manual clock. The real transports are met in over_transports_test.cc.
 #pragma once
 
 #include <functional>
