@@ -1,0 +1,145 @@
+// From a description to the plan: the cut, the bytes, the fingerprint, and what is refused.
+#include <catch2/catch.hpp>
+
+#include "common/base/status.h"
+#include "coordinator/jobs/plan_builder.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+using Catch::Matchers::Contains;
+
+namespace {
+
+config::JobSpec Spec() {
+  config::JobSpec spec;
+  spec.name = "mlp";
+  spec.data.batch_size = 100;
+  spec.training.epochs = 2;
+  spec.training.steps_per_closure = 4;
+  spec.optimizer.type = "adam";
+  spec.strategy.partitioner.type = "min_size";
+  spec.strategy.partitioner.min_shard_bytes = 64 * 1024;
+  return spec;
+}
+
+v1::DescribeResult Described() {
+  v1::DescribeResult d;
+  d.set_train_examples(1000);
+  d.set_eval_examples(200);
+  d.set_data_fingerprint("files");
+  const auto add = [&](const char* name, std::vector<std::uint64_t> shape) {
+    v1::VariableSpec* v = d.add_variables();
+    v->set_name(name);
+    for (const std::uint64_t s : shape) v->add_shape(s);
+    v->set_dtype(v1::DTYPE_FLOAT32);
+    v->mutable_optimizer()->set_type("adam");
+    v->mutable_optimizer()->set_learning_rate(0.001);
+  };
+  add("dense/kernel", {784, 256});
+  add("dense/bias", {256});
+  add("scale", {});
+  return d;
+}
+
+}  // namespace
+
+TEST_CASE("a plan numbers closures, cuts variables and counts values with slots") {
+  const auto built = BuildPlan(Spec(), Described());
+  REQUIRE(built.ok());
+  CHECK(built->plan.closures() == 6);   // ten steps an epoch, four a closure
+  REQUIRE(built->message.shards_size() == 14);   // 802816 / 65536 = 12, and two whole ones
+  CHECK(built->message.shards(0).row_begin() == 0);
+  CHECK(built->message.shards(0).row_end() == 66);
+  CHECK(built->message.shards(11).row_end() == 784);
+  CHECK(built->message.shards(12).variable().name() == "dense/bias");
+  CHECK(built->message.shards(12).variable().index() == 1);
+  CHECK(built->shard_bytes[0] == 66 * 256 * 4 * 3);
+  CHECK(built->shard_bytes[12] == 256 * 4 * 3);
+  CHECK(built->shard_bytes[13] == 4 * 3);   // a scalar
+  CHECK(built->message.fingerprint().size() == 64);
+}
+
+TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs or evaluation") {
+  const std::string base = BuildPlan(Spec(), Described())->message.fingerprint();
+  CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == base);
+  config::JobSpec spec = Spec();
+  spec.training.epochs = 9;
+  spec.training.evaluate_every_epochs = 0;
+  spec.optimizer.learning_rate = 0.5;
+  spec.name = "other";
+  v1::DescribeResult d = Described();
+  for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
+  d.set_eval_examples(77);
+  CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
+
+  spec = Spec();
+  spec.data.batch_size = 50;
+  CHECK(BuildPlan(spec, Described())->message.fingerprint() != base);
+  spec = Spec();
+  spec.data.shuffle_seed = 9;
+  CHECK(BuildPlan(spec, Described())->message.fingerprint() != base);
+  spec = Spec();
+  spec.strategy.partitioner.min_shard_bytes = 128 * 1024;
+  CHECK(BuildPlan(spec, Described())->message.fingerprint() != base);
+  d = Described();
+  d.set_data_fingerprint("changed");
+  CHECK(BuildPlan(Spec(), d)->message.fingerprint() != base);
+}
+
+TEST_CASE("what a worker describes is not trusted") {
+  struct Row {
+    const char* what;
+    void (*change)(v1::DescribeResult*);
+    const char* message;
+    bool user;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"no examples", [](v1::DescribeResult* d) { d->set_train_examples(0); }, "", true},
+           {"no variables", [](v1::DescribeResult* d) { d->clear_variables(); }, "no variables", false},
+           {"a name twice", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); }, "named twice", false},
+           {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); }, "badly", false},
+           {"a dtype that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); }, "dtype not built", false},
+           {"a shape that overflows", [](v1::DescribeResult* d) {
+              for (int i = 0; i < 4; ++i) d->mutable_variables(1)->add_shape(1ull << 40);
+            }, "dense/bias", true},
+           {"a rank above 8", [](v1::DescribeResult* d) {
+              for (int i = 0; i < 8; ++i) d->mutable_variables(1)->add_shape(1);
+            }, "dense/bias", true},
+       }) {
+    CAPTURE(row.what);
+    v1::DescribeResult d = Described();
+    row.change(&d);
+    const auto built = BuildPlan(Spec(), d);
+    REQUIRE_FALSE(built.ok());
+    CHECK_THAT(std::string(built.status().message()), Contains(row.message));
+    CHECK((BlameOf(built.status()) == Blame::kUser) == row.user);
+  }
+}
+
+TEST_CASE("more shards than a map can hold are refused by name") {
+  config::JobSpec spec = Spec();
+  spec.strategy.partitioner.min_shard_bytes = 1;
+  v1::DescribeResult d = Described();
+  d.mutable_variables(0)->set_shape(0, 20000);
+  const auto built = BuildPlan(spec, d);
+  REQUIRE_FALSE(built.ok());
+  CHECK_THAT(std::string(built.status().message()), Contains("too many shards") && Contains("spec.strategy.partitioner"));
+}
+
+TEST_CASE("a counting job is cut into as many shards as it asks for") {
+  config::JobSpec spec = Spec();
+  spec.type = "counting";
+  spec.counting.shards = 8;
+  v1::DescribeResult d;
+  d.set_train_examples(600);
+  v1::VariableSpec* v = d.add_variables();
+  v->set_name("counting/samples");
+  v->add_shape(600);
+  v->add_shape(1);
+  v->set_dtype(v1::DTYPE_FLOAT32);
+  v->mutable_optimizer()->set_type("counting");
+  const auto built = BuildPlan(spec, d);
+  REQUIRE(built.ok());
+  CHECK(built->message.shards_size() == 8);
+  CHECK(built->shard_bytes[0] == 75 * 4 * 2);
+}

@@ -1,0 +1,228 @@
+// Membership by transcript: what is said to it line by line, and what it concludes. `at` moves the clock and ticks every 10 ms
+// on the way, so that its own ticks have no gap; `sleep` moves it without a tick.
+#include <catch2/catch.hpp>
+
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/membership/membership.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+
+namespace {
+
+// worker NAME UID | server NAME UID   registers ("-" is no name)     heard N | closed N | leaving N | lost NAME
+// at MS | sleep MS                    N: the registration's number   show NAME
+class Transcript {
+ public:
+  explicit Transcript(MembershipOptions options = {}) : membership_(options) {}
+
+  std::string Run(const std::string& script) {
+    std::istringstream lines(script);
+    std::string out;
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string verb, a, b;
+      words >> verb >> a >> b;
+      if (verb.empty()) continue;
+      if (verb == "worker" || verb == "server") out += Register(verb, a == "-" ? std::string() : a, std::stoull(b));
+      if (verb == "heard") membership_.Heard(now_, TaskId(std::stoull(a)));
+      if (verb == "closed") out += Say(membership_.StreamClosed(now_, TaskId(std::stoull(a))));
+      if (verb == "leaving") membership_.Leaving(now_, TaskId(std::stoull(a)), "SIGTERM");
+      if (verb == "lost") {
+        std::vector<MembershipChange> changes;
+        out += membership_.DeclareLost(now_, a, &changes) ? Say(changes) : "unknown\n";
+      }
+      if (verb == "sleep") now_ = std::chrono::milliseconds(std::stoull(a));
+      if (verb == "at") {
+        while (now_ < std::chrono::milliseconds(std::stoull(a))) {
+          now_ += std::chrono::milliseconds(10);
+          out += Say(membership_.Tick(now_));
+        }
+      }
+      if (verb == "tick") out += Say(membership_.Tick(now_));
+      if (verb == "show") {
+        for (const TaskEntry* entry : membership_.List()) {
+          if (entry->identity != a) continue;
+          absl::StrAppend(&out, RoleName(entry->role), "/", a, " is ", TaskStateName(entry->state), entry->reason.empty() ? "" : absl::StrCat(" (", entry->reason, ")"), " registrations=", entry->registrations,
+                          entry->backoff_until > now_ ? absl::StrCat(" backoff=", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now_).count()) : "", "\n");
+        }
+      }
+    }
+    return out;
+  }
+  Membership& membership() { return membership_; }
+
+ private:
+  std::string Register(const std::string& role, const std::string& name, std::uint64_t uid) {
+    TaskHello hello;
+    hello.role = role == "worker" ? Role::kWorker : Role::kPsServer;
+    hello.identity = name;
+    hello.process_uid = uid;
+    hello.pid = static_cast<std::int64_t>(uid * 10);
+    hello.host = std::string(1, 'h');  // g++ 12 warns about a one-letter literal here
+    const RegisterVerdict v = membership_.Register(now_, hello);
+    if (!v.accepted) return absl::StrCat("refused ", v.kind, v.exit ? " exit" : "", ": ", v.message, "\n");
+    return absl::StrCat(v.task.value(), " is ", role, "/", v.identity,
+                        v.former ? absl::StrCat(" in place of ", v.former->value(), v.former_same_process ? " (itself)" : v.former_was_gone ? " (gone)" : "") : "", "\n");
+  }
+  static std::string Say(const std::vector<MembershipChange>& changes) {
+    std::string out;
+    for (const MembershipChange& c : changes) {
+      const char* kind = c.kind == MembershipChange::Kind::kSuspected ? "suspected" : c.kind == MembershipChange::Kind::kGone ? "gone" : "lost";
+      absl::StrAppend(&out, c.task.value(), " ", RoleName(c.role), "/", c.identity, " ", kind, c.close_session ? " close" : "", c.leaving ? " left" : "", ": ", c.reason, "\n");
+    }
+    return out;
+  }
+  Membership membership_;
+  MonoTime now_{0};
+};
+
+}  // namespace
+
+TEST_CASE("a worker whose stream closes is suspected at once and gone after the grace") {
+  Transcript t;
+  CHECK(t.Run("worker a 1\nat 50\nclosed 1\nshow a\nat 140\nshow a\nat 160\nshow a") ==
+        "1 is worker/a\n"
+        "1 worker/a suspected: its session closed\n"
+        "worker/a is suspected (its session closed) registrations=1\n"
+        "worker/a is suspected (its session closed) registrations=1\n"
+        "1 worker/a gone: its session closed\n"
+        "worker/a is gone (its session closed) registrations=1\n");
+}
+
+TEST_CASE("the same process returning within the grace keeps its place") {
+  Transcript t;
+  CHECK(t.Run("worker a 1\nclosed 1\nat 50\nworker a 1\nat 300\nshow a") ==
+        "1 is worker/a\n"
+        "1 worker/a suspected: its session closed\n"
+        "2 is worker/a in place of 1 (itself)\n"
+        "worker/a is alive registrations=2\n");
+}
+
+TEST_CASE("a silent worker is gone after its lease, and its session is closed") {
+  Transcript t;
+  CHECK(t.Run("worker a 1\nat 1000\nheard 1\nat 2490\nat 2500\nshow a\nworker a 1") ==
+        "1 is worker/a\n"
+        "1 worker/a gone close: silent for its lease: ms=1500\n"
+        "worker/a is gone (silent for its lease: ms=1500) registrations=1\n"
+        "2 is worker/a in place of 1 (itself)\n");
+}
+
+TEST_CASE("after a gap between the coordinator's own ticks every lease restarts") {
+  Transcript t;
+  CHECK(t.Run("worker a 1\nserver 0 2\nat 100\nsleep 60000\ntick\nat 61400\nat 61500\n") ==
+        "1 is worker/a\n"
+        "2 is server/0\n"
+        "2 ps_server/0 suspected: silent for its lease\n"
+        "1 worker/a gone close: silent for its lease: ms=1500\n");
+  CHECK(t.membership().lease_restarts() == 1);
+}
+
+TEST_CASE("the newer of two workers of one identity is served, the older exits and may not come back") {
+  Transcript t;
+  CHECK(t.Run("worker a 1\nat 10\nworker a 2\nat 20\nworker a 1\nworker a 2") ==
+        "1 is worker/a\n"
+        "2 is worker/a in place of 1\n"
+        "refused replaced exit: a newer process has taken this identity: worker/a is pid 20 on h, registration 2\n"
+        "3 is worker/a in place of 2 (itself)\n");
+}
+
+TEST_CASE("a second server of a living identity waits and is told for whom") {
+  Transcript t;
+  CHECK(t.Run("server 0 1\nat 10\nserver 0 2\nat 500\nclosed 1\nserver 0 2\nat 1490\nserver 0 2\nat 1510\nserver 0 2") ==
+        "1 is server/0\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its session is open\n"
+        "1 ps_server/0 suspected: its session closed\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its lease runs\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its lease runs\n"
+        "2 is server/0 in place of 1\n");
+}
+
+TEST_CASE("a server that said that it leaves is followed at once") {
+  Transcript t;
+  CHECK(t.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nserver 0 2") ==
+        "1 is server/0\n"
+        "1 ps_server/0 suspected left: said that it leaves: SIGTERM\n"
+        "2 is server/0 in place of 1\n");
+}
+
+TEST_CASE("a server is lost after server_lost_after, or when an operator says so") {
+  MembershipOptions options;
+  options.server_lost_after = std::chrono::seconds(3);
+  Transcript t(options);
+  CHECK(t.Run("server 0 1\nserver 1 2\nat 10\nclosed 1\nat 1000\nheard 2\nat 2990\nheard 2\nat 3010\nlost 1\nlost 7\nserver 0 1") ==
+        "1 is server/0\n"
+        "2 is server/1\n"
+        "1 ps_server/0 suspected: its session closed\n"
+        "2 ps_server/1 suspected: silent for its lease\n"
+        "1 ps_server/0 lost: away for longer than server_lost_after: ms=3000\n"
+        "2 ps_server/1 lost close: declared lost by an operator\n"
+        "unknown\n"
+        "3 is server/0 in place of 1 (itself)\n");
+}
+
+TEST_CASE("a server that falls silent and speaks again was only suspected") {
+  Transcript t;
+  CHECK(t.Run("server 0 1\nat 1600\nshow 0\nheard 1\nshow 0") ==
+        "1 is server/0\n"
+        "1 ps_server/0 suspected: silent for its lease\n"
+        "ps_server/0 is suspected (silent for its lease) registrations=1\n"
+        "ps_server/0 is alive registrations=1\n");
+}
+
+TEST_CASE("a worker without a name is numbered, and keeps its number when it returns") {
+  Transcript t;
+  CHECK(t.Run("worker - 1\nworker - 2\nworker 2 3\nworker - 4\nclosed 2\nworker - 2\nclosed 5\nat 200\nworker - 9") ==
+        "1 is worker/0\n"
+        "2 is worker/1\n"
+        "3 is worker/2\n"
+        "4 is worker/3\n"
+        "2 worker/1 suspected: its session closed\n"
+        "5 is worker/1 in place of 2 (itself)\n"
+        "5 worker/1 suspected: its session closed\n"
+        "5 worker/1 gone: its session closed\n"
+        "6 is worker/1 in place of 5 (gone)\n");
+}
+
+TEST_CASE("an identity that dies young again and again backs off, visibly; a long life clears it") {
+  Transcript t;
+  std::string script;
+  for (int i = 1; i <= 6; ++i) absl::StrAppend(&script, "worker a ", i, "\nshow a\nclosed ", i, "\n");
+  CHECK(t.Run(script) ==
+        "1 is worker/a\nworker/a is alive registrations=1\n1 worker/a suspected: its session closed\n"
+        "2 is worker/a in place of 1\nworker/a is alive registrations=2\n2 worker/a suspected: its session closed\n"
+        "3 is worker/a in place of 2\nworker/a is alive registrations=3\n3 worker/a suspected: its session closed\n"
+        "4 is worker/a in place of 3\nworker/a is alive registrations=4\n4 worker/a suspected: its session closed\n"
+        "5 is worker/a in place of 4\nworker/a is alive registrations=5 backoff=100\n5 worker/a suspected: its session closed\n"
+        "6 is worker/a in place of 5\nworker/a is alive registrations=6 backoff=200\n6 worker/a suspected: its session closed\n");
+  t.Run("worker a 7");
+  for (int ms = 500; ms <= 6000; ms += 500) t.Run(absl::StrCat("at ", ms, "\nheard 7\n"));
+  CHECK(t.Run("worker a 8\nshow a") == "8 is worker/a in place of 7\nworker/a is alive registrations=8\n");
+}
+
+TEST_CASE("what is malformed or too much is refused and changes nothing") {
+  MembershipOptions options;
+  options.tasks_max = 1;
+  Transcript t(options);
+  CHECK(t.Run("worker a/b 1\nserver - 1\nworker a 0\nworker a 1\nworker b 2\nworker a 3") ==
+        "refused malformed: identity holds a character that is not allowed (blank, control or '/')\n"
+        "refused malformed: server identity missing\n"
+        "refused malformed: process uid missing\n"
+        "1 is worker/a\n"
+        "refused limit: too many tasks: limit=1\n"
+        "2 is worker/a in place of 1\n");
+  CHECK(t.membership().refused() == 4);
+}
+
+TEST_CASE("gone tasks are listed up to a bound") {
+  MembershipOptions options;
+  options.gone_kept_max = 3;
+  Transcript t(options);
+  for (int i = 1; i <= 10; ++i) t.Run(absl::StrCat("worker w", i, " ", i, "\nclosed ", i, "\n"));
+  t.Run("at 200");
+  CHECK(t.membership().List().size() == 3);
+}

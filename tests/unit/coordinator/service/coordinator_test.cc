@@ -1,0 +1,394 @@
+// The coordinator as its tasks and psctl meet it: sessions, registrations, control calls, over the in-process transport.
+#include <catch2/catch.hpp>
+
+#include "common/fs/file.h"
+#include "common/runtime/executor.h"
+#include "task_fixture.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a job runs to its end over real sessions, and its files are there") {
+  TestCluster c;
+  c.AddWorker("0", 1);
+  c.AddWorker("1", 2);
+  c.AddServer("0", 3);
+  c.AddServer("1", 4);
+  auto submitted = c.Submit(TestCluster::CountingYaml("count"));
+  REQUIRE(submitted.ok());
+  CHECK(submitted->state() == "STARTING");
+  auto status = c.WaitState("count", "SUCCEEDED");
+  REQUIRE(status.ok());
+  CHECK(status->closures_succeeded() == 16);
+  CHECK(status->closures_total() == 16);
+  CHECK(status->steps_done() == 32);
+  CHECK(status->epoch_rows(1).counting_sum() == 64);
+  CHECK_FALSE(status->result_json().empty());
+  CHECK(status->eta_seconds() == 0);
+  for (const char* name : {"job.yaml", "metrics.jsonl", "result.json", "report.html"}) CHECK(fs::Exists(status->runs_folder() + "/" + name));
+  auto result = fs::ReadFile(status->runs_folder() + "/result.json", 1 << 20);
+  REQUIRE(result.ok());
+  CHECK(*result == status->result_json());
+
+  // The newest ended job still shows its digests: a sum over shards.
+  auto variables = c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest());
+  REQUIRE(variables.ok());
+  REQUIRE(variables->variables_size() == 1);
+  CHECK(variables->variables(0).complete());
+  CHECK(variables->variables(0).digest() == 0b1111);
+  CHECK(variables->variables(0).shards_size() == 4);
+  CHECK(variables->variables(0).servers_size() == 4);
+
+  auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  REQUIRE(jobs.ok());
+  REQUIRE(jobs->jobs_size() == 1);
+  CHECK(jobs->jobs(0).name() == "count");
+}
+
+TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
+  TestCluster c;
+  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
+  auto second = c.Submit(TestCluster::CountingYaml("second"));
+  auto third = c.Submit(TestCluster::CountingYaml("third"));
+  REQUIRE(second.ok());
+  REQUIRE(third.ok());
+  CHECK(second->state() == "QUEUED");
+  auto waiting = c.WaitJob("first", [](const v1::JobStatus& s) { return !s.waiting_for().empty(); });
+  REQUIRE(waiting.ok());
+  CHECK_THAT(waiting->waiting_for(), Contains("workers"));
+  v1::CancelJobRequest cancel;
+  cancel.set_job("third");
+  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.WaitState("third", "CANCELLED").ok());
+  c.AddWorker("0", 1);
+  c.AddServer("0", 2);
+  CHECK(c.WaitState("first", "SUCCEEDED").ok());
+  CHECK(c.WaitState("second", "SUCCEEDED").ok());
+}
+
+TEST_CASE("a submission is refused with every reason named") {
+  TestCluster c([](ControlOptions& o) {
+    o.counting_allowed = false;
+    o.jobs_queued_max = 1;
+  });
+  auto counting = c.Submit(TestCluster::CountingYaml("count"));
+  CHECK_THAT(std::string(counting.status().message()), Contains("--failpoints"));
+  auto mistakes = c.Submit("kind: TrainingJob\nspec: {what: 1}\n");
+  REQUIRE(mistakes.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(mistakes.status().message()), Contains("job.yaml:2:"));
+  CHECK(c.Submit("").status().code() == absl::StatusCode::kInvalidArgument);
+
+  TestCluster d([](ControlOptions& o) { o.jobs_queued_max = 1; });
+  REQUIRE(d.Submit(TestCluster::CountingYaml("a")).ok());
+  CHECK(d.Submit(TestCluster::CountingYaml("a")).status().code() == absl::StatusCode::kAlreadyExists);
+  REQUIRE(d.Submit(TestCluster::CountingYaml("b")).ok());
+  CHECK(d.Submit(TestCluster::CountingYaml("c")).status().code() == absl::StatusCode::kResourceExhausted);
+  v1::GetJobRequest unknown;
+  unknown.set_job("nobody");
+  CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("unknown methods and malformed requests are refused") {
+  TestCluster c;
+  CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "", std::chrono::seconds(5)).status().code() == absl::StatusCode::kUnimplemented);
+  CHECK(transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5)).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("another protocol version is refused with both versions named") {
+  TestCluster c;
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  hello.set_protocol_version(99);
+  hello.set_build_id("9.9");
+  TestTask& task = c.Add(hello);
+  auto rejected = task.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "version");
+  CHECK_FALSE(rejected->exit());
+  CHECK_THAT(rejected->message(), Contains("coordinator=1 (test)") && Contains("task=99 (9.9)"));
+  CHECK(task.WaitEnd());
+}
+
+TEST_CASE("malformed session messages get a typed refusal, and nobody else notices") {
+  TestCluster c;
+  TestTask& good = c.AddWorker("good", 1);
+  REQUIRE(good.Registered());
+  SECTION("bytes that are no batch") {
+    TestTask& bad = c.AddWorker("bad", 2);
+    REQUIRE(bad.Registered());
+    bad.SendBytes("\xff\xff\xff garbage");
+    auto rejected = bad.Rejected();
+    REQUIRE(rejected);
+    CHECK(rejected->kind() == "malformed");
+    CHECK(bad.WaitEnd());
+  }
+  SECTION("a second hello") {
+    TestTask& bad = c.AddWorker("bad", 2);
+    REQUIRE(bad.Registered());
+    v1::TaskMessage message;
+    *message.mutable_hello() = TestCluster::HelloOf(v1::ROLE_WORKER, "bad", 2);
+    bad.Send(message);
+    auto rejected = bad.Rejected();
+    REQUIRE(rejected);
+    CHECK_THAT(rejected->message(), Contains("second Hello"));
+  }
+  SECTION("sets that are none, in the hello of a server") {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 3);
+    hello.add_shards()->mutable_done()->add_bounds(5);
+    auto rejected = c.Add(hello).Rejected();
+    REQUIRE(rejected);
+    CHECK(rejected->kind() == "malformed");
+  }
+  SECTION("an impossible term") {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
+    hello.set_highest_term(~0ull);
+    auto rejected = c.Add(hello).Rejected();
+    REQUIRE(rejected);
+    CHECK(rejected->kind() == "malformed");
+  }
+  SECTION("an unknown role") {
+    auto rejected = c.Add(TestCluster::HelloOf(v1::ROLE_COORDINATOR, "x", 3)).Rejected();
+    REQUIRE(rejected);
+    CHECK(rejected->kind() == "malformed");
+  }
+  auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  int alive = 0;
+  for (const v1::TaskRow& row : tasks->tasks()) alive += row.role() == v1::ROLE_WORKER && row.identity() == "good" && row.state() == "alive";
+  CHECK(alive == 1);
+}
+
+TEST_CASE("two workers of one identity: the newer is served, the older is told to exit") {
+  TestCluster c;
+  TestTask& older = c.AddWorker("w", 1);
+  REQUIRE(older.Registered());
+  TestTask& newer = c.AddWorker("w", 2);
+  REQUIRE(newer.Registered());
+  auto rejected = older.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "replaced");
+  CHECK(rejected->exit());
+  TestTask& again = c.AddWorker("w", 1);
+  rejected = again.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "replaced");
+  CHECK(rejected->exit());
+}
+
+TEST_CASE("a second server of a living identity waits, is told for whom, and follows once the first has ended") {
+  TestCluster c([](ControlOptions& o) { o.membership.lease = std::chrono::milliseconds(300); });
+  TestTask& first = c.AddServer("0", 1);
+  REQUIRE(first.Registered());
+  TestTask& second = c.AddServer("0", 2);
+  auto rejected = second.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "identity_taken");
+  CHECK_FALSE(rejected->exit());
+  CHECK(rejected->retry_after_ms() > 0);
+  CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
+  first.Cut();
+  bool taken = false;
+  runtime::Event pause;   // never set: between two tries the lease runs on
+  for (int i = 0; i < 500 && !taken; ++i) {
+    pause.WaitFor(std::chrono::milliseconds(20));
+    TestTask& retry = c.AddServer("0", 2);
+    auto answer = retry.Wait([](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); });
+    REQUIRE(answer);
+    taken = answer->has_registered();
+  }
+  CHECK(taken);
+}
+
+TEST_CASE("a worker without a name is numbered") {
+  TestCluster c;
+  TestTask& a = c.AddWorker("", 1);
+  auto first = a.Registered();
+  REQUIRE(first);
+  CHECK(first->identity() == "0");
+  auto second = c.AddWorker("", 2).Registered();
+  REQUIRE(second);
+  CHECK(second->identity() == "1");
+  CHECK(second->heartbeat_ms() == second->lease_ms() / 4);
+}
+
+TEST_CASE("a new coordinator chooses a term above any reported, drops every shard and supersedes every attempt") {
+  TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(200); });
+  v1::Hello server = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1);
+  server.set_highest_term(41);
+  server.set_life_id(99);
+  v1::HeldShard* shard = server.add_shards();
+  shard->set_job_uid(7);
+  shard->set_shard(3);
+  shard->mutable_epoch()->set_term(41);
+  shard->mutable_epoch()->set_n(5);
+  v1::Hello worker = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2);
+  worker.set_highest_term(40);
+  v1::HeldAttempt* attempt = worker.add_attempts();
+  attempt->set_job_uid(7);
+  attempt->set_closure(11);
+  attempt->mutable_attempt()->set_term(40);
+  attempt->mutable_attempt()->set_n(8);
+  attempt->set_kind(v1::TRAIN);
+  attempt->set_all_targets(true);
+  TestTask& w = c.Add(worker);
+  TestTask& s = c.Add(server);
+  auto registered = w.Registered();
+  REQUIRE(registered);
+  CHECK(registered->term() == 42);
+  CHECK(registered->adopted_size() == 0);
+  auto answer = w.Wait([](const v1::CoordinatorMessage& m) { return m.has_done_answer(); });
+  REQUIRE(answer);
+  CHECK(answer->done_answer().superseded());
+  CHECK(answer->done_answer().closure() == 11);
+  auto drop = s.Wait([](const v1::CoordinatorMessage& m) { return m.has_drop(); });
+  REQUIRE(drop);
+  CHECK(drop->drop().shard() == 3);
+  CHECK(drop->drop().epoch().n() == 5);
+  CHECK(s.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
+  // A Done of the forgotten job is answered SUPERSEDED as well.
+  v1::TaskMessage done;
+  done.mutable_done()->set_job_uid(7);
+  done.mutable_done()->set_closure(12);
+  w.Send(done);
+  CHECK(w.Wait([](const v1::CoordinatorMessage& m) { return m.has_done_answer() && m.done_answer().closure() == 12 && m.done_answer().superseded(); }));
+}
+
+TEST_CASE("a task that has seen a later life makes the coordinator begin anew above it") {
+  TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(100); });
+  TestTask& first = c.AddWorker("0", 1);
+  auto before = first.Registered();
+  REQUIRE(before);
+  CHECK(before->term() == 1);
+  v1::Hello late = TestCluster::HelloOf(v1::ROLE_WORKER, "1", 2);
+  late.set_highest_term(6);
+  late.set_life_id(123);
+  TestTask& second = c.Add(late, TestCluster::Work);
+  auto registered = second.Registered();
+  REQUIRE(registered);
+  CHECK(registered->term() == 7);
+  auto rejected = first.Rejected();   // registers again, on its own
+  REQUIRE(rejected);
+  CHECK_FALSE(rejected->exit());
+  auto again = c.AddWorker("0", 1).Registered();
+  REQUIRE(again);
+  CHECK(again->term() == 7);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  c.AddServer("0", 3);
+  CHECK(c.WaitState("count", "SUCCEEDED").ok());
+}
+
+TEST_CASE("a worker that dies in mid-job is replaced by the others, and its death is told") {
+  TestCluster c;
+  TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
+    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);   // and then nothing more
+  });
+  c.AddServer("0", 2);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  REQUIRE(victim.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant() && m.grant().kind() == v1::TRAIN; }));
+  c.AddWorker("0", 3);
+  victim.Cut();
+  auto status = c.WaitState("count", "SUCCEEDED");
+  REQUIRE(status.ok());
+  CHECK_THAT(status->result_json(), Contains("\"task\": \"worker/victim\""));
+  CHECK(status->attempts() > status->closures_succeeded());
+}
+
+TEST_CASE("a silent worker's lease ends, its session is closed, and it may come back") {
+  TestCluster c([](ControlOptions& o) { o.membership.lease = std::chrono::milliseconds(200); });
+  TestTask& silent = c.AddWorker("0", 1);
+  REQUIRE(silent.Registered());
+  auto rejected = silent.Rejected();
+  REQUIRE(rejected);
+  CHECK_FALSE(rejected->exit());
+  CHECK(silent.WaitEnd());
+  CHECK(c.AddWorker("0", 1).Registered());
+}
+
+TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
+  TestCluster c;
+  c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
+    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);
+  });
+  TestTask& server = c.AddServer("0", 2);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  REQUIRE(c.WaitState("count", "RUNNING").ok());
+  v1::CancelJobRequest cancel;
+  cancel.set_job("count");
+  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  auto status = c.WaitState("count", "CANCELLED");
+  REQUIRE(status.ok());
+  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_seal(); }));
+  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
+}
+
+TEST_CASE("logs of tasks are read through their sessions, and a cursor continues where the last answer ended") {
+  TestCluster c;
+  REQUIRE(c.AddWorker("0", 1).Registered());
+  REQUIRE(c.AddWorker("1", 2).Registered());
+  v1::ReadTaskLogsRequest request;
+  request.add_tasks("worker/0");
+  auto first = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  REQUIRE(first.ok());
+  REQUIRE(first->lines_size() == 4);
+  for (const v1::LogLine& line : first->lines()) CHECK(line.task() == "worker/0");
+  *request.mutable_cursors() = first->cursors();
+  auto second = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  REQUIRE(second.ok());
+  CHECK(second->lines_size() == 0);
+  // A cursor in the middle of a millisecond gives its other line, and what is newer.
+  (*request.mutable_cursors())["worker/0"] = 2000ull * 100'000 + 1;
+  auto third = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  REQUIRE(third.ok());
+  REQUIRE(third->lines_size() == 2);
+  CHECK(third->lines(0).wall_ms() == 2000);
+  CHECK(third->lines(1).wall_ms() == 3000);
+  v1::ReadTaskLogsRequest unknown;
+  unknown.add_tasks("worker/9");
+  CHECK(c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, unknown).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("the cluster is described, and each bound shows its fill and refusals") {
+  TestCluster c([](ControlOptions& o) { o.membership.tasks_max = 2; });
+  REQUIRE(c.AddWorker("0", 1).Registered());
+  REQUIRE(c.AddServer("0", 2).Registered());
+  auto third = c.AddWorker("1", 3).Rejected();
+  REQUIRE(third);
+  CHECK(third->kind() == "limit");
+  auto info = c.Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
+  REQUIRE(info.ok());
+  CHECK(info->term() == 1);
+  CHECK(info->workers_alive() == 1);
+  CHECK(info->servers_alive() == 1);
+  CHECK(info->protocol_version() == client::kProtocolVersion);
+  const std::string text = c.registry.PrometheusText();
+  for (const char* name : {"evergrad_coordinator_tasks", "evergrad_coordinator_sessions", "evergrad_coordinator_jobs_queued", "evergrad_coordinator_calls", "evergrad_coordinator_file_bytes",
+                           "evergrad_coordinator_closures_open"}) {
+    for (const char* part : {"_current", "_limit", "_refused_total"}) CHECK_THAT(text, Contains(std::string(name) + part));
+  }
+  CHECK_THAT(text, Contains("evergrad_coordinator_tasks_refused_total 1"));
+}
+
+TEST_CASE("a call that waits for a job is answered when the job changes") {
+  TestCluster c;
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  v1::GetJobRequest request;
+  request.set_job("count");
+  auto now = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  REQUIRE(now.ok());
+  request.set_seen_revision(now->job().revision() + 1000);
+  request.set_wait_ms(50);
+  auto unchanged = c.Call<v1::GetJobResponse>(client::kGetJob, request);   // the wait runs out
+  REQUIRE(unchanged.ok());
+  request.set_seen_revision(unchanged->job().revision());
+  request.set_wait_ms(9000);
+  v1::CancelJobRequest cancel;
+  cancel.set_job("count");
+  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  auto changed = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  REQUIRE(changed.ok());
+  CHECK(changed->job().revision() > unchanged->job().revision());
+  request.set_events_after(~0ull);
+  auto few = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  REQUIRE(few.ok());
+  CHECK(few->job().events_size() == 0);
+}
