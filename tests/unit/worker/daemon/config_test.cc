@@ -1,0 +1,67 @@
+// Settings of the daemon that depend on the machine, and those that are refused.
+#include "worker/config.h"
+
+#include <catch2/catch.hpp>
+
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+namespace {
+
+TEST_CASE("an unnamed worker takes the ordinal of its host's name, if it has one") {
+  CHECK(OrdinalOf("worker-3") == "3");
+  CHECK(OrdinalOf("worker-03.pool.example") == "3");
+  CHECK(OrdinalOf("worker3") == "");
+  CHECK(OrdinalOf("3") == "");
+  CHECK(OrdinalOf("vm-99999999999") == "");
+  CHECK(OrdinalOf("") == "");
+  Config config;
+  REQUIRE(Resolve("pool-12", 8, &config).ok());
+  CHECK(config.name == "12");
+  Config numbered;
+  REQUIRE(Resolve("desk", 8, &numbered).ok());
+  CHECK(numbered.name.empty());  // the coordinator numbers it
+}
+
+TEST_CASE("threads are half of the cores unless they are given") {
+  for (const auto& [cores, given, want] : {std::tuple{8u, 0u, 4u}, std::tuple{1u, 0u, 1u}, std::tuple{0u, 0u, 1u}, std::tuple{8u, 6u, 6u}}) {
+    Config config;
+    config.threads = given;
+    REQUIRE(Resolve("", cores, &config).ok());
+    CHECK(config.threads == want);
+  }
+}
+
+TEST_CASE("a name that cannot be an identity is refused") {
+  for (const std::string& name : {std::string("a b"), std::string("a/b"), std::string(64, 'a'), std::string("\xff")}) {
+    Config config;
+    config.name = name;
+    const absl::Status status = Resolve("", 2, &config);
+    REQUIRE_FALSE(status.ok());
+    CHECK(BlameOf(status) == Blame::kUser);
+  }
+}
+
+TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {
+  Config config;
+  daemon::OptionTable table("evergrad-worker", "test");
+  AddOptions(&table, &config);
+  const char* good[] = {"evergrad-worker", "--name", "7", "--threads", "3", "--prefetch-batches-max", "2", "--prefetch-bytes-max", "1MiB", "--call-deadline", "250ms", "--not-finite", "skip"};
+  REQUIRE(table.Parse(13, good).ok());
+  CHECK(config.name == "7");
+  CHECK(config.threads == 3);
+  CHECK(config.prefetch_batches_max == 2);
+  CHECK(config.prefetch_bytes_max == 1 << 20);
+  CHECK(config.call_deadline == std::chrono::milliseconds(250));
+  CHECK(config.not_finite == "skip");
+  for (const auto& [flag, value] : {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"}}) {
+    Config other;
+    daemon::OptionTable fresh("evergrad-worker", "test");
+    AddOptions(&fresh, &other);
+    const char* bad[] = {"evergrad-worker", flag, value};
+    CHECK_FALSE(fresh.Parse(3, bad).ok());
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::worker

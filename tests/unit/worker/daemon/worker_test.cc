@@ -1,0 +1,235 @@
+// A whole worker over the in-process transport, with a coordinator played by the test.
+#include "worker/worker.h"
+
+#include <catch2/catch.hpp>
+
+#include <deque>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/client/protocol.h"
+#include "common/runtime/executor.h"
+#include "common/transport/inproc_transport.h"
+
+namespace evergrad::worker {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Accepts sessions, answers each Hello by `answer`, keeps what it is told.
+class Coordinator {
+ public:
+  Coordinator(transport::Transport* transport, std::function<v1::CoordinatorMessage(const v1::Hello&)> answer) : answer_(std::move(answer)) {
+    transport::ServerOptions options;
+    options.listen = "coordinator";
+    transport::Handlers handlers;
+    handlers.stream = [this](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream> stream) {
+      std::optional<transport::MessageStreamEvents> events;
+      events.emplace();
+      {
+        MutexLock lock(&mu_);
+        stream_ = stream;
+      }
+      events->on_message = [this, stream](std::string bytes) {
+        v1::TaskBatch batch;
+        if (!batch.ParseFromString(bytes)) return;
+        for (const v1::TaskMessage& message : batch.messages()) {
+          if (message.has_hello()) Send(*stream, answer_(message.hello()));
+          MutexLock lock(&mu_);
+          if (!message.has_heartbeat() || received_.size() < 1000) received_.push_back(message);
+          changed_.NotifyAll();
+        }
+      };
+      events->on_end = [](absl::Status) {};
+      return events;
+    };
+    server_ = *transport->Listen(options, std::move(handlers));
+  }
+  ~Coordinator() { server_->Shutdown(); }
+
+  static v1::CoordinatorMessage Registered(const std::string& identity, std::uint64_t term = 1) {
+    v1::CoordinatorMessage message;
+    v1::Registered& registered = *message.mutable_registered();
+    registered.set_term(term);
+    registered.set_life_id(term);
+    registered.set_identity(identity);
+    registered.set_lease_ms(30000);
+    registered.set_heartbeat_ms(10);
+    return message;
+  }
+  v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) {
+    MutexLock lock(&mu_);
+    for (;;) {
+      while (!received_.empty()) {
+        v1::TaskMessage message = std::move(received_.front());
+        received_.pop_front();
+        if (message.message_case() == kind) return message;
+      }
+      if (!changed_.WaitFor(&mu_, 20s)) return {};
+    }
+  }
+  void Send(const v1::CoordinatorMessage& message) {
+    std::shared_ptr<transport::MessageStream> stream;
+    {
+      MutexLock lock(&mu_);
+      stream = stream_;
+    }
+    Send(*stream, message);
+  }
+  void Cut() {
+    std::shared_ptr<transport::MessageStream> stream;
+    {
+      MutexLock lock(&mu_);
+      stream = std::move(stream_);
+    }
+    stream->Close();
+  }
+
+ private:
+  static void Send(transport::MessageStream& stream, const v1::CoordinatorMessage& message) {
+    v1::CoordinatorBatch batch;
+    *batch.add_messages() = message;
+    (void)stream.Send(batch.SerializeAsString());
+  }
+  const std::function<v1::CoordinatorMessage(const v1::Hello&)> answer_;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<v1::TaskMessage> received_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<transport::MessageStream> stream_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<transport::Server> server_;
+};
+
+struct Bench {
+  explicit Bench(std::function<v1::CoordinatorMessage(const v1::Hello&)> answer, const std::string& name = "") : coordinator(transport.get(), std::move(answer)) {
+    Config config;
+    config.name = name;
+    config.threads = 1;
+    transport::ServerOptions options;
+    options.listen = "worker";
+    worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711}, config, options);
+    Worker::Identity identity;
+    identity.allow_counting = true;
+    identity.pid = 12;
+    identity.host = "here";
+    client::SessionClient::Options session;
+    session.coordinator_address = "coordinator";
+    session.backoff_min = 1ms;
+    session.backoff_max = 5ms;
+    worker->Join(identity, session, [this](const std::string& kind) {
+      refused_kind = kind;
+      refused.Set();
+    });
+  }
+
+  RealClock clock;
+  metrics::Registry registry;
+  log::Logger logger{[] {
+    log::Options options;
+    options.level = log::Level::kInfo;
+    options.file = "/dev/null";
+    return options;
+  }()};
+  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  Coordinator coordinator;
+  std::string refused_kind;
+  runtime::Event refused;
+  std::unique_ptr<Worker> worker;
+};
+
+TEST_CASE("the hello says who and what is held; the number given by the coordinator is kept for the next session") {
+  Bench bench([](const v1::Hello&) { return Coordinator::Registered("5", 3); });
+  const v1::Hello first = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
+  CHECK(first.role() == v1::ROLE_WORKER);
+  CHECK(first.identity().empty());
+  CHECK(first.process_uid() == 4711);
+  CHECK(first.pid() == 12);
+  CHECK(first.host() == "here");
+  CHECK(first.protocol_version() == client::kProtocolVersion);
+  CHECK(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).heartbeat().worker().state() == "idle");
+  bench.coordinator.Cut();
+  const v1::Hello second = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
+  CHECK(second.identity() == "5");
+  CHECK(second.process_uid() == 4711);
+  CHECK(second.highest_term() == 3);
+  CHECK(second.life_id() == 3);
+}
+
+TEST_CASE("the older of two workers of one identity ends with a code of its own") {
+  Bench bench(
+      [](const v1::Hello&) {
+        v1::CoordinatorMessage message;
+        message.mutable_rejected()->set_kind("replaced");
+        message.mutable_rejected()->set_message("a newer worker of this identity has registered");
+        message.mutable_rejected()->set_exit(true);
+        return message;
+      },
+      "0");
+  REQUIRE(bench.refused.WaitFor(20s));
+  CHECK(bench.refused_kind == "replaced");
+  CHECK(ExitCodeOf("replaced") == 7);
+  CHECK(ExitCodeOf("version") == 8);
+  bench.worker->Stop("refused");
+}
+
+TEST_CASE("stopping hands back what has not begun, says Leaving, and may be repeated") {
+  Bench bench(
+      [](const v1::Hello&) {
+        v1::CoordinatorMessage message = Coordinator::Registered("0");
+        v1::JobInfo& job = *message.mutable_registered()->mutable_job();
+        job.set_job_uid(9);
+        job.set_name("test");
+        job.set_yaml("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: test}\nspec:\n  type: counting\n  counting: {examples: 40, shards: 4}\n"
+                     "  data: {batch_size: 10, shuffle: {seed: 7}}\n  training: {epochs: 1, steps_per_closure: 4}\n");
+        plan::PlanSpec spec;
+        spec.train_examples = spec.eval_examples = 40;
+        spec.batch_size = 10;
+        client::FillPlan(spec, job.mutable_plan());
+        v1::ShardSpec& shard = *job.mutable_plan()->add_shards();
+        shard.set_row_end(40);
+        shard.mutable_variable()->set_name("counting/samples");
+        shard.mutable_variable()->add_shape(40);
+        shard.mutable_variable()->add_shape(1);
+        shard.mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+        return message;  // and no map: nothing can begin
+      },
+      "0");
+  REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
+  v1::CoordinatorMessage grant;
+  grant.mutable_grant()->set_job_uid(9);
+  grant.mutable_grant()->mutable_attempt()->set_term(1);
+  grant.mutable_grant()->mutable_attempt()->set_n(1);
+  grant.mutable_grant()->set_kind(v1::TRAIN);
+  grant.mutable_grant()->set_all_targets(true);
+  bench.coordinator.Send(grant);
+  v1::WorkerProgress progress;
+  while (progress.waiting_for() != "the shard map") {
+    const v1::TaskMessage heartbeat = bench.coordinator.Next(v1::TaskMessage::kHeartbeat);
+    REQUIRE(heartbeat.has_heartbeat());
+    progress = heartbeat.heartbeat().worker();
+  }
+  CHECK(progress.state() == "waiting");
+  bench.worker->Stop("SIGTERM");
+  CHECK(bench.coordinator.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
+  CHECK(bench.coordinator.Next(v1::TaskMessage::kLeaving).leaving().reason() == "SIGTERM");
+  bench.worker->Stop("again");
+}
+
+TEST_CASE("logs are read through the session; health is answered; a worker never registered stops too") {
+  Bench bench([](const v1::Hello&) { return Coordinator::Registered("5"); });
+  REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
+  v1::CoordinatorMessage read;
+  read.mutable_read_logs()->set_request_id(3);
+  bench.coordinator.Send(read);
+  const v1::LogLines lines = bench.coordinator.Next(v1::TaskMessage::kLogLines).log_lines();
+  CHECK(lines.request_id() == 3);
+  CHECK(lines.end());
+  CHECK(lines.lines_size() > 0);
+  const auto channel = bench.transport->Dial({bench.worker->address(), ""}, {});
+  REQUIRE(channel.ok());
+  CHECK(transport::UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 5s).value() == std::string("\x08\x01", 2));
+  CHECK(transport::UnaryAndWait(**channel, "/other", "", 5s).status().code() == absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace evergrad::worker

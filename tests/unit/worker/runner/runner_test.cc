@@ -1,0 +1,608 @@
+// The runner end to end: a coordinator played by the test, real servers, the in-process transport.
+#include <catch2/catch.hpp>
+
+#include <cstdio>
+#include <memory>
+
+#include "runner_fixture.h"
+
+namespace evergrad::worker {
+namespace {
+
+// 90 training examples in batches of 10: closures of 4, 4 and 1 steps, twice.
+void WriteData(const Stage& stage, std::uint32_t train = 90, std::uint32_t eval = 50) {
+  WriteIdx(stage.folder, "train", train);
+  WriteIdx(stage.folder, "eval", eval);
+}
+double MeanLoss(const v1::Done& done) { return done.metrics().loss_sum() / static_cast<double>(done.metrics().examples()); }
+
+TEST_CASE("a describe closure tells examples, variables with initialiser and optimizer, fingerprint and summary") {
+  Stage stage;
+  WriteData(stage);
+  const v1::DescribeResult d = stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  CHECK(d.train_examples() == 90);
+  CHECK(d.eval_examples() == 50);
+  REQUIRE(d.variables_size() == 4);
+  CHECK(d.variables(0).name() == "hidden/kernel");
+  CHECK(d.variables(0).shape(0) == 16);
+  CHECK(d.variables(0).initializer().type() == "glorot_uniform");
+  CHECK(d.variables(0).initializer().fan_in() == 16);
+  CHECK(d.variables(0).initializer().seed() == 11);
+  CHECK(d.variables(3).name() == "logits/bias");
+  CHECK(d.variables(3).optimizer().type() == "sgd");
+  CHECK(d.variables(3).optimizer().learning_rate() == 0.5);
+  CHECK(d.parameters() == 16 * 8 + 8 + 8 * 3 + 3);
+  CHECK_THAT(d.data_fingerprint(), Catch::Contains("train-images") && Catch::Contains("eval-labels") && Catch::Contains("sha256="));
+  CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
+}
+
+TEST_CASE("the loss falls, every shard applies every update once, and the numbers of Done are those of the plan") {
+  const int pipeline = GENERATE(0, 1);
+  CAPTURE(pipeline);
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder, 0.5, pipeline), 2, SmallPlan());
+  std::vector<v1::Done> done;
+  // All granted ahead: the values that the last push of one brings back serve the next.
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.Grant(c);
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
+    done.push_back(stage.Next(v1::TaskMessage::kDone).done());
+    stage.Answer(done.back());
+  }
+  CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
+  std::uint64_t examples = 0, steps = 0;
+  for (std::size_t c = 0; c < done.size(); ++c) {
+    CHECK(done[c].closure() == c);
+    CHECK(done[c].metrics().steps() == stage.plan->Closure(ClosureId(c)).steps);
+    REQUIRE(done[c].metrics().step_records_size() == static_cast<int>(done[c].metrics().steps()));
+    CHECK(done[c].metrics().step_records(0).global_step() == stage.plan->Closure(ClosureId(c)).first_global_step);
+    CHECK(done[c].metrics().sums(0).name() == "accuracy");
+    CHECK(done[c].all_targets());
+    CHECK(done[c].v0().n() == 1);
+    CHECK(done[c].v1().n() == 1);
+    examples += done[c].metrics().examples();
+    steps += done[c].metrics().steps();
+  }
+  CHECK(examples == 2 * 90);
+  for (const v1::ShardState& state : stage.States()) {
+    INFO(state.variable());
+    CHECK(state.updates_applied() == steps);
+    CHECK(state.duplicates_refused() == 0);
+  }
+  CHECK(stage.HoldsNothing());
+  v1::WorkerProgress progress;
+  stage.OnControl([&] { progress = stage.runner->Progress(); });
+  CHECK(progress.steps() == steps);
+  CHECK(progress.steps_log_size() == static_cast<int>(steps));
+  CHECK(progress.state() == "idle");
+}
+
+TEST_CASE("with pipeline 0 one worker's values are a function of the plan, however many servers and shards there are") {
+  std::uint64_t first = 0;
+  for (const auto& [servers, shards] : {std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 8}}) {
+    Stage::Settings settings;
+    settings.servers = servers;
+    Stage stage(settings);
+    WriteData(stage);
+    stage.Begin(TrainingYaml(stage.folder), static_cast<std::uint64_t>(shards), SmallPlan());
+    for (std::uint64_t c = 0; c < 3; ++c) stage.RunClosure(c);
+    if (first == 0) first = stage.Digest();
+    CHECK(stage.Digest() == first);
+  }
+}
+
+TEST_CASE("a closure granted again under a higher attempt is answered with duplicates, and nothing changes") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.RunClosure(0);
+  const std::uint64_t before = stage.Digest();
+  const v1::Done again = stage.RunClosure(0);
+  CHECK(again.attempt().n() == 3);
+  CHECK(again.metrics().steps() == 4);
+  CHECK(stage.Digest() == before);
+  for (const v1::ShardState& state : stage.States()) {
+    CHECK(state.updates_applied() == 4);
+    CHECK(state.duplicates_refused() == 4);
+  }
+}
+
+TEST_CASE("a repair run computes the whole step and pushes to its targets only") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  const v1::Done done = stage.RunClosure(1, v1::TRAIN, {3, 0});
+  CHECK_FALSE(done.all_targets());
+  CHECK(std::vector<std::uint32_t>(done.targets().begin(), done.targets().end()) == std::vector<std::uint32_t>{0, 3});
+  CHECK(done.metrics().steps() == 4);
+  std::set<std::uint32_t> shards;
+  for (const SeenPush& push : stage.Seen()) shards.insert(push.shard);
+  CHECK(shards == std::set<std::uint32_t>{0, 3});
+}
+
+TEST_CASE("STALE above the own map waits for that map; the attempt keeps its V0 and reports the newer V1") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  // Shard 1 moves from server 1 to server 0 under a new epoch, which the worker does not know yet.
+  stage.nodes[1]->Drop(1, {1, 1});
+  stage.nodes[1]->Learn({1, 2});
+  stage.nodes[0]->Assign(stage.job.plan().shards(1), {1, 2}, {0, 0}, {1, 2}, 8);
+  runtime::Event asked;
+  stage.nodes[1]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>&) {
+    for (const v1::PullSection& pull : header.pulls()) {
+      if (pull.shard() == 1) asked.Set();
+    }
+    return false;
+  });
+  stage.Grant(0);
+  asked.Wait();
+  stage.map.mutable_shards(1)->mutable_epoch()->set_n(2);
+  stage.map.mutable_shards(1)->set_server_identity("0");
+  *stage.map.mutable_shards(1)->mutable_endpoint() = stage.nodes[0]->endpoint();
+  stage.map.mutable_version()->set_n(2);
+  stage.SendMap();
+  const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(done.v0().n() == 1);
+  CHECK(done.v1().n() == 2);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
+}
+
+TEST_CASE("STALE at the own map, BUSY and a lost answer are sent again under the same identity until settled") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
+  // One after another: STALE at the worker's own version, BUSY, then the answer is lost after it was applied.
+  int n = 0;
+  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0 || n >= 2) return false;
+    v1::ResponseHeader response;
+    for (const v1::PushSection& push : header.pushes()) {
+      v1::PushResult& result = *response.add_pushes();
+      result.set_shard(push.shard());
+      result.set_answer(n == 0 ? v1::STALE : v1::BUSY);
+      *result.mutable_version() = client::ToProto(MapVersion{1, 1});
+      result.set_busy_after_ms(1);
+    }
+    for (const v1::PullSection& pull : header.pulls()) {
+      v1::PullResult& result = *response.add_pulls();
+      result.set_shard(pull.shard());
+      result.set_answer(v1::UNCHANGED);
+    }
+    ++n;
+    transport::Frame frame;
+    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+    responder->Answer(std::move(frame));
+    return true;
+  });
+  int lost = 0;
+  stage.nodes[1]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0 || lost++ > 0) return false;
+    responder->Fail(absl::UnavailableError("lost on the way"));
+    return true;
+  });
+  stage.RunClosure(0);
+  CHECK(n == 2);
+  CHECK(lost > 1);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
+}
+
+TEST_CASE("a server that is away for a while costs nothing but time") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.RunClosure(0);
+  stage.nodes[0]->StopListening();
+  stage.Grant(1);
+  stage.nodes[0]->Listen();
+  stage.Next(v1::TaskMessage::kDone);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
+}
+
+TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
+  const auto answer = GENERATE(v1::SUPERSEDED, v1::REFUSED);
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  bool once = true;
+  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0 || !std::exchange(once, false)) return false;
+    v1::ResponseHeader response;
+    for (const v1::PushSection& push : header.pushes()) {
+      v1::PushResult& result = *response.add_pushes();
+      result.set_shard(push.shard());
+      result.set_answer(answer);
+    }
+    for (const v1::PullSection& pull : header.pulls()) {
+      v1::PullResult& result = *response.add_pulls();
+      result.set_shard(pull.shard());
+      result.set_answer(v1::UNCHANGED);
+    }
+    transport::Frame frame;
+    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+    responder->Answer(std::move(frame));
+    return true;
+  });
+  const std::uint64_t first = stage.Grant(0);
+  const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
+  CHECK(dropped.dropped().attempt().n() == first);
+  CHECK(stage.HoldsNothing());
+  const v1::Done done = stage.RunClosure(0);
+  CHECK(done.attempt().n() == first + 1);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
+}
+
+TEST_CASE("INVALID ends the attempt with the server's words, not as a user's error") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.nodes[0]->SetIntercept([](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0) return false;
+    v1::ResponseHeader response;
+    for (const v1::PushSection& push : header.pushes()) {
+      v1::PushResult& result = *response.add_pushes();
+      result.set_shard(push.shard());
+      result.set_answer(v1::INVALID);
+      result.set_message("gradient bytes mismatch");
+    }
+    for (const v1::PullSection& pull : header.pulls()) {
+      v1::PullResult& result = *response.add_pulls();
+      result.set_shard(pull.shard());
+      result.set_answer(v1::UNCHANGED);
+    }
+    transport::Frame frame;
+    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+    responder->Answer(std::move(frame));
+    return true;
+  });
+  stage.Grant(0);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK_FALSE(failed.user_error());
+  CHECK_THAT(failed.cause().message(), Catch::Contains("gradient bytes mismatch"));
+  CHECK(failed.cause().origin_text() == "ps_server/0");
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("Done is kept and resent unchanged in every session until it is answered; what is not adopted is dropped") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.LoseSession();
+  v1::CoordinatorMessage ignored;
+  const std::uint64_t first = stage.Grant(0);
+  const std::uint64_t second = stage.Grant(1);
+  // Both end without a session: cut from the coordinator, the worker goes on with what it holds [17].
+  v1::Hello hello;
+  runtime::Event never;
+  do {
+    never.WaitFor(std::chrono::milliseconds(1));
+    hello.Clear();
+    stage.OnControl([&] { stage.runner->FillHello(&hello); });
+    std::uint64_t updates = 0;
+    for (const v1::ShardState& state : stage.States()) updates += state.updates_applied();
+    if (updates < 8 * 8) continue;
+    break;
+  } while (true);
+  REQUIRE(hello.attempts_size() == 2);
+  stage.Register({first, second});
+  const v1::Done once = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(once.attempt().n() == first);
+  const v1::Done other = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(other.attempt().n() == second);
+  stage.Register({first, second}, 2);
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().SerializeAsString() == once.SerializeAsString());
+  stage.Answer(once);
+  stage.Register({}, 3);  // the second is not named: dropped
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("an attempt that has not begun is given back when recalled; one that runs goes on") {
+  Stage::Settings settings;
+  Stage stage(settings);
+  stage.Begin(CountingYaml(90, 20), 3, SmallPlan());
+  const std::uint64_t running = stage.Grant(0);
+  const std::uint64_t queued = stage.Grant(1);
+  for (const std::uint64_t attempt : {queued, running}) {
+    v1::CoordinatorMessage message;
+    message.mutable_recall()->set_job_uid(kJob);
+    *message.mutable_recall()->mutable_attempt() = client::ToProto(Attempt{1, attempt});
+    stage.OnControl([] {});  // the first has begun: one turn is enough
+    stage.Message(message);
+  }
+  CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == queued);
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().attempt().n() == running);
+}
+
+TEST_CASE("a running attempt that the coordinator supersedes is let go, and pushes nothing more") {
+  Stage stage;
+  stage.Begin(CountingYaml(90, 5), 3, SmallPlan());
+  const std::uint64_t first = stage.Grant(0);
+  v1::Done superseded;
+  superseded.set_job_uid(kJob);
+  *superseded.mutable_attempt() = client::ToProto(Attempt{1, first});
+  stage.Answer(superseded, true);
+  const v1::Done done = stage.RunClosure(1);
+  CHECK(done.closure() == 1);
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("evaluation counts every example once, over however many closures, and agrees with itself") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  for (std::uint64_t c = 0; c < 6; ++c) stage.RunClosure(c);
+  const auto round = [&](std::uint64_t r) {
+    std::uint64_t examples = 0;
+    std::int64_t correct = 0;
+    for (std::uint64_t n = 0; n < stage.plan->eval_closures(); ++n) {
+      const v1::Done done = stage.RunClosure(r << 32 | n, v1::EVALUATE);
+      examples += done.metrics().examples();
+      CHECK(done.metrics().sums(0).name() == "accuracy");
+      CHECK(done.metrics().sums(0).is_integer());
+      correct += done.metrics().sums(0).count();
+      CHECK(done.metrics().loss_sum() > 0);
+    }
+    return std::pair(examples, correct);
+  };
+  REQUIRE(stage.plan->eval_closures() == 2);
+  const auto first = round(1);
+  CHECK(first.first == 50);
+  CHECK(first.second >= 45);  // three rows, three classes: learned
+  CHECK(round(2) == first);
+  for (const SeenPush& push : stage.Seen()) CHECK(push.closure < 6);
+}
+
+TEST_CASE("the exported files hold the servers' values") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
+  stage.RunClosure(0);
+  const v1::Done done = stage.RunClosure(7ull << 33, v1::EXPORT);
+  REQUIRE(done.export_().files_size() == 2);
+  CHECK(done.export_().host() == "here");
+  CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
+  CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
+  // Read by numpy, compared with each other and with what the servers hold: a sum over elements of each variable.
+  const std::string program = R"(import json, struct, sys
+try: import numpy
+except ImportError: sys.exit(77)
+z = numpy.load(sys.argv[1]); raw = open(sys.argv[2], 'rb').read()
+n = struct.unpack('<Q', raw[:8])[0]; header = json.loads(raw[8:8 + n])
+assert list(z) == ['hidden/kernel', 'hidden/bias', 'logits/kernel', 'logits/bias'], list(z)
+assert n % 8 == 0
+for name in z:
+    a, b = header[name]['data_offsets']
+    s = numpy.frombuffer(raw[8 + n + a:8 + n + b], '<f4').reshape(header[name]['shape'])
+    assert header[name]['dtype'] == 'F32' and z[name].dtype == numpy.float32 and z[name].tobytes() == s.tobytes(), name
+assert z['hidden/kernel'].shape == (16, 8) and z['logits/bias'].shape == (3,)
+M = (1 << 64) - 1
+def mix(i, bits):
+    x = (i * 0x9E3779B97F4A7C15 + bits + 1) & M
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & M
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & M
+    return x ^ (x >> 31)
+digest = sum(mix(i, int(b)) for name in z for i, b in enumerate(z[name].ravel().view(numpy.uint32))) & M
+assert digest == int(sys.argv[3]), (digest, sys.argv[3])
+)";
+  const std::string script = stage.folder / "check.py";
+  std::ofstream(script) << program;
+  const std::string command = absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '", done.export_().files(1), "' ", stage.Digest());
+  if (!std::filesystem::exists("/usr/bin/python3")) {
+    WARN("not read back: there is no /usr/bin/python3");
+    return;
+  }
+  const int status = std::system(command.c_str());
+  if (WEXITSTATUS(status) == 77) {
+    WARN("not read back: numpy is not installed");
+    return;
+  }
+  CHECK(status == 0);
+}
+
+TEST_CASE("a counting job counts every sample and every update exactly, and touches only shards with samples of the batch") {
+  Stage::Settings settings;
+  settings.servers = 3;
+  Stage stage(settings);
+  const v1::DescribeResult d = stage.Begin(CountingYaml(90), 6, SmallPlan());
+  CHECK(d.train_examples() == 90);
+  CHECK(d.eval_examples() == 90);
+  CHECK(d.variables(0).name() == "counting/samples");
+  CHECK(d.variables(0).optimizer().type() == "counting");
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.RunClosure(c);
+  std::int64_t count = 0;
+  for (std::uint64_t n = 0; n < stage.plan->eval_closures(); ++n) {
+    const v1::Done done = stage.RunClosure(1ull << 32 | n, v1::EVALUATE);
+    CHECK(done.metrics().sums(0).name() == "count");
+    count += done.metrics().sums(0).count();
+  }
+  CHECK(count == 2 * 90);
+  // touch(c, u) is a function of the plan: shard s of counting/samples holds examples 15 s … 15 s + 14.
+  std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> want, seen;
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
+    for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u) {
+      for (const std::uint64_t e : stage.plan->Batch(ClosureId(c), UpdateIndex(u))) want.insert({c, u, static_cast<std::uint32_t>(e / 15)});
+      for (std::uint32_t s = 6; s < 10; ++s) want.insert({c, u, s});
+    }
+  }
+  for (const SeenPush& push : stage.Seen()) seen.insert({push.closure, push.update, push.shard});
+  CHECK(seen == want);
+}
+
+TEST_CASE("a counting job is refused where the daemon was not started with --failpoints") {
+  Stage::Settings settings;
+  settings.allow_counting = false;
+  Stage stage(settings);
+  stage.Submit(CountingYaml(90));
+  stage.Register();
+  stage.Grant(1ull << 32, v1::DESCRIBE);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK(failed.user_error());
+  CHECK_THAT(failed.cause().message(), Catch::Contains("--failpoints"));
+}
+
+TEST_CASE("a user's errors are final and say where: a missing file, YAML that does not fit, a label out of range, data that changed") {
+  Stage stage;
+  WriteData(stage);
+  SECTION("a missing file") {
+    std::filesystem::remove(stage.folder / "train-labels");
+    stage.Submit(TrainingYaml(stage.folder));
+    stage.Register();
+    stage.Grant(1ull << 32, v1::DESCRIBE);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK(failed.cause().kind() == "user");
+    CHECK_THAT(failed.cause().message(), Catch::Contains("train-labels"));
+    CHECK(failed.cause().origin_text() == "worker/0");
+  }
+  SECTION("an input shape that is not the data's") {
+    std::string yaml = TrainingYaml(stage.folder);
+    yaml.replace(yaml.find("[4, 4, 1]"), 9, "[5, 4, 1]");
+    stage.Submit(yaml);
+    stage.Register();
+    stage.Grant(1ull << 32, v1::DESCRIBE);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("input shape mismatch") && Catch::Contains("(5, 4, 1)") && Catch::Contains("(4, 4, 1)"));
+  }
+  SECTION("a label that the model has no class for") {
+    std::string yaml = TrainingYaml(stage.folder);
+    yaml.replace(yaml.find("units: 3"), 8, "units: 2");
+    stage.Begin(yaml, 2, SmallPlan());
+    stage.Grant(0);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("label") && Catch::Contains("closure=0 step=0"));
+  }
+  SECTION("a file that changed since the plan was made") {
+    stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+    stage.job.mutable_plan()->set_train_examples(60);
+    v1::CoordinatorMessage ended;
+    ended.mutable_job_ended()->set_job_uid(kJob);
+    stage.Message(ended);
+    stage.Register();
+    stage.Grant(0);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
+  }
+}
+
+TEST_CASE("a loss that is not finite is a user's error naming closure, step and examples, or a counted SKIP") {
+  const bool skip = GENERATE(false, true);
+  Stage::Settings settings;
+  settings.skip_not_finite = skip;
+  Stage stage(settings);
+  WriteData(stage);
+  std::string yaml = TrainingYaml(stage.folder);
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is no float any more
+  stage.Begin(yaml, 2, SmallPlan());
+  stage.Grant(0);
+  if (skip) {
+    const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
+    CHECK(done.metrics().steps() == 4);
+    std::uint64_t skips = 0;
+    for (const v1::ShardState& state : stage.States()) {
+      CHECK(state.updates_applied() + state.skips() == 4);
+      skips += state.skips();
+    }
+    CHECK(skips > 0);
+  } else {
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("not finite") && Catch::Contains("closure=0 step=") && Catch::Contains("examples="));
+  }
+}
+
+TEST_CASE("failpoints act where they say: between two servers' pushes, at a step, before Done") {
+  SECTION("between_pushes sends to one server at a time") {
+    Stage::Settings settings;
+    settings.failpoints = "worker.between_pushes=2*error";
+    Stage stage(settings);
+    stage.Begin(CountingYaml(90), 4, SmallPlan());
+    stage.Grant(0);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK_FALSE(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("worker.between_pushes"));
+    std::map<std::uint32_t, std::set<std::string>> servers;
+    for (const SeenPush& push : stage.Seen()) servers[push.update].insert(push.server);
+    CHECK(servers[0].size() == 2);
+    CHECK(servers[1].size() == 1);  // the second update reached one server only
+    const v1::Done done = stage.RunClosure(0);
+    CHECK(done.metrics().steps() == 4);
+    for (const v1::ShardState& state : stage.States()) {
+      if (state.variable() == "counting/updates") CHECK(state.updates_applied() == 4);
+    }
+  }
+  SECTION("a user's error at a step") {
+    Stage::Settings settings;
+    settings.failpoints = "worker.step=3*user_error";
+    Stage stage(settings);
+    stage.Begin(CountingYaml(90), 4, SmallPlan());
+    stage.Grant(0);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("closure=0 step=2"));
+  }
+  SECTION("a Done that is not sent is sent in the next session") {
+    Stage::Settings settings;
+    settings.failpoints = "worker.before_done=2*drop";  // the first is the describe closure's
+    Stage stage(settings);
+    stage.Begin(CountingYaml(90), 4, SmallPlan());
+    const std::uint64_t first = stage.Grant(0);
+    stage.Grant(1);
+    CHECK(stage.Next(v1::TaskMessage::kDone).done().closure() == 1);
+    stage.Register({first, first + 1});
+    CHECK(stage.Next(v1::TaskMessage::kDone).done().closure() == 0);
+  }
+}
+
+TEST_CASE("a drain hands back what has not begun, ends the running step and takes nothing new") {
+  Stage stage;
+  stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
+  const std::uint64_t first = stage.Grant(0);
+  const std::uint64_t second = stage.Grant(1);
+  stage.OnControl([] {});
+  runtime::Event drained;
+  stage.OnControl([&] { stage.runner->Drain([&] { drained.Set(); }); });
+  CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == second);
+  CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == first);
+  drained.Wait();
+  CHECK(stage.HoldsNothing());
+  stage.Grant(2);
+  CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
+  // The step that ran is settled everywhere or nowhere: each count has the same number.
+  std::set<std::uint64_t> counts;
+  for (const v1::ShardState& state : stage.States()) {
+    if (state.variable() == "counting/updates") counts.insert(state.updates_applied());
+  }
+  CHECK(counts.size() == 1);
+}
+
+TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the same worker") {
+  Stage stage;
+  stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
+  stage.Grant(0);
+  stage.Register({}, 2, /*with_job=*/false);  // a new coordinator that knows no job
+  CHECK(stage.HoldsNothing());
+  stage.Grant(1);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("not known"));
+  stage.Register({}, 3);
+  CHECK(stage.RunClosure(2).closure() == 2);
+}
+
+TEST_CASE("grants of nonsense are refused one by one") {
+  Stage stage;
+  stage.Begin(CountingYaml(90), 4, SmallPlan());
+  stage.Grant(1000);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  stage.Grant(0, v1::TRAIN, {99});
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("target beyond the plan"));
+  stage.Grant(1ull << 32 | 1000, v1::EVALUATE);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  stage.Grant(0, v1::WORK_KIND_UNSPECIFIED);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("unknown kind"));
+  CHECK(stage.RunClosure(0).closure() == 0);
+}
+
+}  // namespace
+}  // namespace evergrad::worker
