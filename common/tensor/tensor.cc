@@ -1,7 +1,5 @@
 #include "common/tensor/tensor.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
 #include <new>
 #include <utility>
@@ -38,17 +36,8 @@ std::uint64_t Shape::row_elements() const {
 
 std::string Shape::ToString() const { return absl::StrCat("(", absl::StrJoin(dims_, ", "), ")"); }
 
-namespace {
-// Large buffers live in huge pages where the system grants them: a received frame of 64 MB is 32 page faults instead of 16,384.
-constexpr std::size_t kHugePageBytes = 2u << 20;
-constexpr std::size_t kHugeFrom = 8u << 20;
-std::align_val_t AlignmentOf(std::size_t bytes) { return std::align_val_t(bytes >= kHugeFrom ? kHugePageBytes : kAlignment); }
-}  // namespace
-
 AlignedBuffer::AlignedBuffer(std::size_t bytes) : size_(bytes) {
-  if (bytes == 0) return;
-  data_ = static_cast<std::byte*>(::operator new(bytes, AlignmentOf(bytes)));
-  if (bytes >= kHugeFrom) madvise(data_, bytes, MADV_HUGEPAGE);  // A wish: a refusal changes nothing but speed.
+  if (bytes > 0) data_ = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
 }
 
 AlignedBuffer AlignedBuffer::Zeroed(std::size_t bytes) {
@@ -57,17 +46,24 @@ AlignedBuffer AlignedBuffer::Zeroed(std::size_t bytes) {
   return buffer;
 }
 
-AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), home_(std::move(other.home_)) {}
 
 AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   AlignedBuffer taken(std::move(other));
   std::swap(data_, taken.data_);
   std::swap(size_, taken.size_);
+  std::swap(home_, taken.home_);
   return *this;
 }
 
 AlignedBuffer::~AlignedBuffer() {
-  if (data_ != nullptr) ::operator delete(data_, AlignmentOf(size_));
+  if (data_ == nullptr) return;
+  if (home_ != nullptr) {
+    home_->TakeBack(data_, size_);
+  } else {
+    ::operator delete(data_, std::align_val_t(kAlignment));
+  }
 }
 
 }  // namespace evergrad::tensor

@@ -40,11 +40,21 @@ class Shape {
   std::vector<std::uint64_t> dims_;
 };
 
+// Where a buffer's memory goes back to when it is not the heap's: the pool of a transport. Thread-safe; shared by the pool's
+// owner and the buffers that are out.
+class BufferHome {
+ public:
+  virtual ~BufferHome() = default;
+  virtual void TakeBack(std::byte* data, std::size_t bytes) = 0;
+};
+
 // 64-byte aligned, not initialised unless asked. Movable, not copyable.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
+  // `bytes` at `data`, which is `home`'s and goes back to it.
+  AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home) : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept;
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
@@ -58,6 +68,7 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::shared_ptr<BufferHome> home_;  // Null: the heap.
 };
 
 // Read-only bytes kept alive by a shared owner: what is sent without a copy and what a pull returns. Shared because the

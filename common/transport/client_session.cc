@@ -9,8 +9,8 @@ namespace evergrad::transport {
 
 using wire::MessageKind;
 
-ClientSession::ClientSession(Options options)
-    : options_(options), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {}
+ClientSession::ClientSession(Options options, std::shared_ptr<BufferPool> pool)
+    : options_(options), pool_(std::move(pool)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {}
 
 absl::Status ClientSession::CheckCall(std::uint64_t request_bytes, const DataOptions& options) const {
   const std::uint64_t max = state_ == State::kUp ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_) : options_.frame_bytes_max;
@@ -30,7 +30,7 @@ ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t reque
   pending.request_bytes_max = request_bytes;
   pending.response_bytes_max = options.response_bytes_max;
   pending.deadline = now + options.deadline;
-  pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax);
+  pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax, pool_.get());
   deadlines_.emplace(pending.deadline, id);
   return pending;
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -28,7 +29,8 @@ class ClientSession {
     std::uint64_t message_bytes_max = 256u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
   };
-  explicit ClientSession(Options options);
+  // Answers are received into memory of `pool` (null: the heap).
+  explicit ClientSession(Options options, std::shared_ptr<BufferPool> pool = nullptr);
 
   struct Finished {
     DataDone done;
@@ -86,6 +88,7 @@ class ClientSession {
   void OnError(const wire::StreamHeader& header, MessageView message);
 
   const Options options_;
+  const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a transport.
   State state_ = State::kFirst;
   absl::Status down_ = absl::UnavailableError("data stream is down");
   std::uint64_t peer_frame_bytes_max_ = 0;

@@ -17,9 +17,9 @@ constexpr MonoTime kBackoffMax = 1s;
 // Everything but the atomic belongs to the loop.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
-  Core(std::shared_ptr<Loop> loop, LinkFactory open, const ChannelOptions& options)
+  Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options)
       : loop_(std::move(loop)), open_(std::move(open)),
-        session_({.frame_bytes_max = options.frame_bytes_max, .inflight_calls_max = options.inflight_calls_max, .progress_timeout = options.progress_timeout}) {}
+        session_({.frame_bytes_max = options.frame_bytes_max, .inflight_calls_max = options.inflight_calls_max, .progress_timeout = options.progress_timeout}, std::move(pool)) {}
 
   Loop& loop() { return *loop_; }
   std::uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -157,8 +157,8 @@ class DataStreamHandle final : public DataStream {
 
 }  // namespace
 
-std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, const ChannelOptions& options) {
-  return std::make_unique<DataStreamHandle>(std::make_shared<Core>(std::move(loop), std::move(open), options));
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options) {
+  return std::make_unique<DataStreamHandle>(std::make_shared<Core>(std::move(loop), std::move(open), std::move(pool), options));
 }
 
 }  // namespace evergrad::transport

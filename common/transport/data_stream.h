@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "common/transport/buffer_pool.h"
 #include "common/transport/client_session.h"
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
@@ -10,6 +11,10 @@
 
 namespace evergrad::transport {
 
-std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, const ChannelOptions& options);
+// Answers are received into memory of `pool`, which the streams of a transport share.
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options);
+
+// Memory that a transport's client side keeps for the next answers.
+inline constexpr std::uint64_t kClientFreeBytesMax = 128u << 20;
 
 }  // namespace evergrad::transport

@@ -6,19 +6,26 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_bytes.h"
 #include "common/transport/link.h"
 #include "common/transport/message_stream.h"
+#include "common/transport/tls_files.h"
+#include "common/transport/tls_probe.h"
 #include "common/transport/grpc_credentials.h"
 #include "common/transport/unix_socket.h"
 #include "common/wire/stream_message.h"
 
 namespace evergrad::transport {
 namespace {
+
+constexpr MonoTime kHintHolds = std::chrono::seconds(2);  // What a probe found is not looked for again for this long.
 
 // One tag of an owner that counts its operations.
 template <class Owner, class Op>
@@ -32,10 +39,13 @@ class Tag final : public GrpcEvent {
   const Op op_;
 };
 
+// Says more about a connection that failed, perhaps a little later, on the loop.
+using Explain = std::function<void(absl::Status, std::function<void(absl::Status)>)>;
+
 class ClientLink final : public Link, public GrpcCall, public std::enable_shared_from_this<ClientLink> {
  public:
-  ClientLink(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<grpc::Channel> channel, absl::string_view method)
-      : loop_(std::move(loop)), stub_(channel), method_(method) {}
+  ClientLink(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<grpc::Channel> channel, absl::string_view method, Explain explain)
+      : loop_(std::move(loop)), stub_(std::move(channel)), method_(method), explain_(std::move(explain)) {}
 
   void Start(std::shared_ptr<LinkEvents> events) override {
     if (loop_->stopping()) return;  // Nobody waits for events any more.
@@ -98,7 +108,9 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
     if (pending_ > 0 || !ended_) return;
     loop_->Remove(this);
     const auto self = std::exchange(self_, nullptr);
-    if (const auto events = std::exchange(events_, nullptr)) events->OnEnd(FromGrpc(status_));
+    explain_(FromGrpc(status_), [self](absl::Status status) {
+      if (const auto events = std::exchange(self->events_, nullptr)) events->OnEnd(std::move(status));
+    });
   }
 
  private:
@@ -123,6 +135,7 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
   const std::shared_ptr<GrpcLoop> loop_;
   grpc::GenericStub stub_;
   const std::string method_;
+  const Explain explain_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
   std::shared_ptr<LinkEvents> events_;
@@ -138,8 +151,8 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
 // The channel's state on the loop; shared with its calls and streams.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
-  ChannelCore(std::shared_ptr<GrpcLoop> loop, std::string target, std::shared_ptr<grpc::ChannelCredentials> credentials, std::string tls_hint, ChannelOptions options)
-      : loop_(std::move(loop)), target_(std::move(target)), credentials_(std::move(credentials)), tls_hint_(std::move(tls_hint)), options_(std::move(options)) {
+  ChannelCore(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, std::string target, std::string probe_address, std::optional<TlsPems> pems, ChannelOptions options)
+      : loop_(std::move(loop)), pool_(std::move(pool)), target_(std::move(target)), probe_address_(std::move(probe_address)), pems_(std::move(pems)), credentials_(ClientCredentials(pems_)), options_(std::move(options)) {
     Connect();
   }
 
@@ -152,7 +165,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
 
   std::shared_ptr<Link> Open(absl::string_view method, bool fresh) {
     if (fresh) Connect();
-    return std::make_shared<ClientLink>(loop_, channel_, method);
+    return std::make_shared<ClientLink>(loop_, channel_, method, [self = shared_from_this()](absl::Status status, std::function<void(absl::Status)> then) { self->Explained(std::move(status), std::move(then)); });
   }
 
   // Ends the callers' waiting; the calls' objects go when gRPC has given them back.
@@ -167,10 +180,12 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     for (auto& done : waiting) {
       if (done) done(absl::CancelledError("channel closed"));
     }
+    OnProbed("");
   }
 
   const ChannelOptions& options() const { return options_; }
   const std::shared_ptr<GrpcLoop>& loop() const { return loop_; }
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
   struct UnaryCall final : GrpcEvent, GrpcCall {
@@ -204,7 +219,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     if (!call.done) return;
     ReceivedSlices slices;
     if (!call.status.ok()) {
-      call.done(Explained(FromGrpc(call.status)));
+      Explained(FromGrpc(call.status), [done = std::move(call.done)](absl::Status status) { done(std::move(status)); });
     } else if (!slices.Reset(&call.reply)) {
       call.done(absl::InternalError("unreadable answer"));
     } else {
@@ -212,9 +227,32 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     }
   }
 
-  absl::Status Explained(const absl::Status& status) const {
-    if (status.code() != absl::StatusCode::kUnavailable || tls_hint_.empty()) return status;
-    return absl::Status(status.code(), absl::StrCat(status.message(), tls_hint_));
+  // Whether gRPC left out why: a peer that hung up in the middle of a handshake.
+  static bool WantsProbe(const absl::Status& status) {
+    const auto message = status.message();
+    return status.code() == absl::StatusCode::kUnavailable && absl::StrContains(message, "failed to connect") && !absl::StrContains(message, "certificate verify failed") &&
+           (absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") || absl::StrContains(message, "reset"));
+  }
+
+  void Explained(absl::Status status, std::function<void(absl::Status)> then) {
+    if (closed_ || probe_address_.empty() || !WantsProbe(status)) return then(std::move(status));
+    if (hint_ && loop_->Now() < hint_until_) return then(Hinted(status));
+    unexplained_.emplace_back(std::move(status), std::move(then));
+    if (unexplained_.size() > 1) return;
+    probe_.emplace("tls_probe", [loop = loop_, weak = weak_from_this(), address = probe_address_, pems = pems_] {
+      std::string hint = ProbeTls(address, pems ? &*pems : nullptr);
+      loop->Post([weak, hint = std::move(hint)] {
+        if (const auto self = weak.lock()) self->OnProbed(hint);
+      });
+    });
+  }
+  void OnProbed(const std::string& hint) {
+    hint_ = hint;
+    hint_until_ = loop_->Now() + kHintHolds;
+    for (auto& [status, then] : std::exchange(unexplained_, {})) then(Hinted(status));
+  }
+  absl::Status Hinted(const absl::Status& status) const {
+    return hint_->empty() ? status : absl::Status(status.code(), absl::StrCat(*hint_, ": ", status.message()));
   }
 
   void Connect() {
@@ -238,15 +276,21 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   }
 
   const std::shared_ptr<GrpcLoop> loop_;
+  const std::shared_ptr<BufferPool> pool_;
   const std::string target_;
+  const std::string probe_address_;  // "" by a unix socket.
+  const std::optional<TlsPems> pems_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
-  const std::string tls_hint_;
   const ChannelOptions options_;
   std::shared_ptr<grpc::Channel> channel_;
   bool closed_ = false;
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
   std::shared_ptr<ChannelCore> self_;  // Once closed, until the calls are back.
+  std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>> unexplained_;  // While a probe runs.
+  std::optional<std::string> hint_;
+  MonoTime hint_until_{0};
+  std::optional<runtime::Thread> probe_;
 };
 
 class GrpcChannel final : public Channel {
@@ -276,7 +320,7 @@ class GrpcChannel final : public Channel {
     return stream->MakeHandle();
   }
   std::unique_ptr<DataStream> OpenData() override {
-    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool fresh) { return core->Open(method, fresh); }, core_->options());
+    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool fresh) { return core->Open(method, fresh); }, core_->pool(), core_->options());
   }
 
  private:
@@ -286,12 +330,12 @@ class GrpcChannel final : public Channel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, const Address& address, const ChannelOptions& options, fault::Failpoints* failpoints) {
-  auto credentials = ClientCredentials(options.tls);
-  if (!credentials.ok()) return credentials.status();
+absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address, const ChannelOptions& options, fault::Failpoints* failpoints) {
+  auto pems = LoadTls(options.tls);
+  if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
   std::string target = by_socket ? absl::StrCat("unix:", address.unix_path) : address.host_port;
-  auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(target), *std::move(credentials), "", options);
+  auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target), by_socket ? "" : address.host_port, *std::move(pems), options);
   return std::make_unique<GrpcChannel>(std::move(core), failpoints);
 }
 

@@ -5,11 +5,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/fault/failpoints.h"
+#include "common/transport/buffer_pool.h"
 #include "common/transport/grpc_loop.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::transport {
 
-absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, const Address& address, const ChannelOptions& options, fault::Failpoints* failpoints);
+absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address, const ChannelOptions& options, fault::Failpoints* failpoints);
 
 }  // namespace evergrad::transport

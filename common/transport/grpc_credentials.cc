@@ -4,9 +4,6 @@
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
 
-#include "common/base/status.h"
-#include "common/transport/tls_files.h"
-
 namespace evergrad::transport {
 namespace {
 
@@ -18,11 +15,10 @@ std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems)
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const TlsFiles& files) {
-  if (files.empty()) return grpc::InsecureChannelCredentials();
-  EG_ASSIGN_OR_RETURN(const TlsPems pems, LoadTls(files));
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems) {
+  if (!pems) return grpc::InsecureChannelCredentials();
   tls::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Provider(pems));
+  options.set_certificate_provider(Provider(*pems));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
@@ -31,10 +27,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(cons
   return tls::TlsCredentials(options);
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(const TlsFiles& files) {
-  if (files.empty()) return grpc::InsecureServerCredentials();
-  EG_ASSIGN_OR_RETURN(const TlsPems pems, LoadTls(files));
-  tls::TlsServerCredentialsOptions options(Provider(pems));
+std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems) {
+  if (!pems) return grpc::InsecureServerCredentials();
+  tls::TlsServerCredentialsOptions options(Provider(*pems));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);

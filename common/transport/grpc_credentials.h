@@ -5,15 +5,15 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
+#include <optional>
 
-#include "absl/status/statusor.h"
-#include "common/transport/transport.h"
+#include "common/transport/tls_files.h"
 
 namespace evergrad::transport {
 
 // Both ends want a certificate of the one private authority and ask for no host name: tasks move between addresses, and who
-// holds a certificate of this authority is a member of the cluster. InvalidArgument names a bad file (tls_files.h).
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(const TlsFiles& files);
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ListenCredentials(const TlsFiles& files);
+// holds a certificate of this authority is a member of the cluster. No pems: no TLS.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems);
+std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);
 
 }  // namespace evergrad::transport

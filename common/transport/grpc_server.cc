@@ -5,9 +5,14 @@
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -232,20 +237,41 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.SetResourceQuota(quota);
 }
 
+// gRPC says only that it did not work: the system's own words, by trying once more.
+std::string WhyNotBound(const std::string& listen, const std::string& unix_path) {
+  const std::size_t colon = listen.rfind(':');
+  std::string host = listen.substr(0, colon);
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  if (const int error = getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &found); error != 0) return absl::StrCat(" error=", gai_strerror(error));
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int one = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  const bool bound = bind(fd, found->ai_addr, found->ai_addrlen) == 0;
+  const int error = errno;
+  close(fd);
+  freeaddrinfo(found);
+  if (!bound) return absl::StrCat(" error=", std::strerror(error));
+  return unix_path.empty() ? "" : " error=the socket cannot be made there";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options, Handlers handlers, fault::Failpoints* failpoints) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();
-  auto credentials = ListenCredentials(options.tls);
-  if (!credentials.ok()) return credentials.status();
+  const auto pems = LoadTls(options.tls);
+  if (!pems.ok()) return pems.status();
+  const auto credentials = ListenCredentials(*pems);
   const std::string unix_path = options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
 
   grpc::ServerBuilder builder;
   SetArguments(builder, options);
   int port = 0, unix_bound = 0;
-  builder.AddListeningPort(*listen, *credentials, &port);
-  if (!unix_path.empty()) builder.AddListeningPort(absl::StrCat("unix:", unix_path), *credentials, &unix_bound);
+  builder.AddListeningPort(*listen, credentials, &port);
+  if (!unix_path.empty()) builder.AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
   auto service = std::make_unique<grpc::AsyncGenericService>();
   builder.RegisterAsyncGenericService(service.get());
   auto queue = builder.AddCompletionQueue();
@@ -259,7 +285,7 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options,
     bool ok;
     while (queue->Next(&tag, &ok)) {
     }
-    return absl::UnavailableError(absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path));
+    return absl::UnavailableError(absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path, WhyNotBound(*listen, unix_path)));
   }
   auto loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);

@@ -1,7 +1,9 @@
 #include "common/transport/grpc_transport.h"
 
+#include <grpc/support/log.h>
 #include <malloc.h>
 
+#include "common/transport/data_stream.h"
 #include "common/transport/grpc_client.h"
 #include "common/transport/grpc_loop.h"
 #include "common/transport/grpc_server.h"
@@ -15,17 +17,22 @@ class GrpcTransport final : public Transport {
   ~GrpcTransport() override { loop_->Shutdown(); }
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override { return ListenGrpc(options, std::move(handlers), failpoints_); }
-  absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override { return DialGrpc(loop_, address, options, failpoints_); }
+  absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override { return DialGrpc(loop_, pool_, address, options, failpoints_); }
 
  private:
   fault::Failpoints* const failpoints_;
   // All channels' calls complete here; each server has a loop of its own.
   const std::shared_ptr<GrpcLoop> loop_ = std::make_shared<GrpcLoop>("grpc_client", std::make_unique<grpc::CompletionQueue>());
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientFreeBytesMax);  // Shared with the answers that are out.
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) { return std::make_unique<GrpcTransport>(failpoints); }
+std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
+  // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the disk with.
+  gpr_set_log_function([](gpr_log_func_args*) {});
+  return std::make_unique<GrpcTransport>(failpoints);
+}
 
 void TuneAllocator() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);

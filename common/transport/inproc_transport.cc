@@ -128,8 +128,8 @@ class InprocServer final : public Server {
 // The channel's state on the loop; shared with the calls that are under way.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
-  ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry, std::string address, ChannelOptions options)
-      : loop_(std::move(loop)), registry_(std::move(registry)), address_(std::move(address)), options_(std::move(options)) {}
+  ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry, std::shared_ptr<BufferPool> pool, std::string address, ChannelOptions options)
+      : loop_(std::move(loop)), registry_(std::move(registry)), pool_(std::move(pool)), address_(std::move(address)), options_(std::move(options)) {}
 
   void Unary(std::string method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) {
     if (closed_) return done(absl::CancelledError("channel closed"));
@@ -180,6 +180,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   }
   const ChannelOptions& options() const { return options_; }
   const std::shared_ptr<Loop>& loop() const { return loop_; }
+  const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
   void Finish(std::uint64_t id, absl::StatusOr<std::string> response) {
@@ -189,6 +190,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
 
   const std::shared_ptr<Loop> loop_;
   const std::shared_ptr<Registry> registry_;
+  const std::shared_ptr<BufferPool> pool_;
   const std::string address_;
   const ChannelOptions options_;
   bool closed_ = false;
@@ -221,7 +223,7 @@ class InprocChannel final : public Channel {
     return stream->MakeHandle();
   }
   std::unique_ptr<DataStream> OpenData() override {
-    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool) { return core->Open(method); }, core_->options());
+    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool) { return core->Open(method); }, core_->pool(), core_->options());
   }
 
  private:
@@ -250,13 +252,14 @@ class InprocTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override {
     if (!options.tls.empty()) return absl::InvalidArgumentError("the in-process transport has no TLS");
-    return std::make_unique<InprocChannel>(std::make_shared<ChannelCore>(loop_, registry_, address.host_port, options), failpoints_);
+    return std::make_unique<InprocChannel>(std::make_shared<ChannelCore>(loop_, registry_, pool_, address.host_port, options), failpoints_);
   }
 
  private:
   fault::Failpoints* const failpoints_;
   const std::shared_ptr<InprocLoop> loop_ = std::make_shared<InprocLoop>();
   const std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientFreeBytesMax);
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView messa
   if (!started_) {
     started_ = true;
     frame_bytes_ = header.frame_bytes;
-    buffer_ = tensor::AlignedBuffer(frame_bytes_);
+    buffer_ = pool_ == nullptr ? tensor::AlignedBuffer(frame_bytes_) : pool_->Take(frame_bytes_);
   }
   // DecodeStreamHeader has checked that the piece ends inside the frame.
   CopyPayload(message, buffer_.data() + received_);

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "common/tensor/tensor.h"
+#include "common/transport/buffer_pool.h"
 #include "common/transport/pieces.h"
 #include "common/wire/stream_message.h"
 
@@ -13,7 +14,8 @@ namespace evergrad::transport {
 class Reassembly {
  public:
   // Nothing is allocated before the first piece, and then no more than `frame_bytes_max` (granted or asked for).
-  explicit Reassembly(std::uint64_t frame_bytes_max = 0) : frame_bytes_max_(frame_bytes_max) {}
+  // From `pool` (null: the heap), which outlives it.
+  explicit Reassembly(std::uint64_t frame_bytes_max = 0, BufferPool* pool = nullptr) : frame_bytes_max_(frame_bytes_max), pool_(pool) {}
 
   // Copies the payload of `message`, whose first 64 bytes are `header`. InvalidArgument: a gap, a repeat, a frame that grows,
   // more than was allowed. Then nothing has been copied and the stream is to be ended.
@@ -26,6 +28,7 @@ class Reassembly {
 
  private:
   std::uint64_t frame_bytes_max_;
+  BufferPool* pool_;
   std::uint64_t frame_bytes_ = 0;
   std::uint64_t received_ = 0;
   bool started_ = false;

@@ -54,7 +54,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   DataPeer(std::shared_ptr<ServerCore> server, std::uint64_t id, std::shared_ptr<Link> link, PeerInfo peer)
       : server_(std::move(server)), id_(id), link_(std::move(link)), peer_(std::move(peer)),
         session_(std::in_place, ServerSession::Options{.frame_bytes_max = server_->options_.frame_bytes_max, .progress_timeout = server_->options_.progress_timeout, .grant_unused_max = server_->options_.grant_unused_max},
-                 id, server_->budget_) {}
+                 id, server_->budget_, server_->pool_) {}
 
   void Start() { link_->Start(shared_from_this()); }
 
@@ -234,7 +234,8 @@ void ServerCore::DataPeer::DeliverOnce(ServerSession::Ready ready, bool answered
 // ------------------------------------------------------------------------------------------------
 
 ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints)
-    : options_(options), handlers_(std::move(handlers)), loop_(std::move(loop)), failpoints_(failpoints) {}
+    : options_(options), handlers_(std::move(handlers)), loop_(std::move(loop)), failpoints_(failpoints),
+      pool_(std::make_shared<BufferPool>(options.budget_bytes_max / 2)) {}
 
 std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints) {
   std::shared_ptr<ServerCore> core(new ServerCore(options, std::move(handlers), std::move(loop), failpoints));

@@ -11,6 +11,7 @@
 
 #include "common/fault/failpoints.h"
 #include "common/transport/budget.h"
+#include "common/transport/buffer_pool.h"
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
 #include "common/transport/message_stream.h"
@@ -50,6 +51,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
   std::shared_ptr<Budget> budget_;  // Shared with the tokens.
+  const std::shared_ptr<BufferPool> pool_;  // Shared with the frames that are out.
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;

@@ -10,8 +10,8 @@ namespace evergrad::transport {
 
 using wire::MessageKind;
 
-ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget)
-    : options_(options), peer_(peer), budget_(std::move(budget)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {
+ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool)
+    : options_(options), peer_(peer), budget_(std::move(budget)), pool_(std::move(pool)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {
   outbox_.AddControl({.kind = MessageKind::kHello, .frame_bytes = options_.frame_bytes_max, .response_bytes_max = budget_->options().peer_small_bytes_max});
 }
 
@@ -22,7 +22,7 @@ ServerSession::Request& ServerSession::Add(const wire::StreamHeader& header, Mon
   Request& request = requests_[header.request_id];
   request.request_bytes_max = header.frame_bytes;
   request.response_bytes_max = header.response_bytes_max;
-  request.frame = Reassembly(header.frame_bytes);
+  request.frame = Reassembly(header.frame_bytes, pool_.get());
   return request;
 }
 

@@ -38,7 +38,8 @@ class ServerSession {
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;  // by limit
   };
   // `peer` names the stream at the budget. Puts HELLO into the outbox.
-  ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget);
+  // Requests are received into memory of `pool` (null: the heap).
+  ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool = nullptr);
   // Withdraws and releases everything but the tokens that requests in handlers hold.
   ~ServerSession();
 
@@ -88,6 +89,7 @@ class ServerSession {
   const Options options_;
   const std::uint64_t peer_;
   const std::shared_ptr<Budget> budget_;
+  const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a server.
   Outbox outbox_;
   Liveness liveness_;
   RequestMap requests_;

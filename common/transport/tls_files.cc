@@ -68,7 +68,8 @@ absl::Status Verify(X509* ca, X509* certificate, const TlsFiles& files) {
 
 }  // namespace
 
-absl::StatusOr<TlsPems> LoadTls(const TlsFiles& files) {
+absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
+  if (files.empty()) return std::nullopt;
   if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("tls wants ca, cert and key, all three: ca=", files.ca, " cert=", files.cert, " key=", files.key));
   }

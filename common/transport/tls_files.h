@@ -1,6 +1,7 @@
 // The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is named. Private to the room.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,8 +13,8 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// InvalidArgument, with the file: one or two of three given, unreadable, no PEM, key of another certificate, and with
+// Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no PEM, key of another certificate, and with
 // "certificate verify failed: …": expired, not valid yet, not signed by `ca`.
-absl::StatusOr<TlsPems> LoadTls(const TlsFiles& files);
+absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
 }  // namespace evergrad::transport

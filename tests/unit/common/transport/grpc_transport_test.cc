@@ -1,0 +1,427 @@
+// What only the real transport has: TLS, sockets, the loopback rule, other processes that die or stand still, memory.
+#if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
+#include <catch2/catch.hpp>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <openssl/bn.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "common/runtime/executor.h"
+#include "tests/unit/common/transport/transport_fixture.h"
+
+namespace evergrad::transport {
+namespace {
+
+using namespace test;
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "eg.XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    path_ = name;
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+bool Contains(const absl::Status& status, absl::string_view text) { return std::string(status.message()).find(std::string(text)) != std::string::npos; }
+
+// ---------------------------------------------------------------- certificates
+
+struct Authority {
+  EVP_PKEY* key = EVP_EC_gen("P-256");
+  X509* certificate = nullptr;
+  ~Authority() {
+    X509_free(certificate);
+    EVP_PKEY_free(key);
+  }
+};
+
+X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer, long begin_seconds, long end_seconds) {
+  X509* c = X509_new();
+  X509_set_version(c, 2);
+  static long serial = 1;
+  ASN1_INTEGER_set(X509_get_serialNumber(c), serial++);
+  X509_gmtime_adj(X509_getm_notBefore(c), begin_seconds);
+  X509_gmtime_adj(X509_getm_notAfter(c), end_seconds);
+  X509_set_pubkey(c, key);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name), -1, -1, 0);
+  X509_set_issuer_name(c, X509_get_subject_name(issuer == nullptr ? c : issuer));
+  if (issuer == nullptr) {
+    X509_EXTENSION* ca = X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
+    X509_add_ext(c, ca, -1);
+    X509_EXTENSION_free(ca);
+  }
+  X509_sign(c, signer, EVP_sha256());
+  return c;
+}
+
+void MakeAuthority(Authority* authority, const char* name) { authority->certificate = MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600); }
+
+void WriteCertificate(const std::string& path, X509* certificate) {
+  FILE* f = std::fopen(path.c_str(), "w");
+  PEM_write_X509(f, certificate);
+  std::fclose(f);
+}
+
+// ca.pem, NAME.pem, NAME.key in `folder`.
+TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer, const Authority& trusted, long begin = -3600, long end = 3600) {
+  TlsFiles files{folder / (name + ".ca.pem"), folder / (name + ".pem"), folder / (name + ".key")};
+  EVP_PKEY* key = EVP_EC_gen("P-256");
+  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end);
+  WriteCertificate(files.ca, trusted.certificate);
+  WriteCertificate(files.cert, certificate);
+  FILE* f = std::fopen(files.key.c_str(), "w");
+  PEM_write_PrivateKey(f, key, nullptr, nullptr, 0, nullptr, nullptr);
+  std::fclose(f);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  return files;
+}
+
+Handlers NamingPeers() {
+  Handlers handlers = Echoing();
+  handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) { responder->Answer(peer.certificate_name); };
+  return handlers;
+}
+
+TEST_CASE("mutual TLS: tasks of one authority meet, and know each other's name") {
+  TempFolder folder;
+  Authority ca;
+  MakeAuthority(&ca, "evergrad test CA");
+  World<Grpc> world(NamingPeers(), {.listen = "0.0.0.0:0", .tls = Issue(folder, "ps_server-0", ca, ca)}, {.tls = Issue(folder, "worker-7", ca, ca)});
+  const std::string port = world.server->address().substr(world.server->address().rfind(':'));
+  auto channel = world.transport->Dial({.host_port = "127.0.0.1" + port}, {.tls = Issue(folder, "worker-8", ca, ca)});
+  REQUIRE(channel.ok());
+  CHECK(UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).value() == "worker-8");
+  auto data = (*channel)->OpenData();
+  const auto results = Collect<DataResult>();
+  data->Call(0, Patterned(3u << 20, 1), {.response_bytes_max = 3u << 20}, Into(results));
+  const auto result = results->Next();
+  REQUIRE(result);
+  REQUIRE(result->ok());
+  CHECK(IsPatterned(View((*result)->bytes), 3u << 20, 1));
+}
+
+TEST_CASE("bad certificate files are refused before anything starts, each by name") {
+  TempFolder folder;
+  Authority ca, other;
+  MakeAuthority(&ca, "evergrad test CA");
+  MakeAuthority(&other, "another CA");
+  const TlsFiles good = Issue(folder, "good", ca, ca);
+  const auto transport = MakeGrpcTransport(nullptr);
+  const auto refused = [&](const TlsFiles& files) {
+    const auto dialled = transport->Dial({.host_port = "127.0.0.1:1"}, {.tls = files}).status();
+    CHECK(transport->Listen({.tls = files}, {}).status() == dialled);
+    CHECK(dialled.code() == absl::StatusCode::kInvalidArgument);
+    return dialled;
+  };
+  CHECK(Contains(refused(Issue(folder, "expired", ca, ca, -7200, -3600)), "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
+  CHECK(Contains(refused(Issue(folder, "future", ca, ca, 3600, 7200)), "certificate verify failed: certificate is not yet valid"));
+  CHECK(Contains(refused(Issue(folder, "foreign", other, ca)), "certificate verify failed: unable to get local issuer certificate"));
+  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = folder / "none.key"}), "cannot read tls key: file=" + (folder / "none.key")));
+  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert}), "all three"));
+  CHECK(Contains(refused({.ca = good.key, .cert = good.cert, .key = good.key}), "no PEM certificate"));
+  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}), "of another certificate"));
+}
+
+TEST_CASE("a peer of another authority, or without a certificate, is refused by name, and the server lives") {
+  TempFolder folder;
+  Authority ca, other;
+  MakeAuthority(&ca, "evergrad test CA");
+  MakeAuthority(&other, "another CA");
+  World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "server", ca, ca)}, {.tls = Issue(folder, "worker", ca, ca)});
+  const auto call = [&](const TlsFiles& tls) {
+    auto channel = world.transport->Dial({.host_port = world.server->address()}, {.tls = tls});
+    REQUIRE(channel.ok());
+    const auto unary = UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).status();
+    auto data = (*channel)->OpenData();
+    const auto results = Collect<DataResult>();
+    data->Call(0, TextFrame("x"), {}, Into(results));
+    const auto pushed = results->Next();
+    REQUIRE(pushed);
+    INFO(unary.ToString() << " | " << pushed->status().ToString());
+    CHECK_FALSE(pushed->ok());
+    return unary;
+  };
+  const auto wrong = call(Issue(folder, "stranger", other, other));  // It does not trust the server, nor is it trusted.
+  INFO(wrong.ToString());
+  CHECK(wrong.code() == absl::StatusCode::kUnavailable);
+  CHECK(Contains(wrong, "certificate verify failed"));
+  const auto none = call({});
+  INFO(none.ToString());
+  CHECK(none.code() == absl::StatusCode::kUnavailable);
+  CHECK(Contains(none, "tls"));
+  CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker");
+}
+
+// ---------------------------------------------------------------- addresses
+
+TEST_CASE("without credentials a server listens on loopback only, and says how to open it") {
+  const auto transport = MakeGrpcTransport(nullptr);
+  for (const char* address : {"0.0.0.0:0", "[::]:0", "10.1.2.3:0", "example.org:0"}) {
+    const auto status = transport->Listen({.listen = address}, {}).status();
+    INFO(address);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(Contains(status, "tls"));
+    CHECK(Contains(status, "insecure-listen"));
+  }
+  for (const char* address : {"127.0.0.1", "127.0.0.1:70000", ":0", "::1:0"}) CHECK(transport->Listen({.listen = address}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+  const auto open = transport->Listen({.insecure_listen = "0.0.0.0:0"}, {});
+  REQUIRE(open.ok());
+  CHECK((*open)->address().find("0.0.0.0:") == 0);
+  const auto local = transport->Listen({.listen = "localhost:0"}, {});
+  CHECK(local.ok());
+}
+
+TEST_CASE("a port in use is Unavailable, not shared") {
+  const auto transport = MakeGrpcTransport(nullptr);
+  const auto first = transport->Listen({}, {});
+  REQUIRE(first.ok());
+  const auto second = transport->Listen({.listen = (*first)->address()}, {});
+  CHECK(second.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(Contains(second.status(), (*first)->address()));
+}
+
+TEST_CASE("a unix socket serves beside TCP, is for its user alone, and a path that is too long falls back to TCP") {
+  TempFolder folder;
+  const std::string path = folder / "s.sock", long_path = folder / (std::string(120, 'x') + ".sock");
+  World<Grpc> world(Echoing(), {.unix_path = path});
+  CHECK(world.server->unix_path() == path);
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  const auto health = [&](const Address& address) {
+    auto channel = world.transport->Dial(address, {.use_unix = true});
+    REQUIRE(channel.ok());
+    return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
+  };
+  CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());  // By the socket: nobody listens at that port.
+  CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
+  CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());
+  auto fallen_back = world.transport->Listen({.unix_path = long_path}, Echoing());
+  REQUIRE(fallen_back.ok());
+  CHECK((*fallen_back)->unix_path() == "");
+  auto dialled = world.transport->Dial({.host_port = "127.0.0.1:1", .unix_path = path}, {.use_unix = true});
+  auto data = (*dialled)->OpenData();
+  const auto results = Collect<DataResult>();
+  data->Call(0, Patterned(2u << 20, 4), {.response_bytes_max = 2u << 20}, Into(results));
+  CHECK(results->Next()->ok());
+}
+
+// ---------------------------------------------------------------- any gRPC client
+
+TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are refused") {
+  World<Grpc> world(NamingPeers());
+  const auto call = [&](grpc_compression_algorithm compression) {
+    grpc::ChannelArguments arguments;
+    arguments.SetCompressionAlgorithm(compression);
+    const auto channel = grpc::CreateCustomChannel(world.server->address(), grpc::InsecureChannelCredentials(), arguments);
+    grpc::GenericStub stub(channel);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 10s);
+    grpc::CompletionQueue queue;
+    const grpc::Slice slice(std::string(2000, 'x'));
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    auto reader = stub.PrepareUnaryCall(&context, "/evergrad.v1.Control/ListTasks", request, &queue);
+    reader->StartCall();
+    reader->Finish(&reply, &status, nullptr);
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+    queue.Shutdown();
+    while (queue.Next(&tag, &ok)) {
+    }
+    return status;
+  };
+  CHECK(call(GRPC_COMPRESS_NONE).ok());
+  CHECK(call(GRPC_COMPRESS_GZIP).error_code() == grpc::StatusCode::UNIMPLEMENTED);
+}
+
+// ---------------------------------------------------------------- other processes
+
+// A forked server that echoes; forked before this process has touched gRPC would be cleaner, so it is an exec of this test.
+class ServerProcess {
+ public:
+  // `scenario` is the name of a hidden test case below.
+  ServerProcess(const char* scenario, const std::string& argument) {
+    int out[2];
+    if (pipe(out) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      dup2(out[1], 9);
+      setenv("EVERGRAD_TEST_ARGUMENT", argument.c_str(), 1);
+      execl("/proc/self/exe", "server", scenario, static_cast<char*>(nullptr));
+      _exit(1);
+    }
+    close(out[1]);
+    out_ = out[0];
+    address_ = ReadLine();
+  }
+  ~ServerProcess() {
+    Signal(SIGCONT);
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    close(out_);
+  }
+  void Signal(int signal) const { kill(pid_, signal); }
+  std::string ReadLine() const {
+    std::string line;
+    for (char c; read(out_, &c, 1) == 1 && c != '\n';) line += c;
+    return line;
+  }
+  std::uint64_t RssBytes() const {
+    std::ifstream in("/proc/" + std::to_string(pid_) + "/statm");
+    std::uint64_t total = 0, resident = 0;
+    in >> total >> resident;
+    return resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  pid_t pid_ = 0;
+  int out_ = -1;
+  std::string address_;
+};
+
+constexpr std::uint64_t kChildBudget = 64u << 20;
+
+TEST_CASE("a server process for the tests above and below", "[.child]") {
+  TuneAllocator();
+  // One push at a time is "applied": held until the next one comes, so that the budget is always full while more wait.
+  struct Slow {
+    Mutex mu;
+    std::deque<Arrived> held ABSL_GUARDED_BY(mu);
+  };
+  const auto slow = std::make_shared<Slow>();
+  Handlers handlers;
+  handlers.data = [slow](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+    if (frame.bytes.size() < 1000) {  // "count of bytes held": a small call tells the rest to go.
+      responder->Answer({});
+      return;
+    }
+    std::deque<Arrived> go;
+    {
+      MutexLock lock(&slow->mu);
+      slow->held.push_back({std::move(frame), std::move(responder)});
+      if (slow->held.size() >= kChildBudget / (16u << 20)) go.swap(slow->held);
+    }
+    for (auto& request : go) {
+      request.frame = {};
+      request.responder->Answer({});
+    }
+  };
+  const auto transport = MakeGrpcTransport(nullptr);
+  const char* unix_path = std::getenv("EVERGRAD_TEST_ARGUMENT");
+  auto server = transport->Listen({.unix_path = unix_path == nullptr ? "" : unix_path, .budget_bytes_max = kChildBudget}, std::move(handlers));
+  REQUIRE(server.ok());
+  const std::string line = (*server)->address() + "\n";
+  REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  runtime::Event never;
+  never.WaitFor(120s);
+}
+const char* const kChild = "a server process for the tests above and below";
+
+TEST_CASE("the death of a server process ends calls and streams within moments") {
+  ServerProcess server(kChild, "");
+  const auto transport = MakeGrpcTransport(nullptr);
+  auto channel = transport->Dial({.host_port = server.address()}, {});
+  REQUIRE(channel.ok());
+  auto data = (*channel)->OpenData();
+  const auto results = Collect<DataResult>();
+  data->Call(0, TextFrame("warm"), {}, Into(results));
+  REQUIRE(results->Next()->ok());
+  data->Call(0, Patterned(16u << 20, 1), {}, Into(results));  // Held by the server.
+  const auto before = std::chrono::steady_clock::now();
+  server.Signal(SIGKILL);
+  const auto result = results->Next();
+  const auto seen = std::chrono::steady_clock::now() - before;
+  REQUIRE(result);
+  CHECK(result->status().code() == absl::StatusCode::kUnavailable);
+  CHECK(seen < 1s);
+  const double seen_ms = static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(seen).count()) / 1000;
+  WARN("death of a peer seen after " << seen_ms << " ms");
+}
+
+TEST_CASE("a stopped server is given up by the watchdog, over TCP and over a unix socket, and taken up again") {
+  TempFolder folder;
+  const std::string path = folder / "s.sock";
+  ServerProcess server(kChild, path);
+  const bool by_socket = GENERATE(false, true);
+  const auto transport = MakeGrpcTransport(nullptr);
+  auto channel = transport->Dial({.host_port = server.address(), .unix_path = path}, {.use_unix = by_socket, .progress_timeout = 600ms});
+  REQUIRE(channel.ok());
+  auto data = (*channel)->OpenData();
+  const auto results = Collect<DataResult>();
+  data->Call(0, TextFrame("warm"), {}, Into(results));
+  REQUIRE(results->Next()->ok());
+  server.Signal(SIGSTOP);
+  data->Call(0, TextFrame("lost"), {}, Into(results));
+  const auto lost = results->Next();
+  REQUIRE(lost);
+  CHECK(lost->status().code() == absl::StatusCode::kUnavailable);
+  server.Signal(SIGCONT);
+  bool came_back = false;
+  for (const auto until = std::chrono::steady_clock::now() + 20s; !came_back && std::chrono::steady_clock::now() < until;) {
+    data->Call(0, TextFrame("again"), {}, Into(results));
+    came_back = results->Next()->ok();
+  }
+  CHECK(came_back);
+}
+
+TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget and no more") {
+  ServerProcess server(kChild, "");
+  const auto transport = MakeGrpcTransport(nullptr);
+  std::vector<std::unique_ptr<Channel>> channels;
+  std::vector<std::unique_ptr<DataStream>> streams;
+  const auto results = Collect<DataResult>();
+  for (int i = 0; i < 64; ++i) {
+    auto channel = transport->Dial({.host_port = server.address()}, {});
+    REQUIRE(channel.ok());
+    channels.push_back(*std::move(channel));
+    streams.push_back(channels.back()->OpenData());
+    streams.back()->Call(0, TextFrame("warm"), {}, Into(results));
+  }
+  for (int i = 0; i < 64; ++i) REQUIRE(results->Next()->ok());
+  const std::uint64_t base = server.RssBytes();
+  std::uint64_t peak = base;
+  const Frame push = Patterned(16u << 20, 1);
+  for (auto& stream : streams) stream->Call(0, push, {.deadline = 120000ms}, Into(results));
+  for (int i = 0; i < 64; ++i) {
+    const auto result = results->Next(60000ms);
+    peak = std::max(peak, server.RssBytes());
+    REQUIRE(result);
+    CHECK(result->ok());
+  }
+  WARN("server memory: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget " << (kChildBudget >> 20) << " MiB");
+  CHECK(peak <= base + kChildBudget + 2 * kChildBudget);  // Rule 5: base + budget + the quota of gRPC.
+}
+
+}  // namespace
+}  // namespace evergrad::transport
+#endif
