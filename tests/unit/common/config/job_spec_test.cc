@@ -228,7 +228,7 @@ TEST_CASE("defaults of an optimizer are those of its type") {
   CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: sgd}"}})).optimizer.learning_rate == 0.01);
 }
 
-TEST_CASE("--set is typed, counts, and is refused under its own name") {
+TEST_CASE("an override by --set is typed, counts, and is refused under its own name") {
   ParseOptions options;
   options.overrides = {{"spec.training.epochs", "5"}, {"spec.model.layers.logits.units", "12"}, {"spec.model.layers.0.filters", "8"}, {"spec.strategy.partitioner", "{type: fixed_shards, num_shards: 4}"},
                        {"spec.data.train.images", "\"/with space/x.gz\""}};
