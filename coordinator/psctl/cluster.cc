@@ -101,6 +101,13 @@ int Up(Context& context, const std::vector<std::string>& args) {
   std::filesystem::remove(absl::StrCat(folder, "/coordinator.address"), ignored);
   const std::size_t wanted = options.local.workers + options.local.servers;
   std::unique_ptr<LocalCluster> cluster;
+  // Ctrl-C while it comes up takes down what has come up.
+  std::optional<ProcessId> supervisor;
+  const auto interrupted = [&] {
+    if (cluster != nullptr) cluster->Stop();
+    if (supervisor && IsAlive(*supervisor)) ::kill(supervisor->pid, SIGTERM);
+    return kInterrupted;
+  };
   if (options.local.supervise) {
     // The supervisor is psctl itself in the foreground verb, in a session of its own: the daemons are its children.
     SpawnOptions spawn;
@@ -115,6 +122,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
     if (!pid.ok()) return Report(context, pid.status());
     const auto identity = IdentityOf(*pid);
     if (identity.ok()) {
+      supervisor = *identity;
       if (const absl::Status written = WritePidFile(absl::StrCat(folder, "/", kSupervisor, ".pid"), *identity); !written.ok()) return Report(context, written);
     }
     const MonoTime until = context.clock->Now() + options.wait;
@@ -124,7 +132,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
         return kFailed;
       }
       if (context.clock->Now() > until) return Report(context, absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: logs=", folder)));
-      if (!pause(kPoll)) return kInterrupted;
+      if (!pause(kPoll)) return interrupted();
     }
   } else {
     options.local.detached = true;
@@ -133,7 +141,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
     if (started.ok()) started = WriteClusterFile(folder, options.local.bin, false, cluster->tasks(), cluster->coordinator_address());
     if (!started.ok()) {
       cluster->Stop();
-      return Report(context, started);
+      return absl::IsCancelled(started) ? kInterrupted : Report(context, started);
     }
   }
   Connection connection;
@@ -162,7 +170,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
       context.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive << (tasks.ok() ? "" : absl::StrCat(" (", tasks.status().message(), ")")) << "; it goes on in the background (psctl cluster status)\n";
       return kFailed;
     }
-    if (!pause(kPoll)) return kInterrupted;
+    if (!pause(kPoll)) return interrupted();
   }
 }
 

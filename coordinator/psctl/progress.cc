@@ -143,6 +143,10 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   const bool counting = IsCounting(job);
   for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
+    // Its evaluation comes after its last step, and before the next epoch's first: until then the row is not whole.
+    const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
+    const bool evaluated = std::isfinite(row.eval_loss()) || counting;
+    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
     if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
     fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));
   }

@@ -1,0 +1,100 @@
+#include "coordinator/psctl/cert.h"
+
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include <catch2/catch.hpp>
+
+#include "common/base/status.h"
+
+namespace evergrad::psctl {
+namespace {
+
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/evergrad_certs_XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+X509* ReadCertificate(const std::string& path) {
+  FILE* file = std::fopen(path.c_str(), "r");
+  REQUIRE(file != nullptr);
+  X509* certificate = PEM_read_X509(file, nullptr, nullptr, nullptr);
+  std::fclose(file);
+  REQUIRE(certificate != nullptr);
+  return certificate;
+}
+
+// As a peer checks it: the chain, the purpose, the name.
+bool Accepted(const std::string& ca_path, const std::string& path, int purpose) {
+  X509 *ca = ReadCertificate(ca_path), *certificate = ReadCertificate(path);
+  X509_STORE* store = X509_STORE_new();
+  X509_STORE_add_cert(store, ca);
+  X509_STORE_CTX* context = X509_STORE_CTX_new();
+  X509_STORE_CTX_init(context, store, certificate, nullptr);
+  X509_STORE_CTX_set_purpose(context, purpose);
+  const bool accepted = X509_verify_cert(context) == 1;
+  X509_STORE_CTX_free(context);
+  X509_STORE_free(store);
+  X509_free(ca);
+  X509_free(certificate);
+  return accepted;
+}
+
+TEST_CASE("an issued certificate is accepted for both ends of a channel, under the names that it was made for and no other") {
+  Folder folder;
+  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
+  REQUIRE(IssueCertificate({folder.path, "worker-0", {"10.0.0.1", "w0.example", "::1"}, 1}).ok());
+  const std::string path = folder.path + "/worker-0.pem";
+  CHECK(Accepted(folder.path + "/ca.pem", path, X509_PURPOSE_SSL_SERVER));
+  CHECK(Accepted(folder.path + "/ca.pem", path, X509_PURPOSE_SSL_CLIENT));
+  X509* certificate = ReadCertificate(path);
+  CHECK(X509_check_ip_asc(certificate, "10.0.0.1", 0) == 1);
+  CHECK(X509_check_ip_asc(certificate, "::1", 0) == 1);
+  CHECK(X509_check_host(certificate, "w0.example", 0, 0, nullptr) == 1);
+  CHECK(X509_check_host(certificate, "w1.example", 0, 0, nullptr) == 0);
+  CHECK(X509_check_ca(certificate) == 0);
+  X509_free(certificate);
+  Folder other;
+  REQUIRE(InitAuthority(other.path, "another authority", 1).ok());
+  CHECK_FALSE(Accepted(other.path + "/ca.pem", path, X509_PURPOSE_SSL_SERVER));
+}
+
+TEST_CASE("keys are readable by their owner only, and nothing is ever written over") {
+  Folder folder;
+  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
+  REQUIRE(IssueCertificate({folder.path, "a", {"localhost"}, 1}).ok());
+  for (const char* name : {"/ca.key", "/a.key"}) {
+    struct stat info {};
+    REQUIRE(stat((folder.path + name).c_str(), &info) == 0);
+    CHECK((info.st_mode & 0777) == 0600);
+  }
+  const absl::Status again = InitAuthority(folder.path, "test authority", 1);
+  CHECK(again.code() == absl::StatusCode::kAlreadyExists);
+  CHECK(std::string(again.message()) == "will not write over a file that is there: " + folder.path + "/ca.pem");
+  CHECK(IssueCertificate({folder.path, "a", {"localhost"}, 1}).code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("names that would add entries of their own, and folders without an authority, are refused") {
+  Folder folder;
+  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()), Catch::StartsWith("no authority (psctl cert init makes one)"));
+  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
+  for (const char* host : {"a,DNS:b", "a b", "", "a/b"}) CHECK(BlameOf(IssueCertificate({folder.path, "x", {host}, 1})) == Blame::kUser);
+  for (const char* name : {"", "../x", ".x", "a/b", "a b"}) CHECK(BlameOf(IssueCertificate({folder.path, name, {"localhost"}, 1})) == Blame::kUser);
+  std::filesystem::remove(folder.path + "/ca.key");
+  REQUIRE(InitAuthority(folder.path + "/other", "another", 1).ok());
+  std::filesystem::copy(folder.path + "/other/ca.key", folder.path + "/ca.key");
+  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()), Catch::StartsWith("ca.key does not belong to ca.pem"));
+}
+
+}  // namespace
+}  // namespace evergrad::psctl

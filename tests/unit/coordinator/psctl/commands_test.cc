@@ -1,0 +1,379 @@
+// Every verb against a control server in this process: what is asked, what is printed, which exit code.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/config/job_spec.h"
+#include "common/transport/inproc_transport.h"
+#include "coordinator/psctl/context.h"
+#include "coordinator/psctl/text_table.h"
+#include "tests/support/paths.h"
+
+namespace evergrad::psctl {
+namespace {
+
+constexpr char kAddress[] = "127.0.0.1:4000";
+
+// A coordinator that knows one job, whose next statuses are scripted: each GetJob takes one step, the last one stays.
+class FakeCoordinator {
+ public:
+  explicit FakeCoordinator(transport::Transport* transport) {
+    transport::Handlers handlers;
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<transport::UnaryResponder> responder) {
+      responder->Answer(Handle(method, request));
+    };
+    transport::ServerOptions options;
+    options.listen = kAddress;
+    auto server = transport->Listen(options, std::move(handlers));
+    EG_CHECK_MSG(server.ok(), std::string(server.status().message()));
+    server_ = *std::move(server);
+  }
+
+  void Script(std::vector<v1::JobStatus> steps) {
+    MutexLock lock(&mu_);
+    steps_ = std::move(steps);
+  }
+  void FailGetJob(absl::Status status) {
+    MutexLock lock(&mu_);
+    get_job_error_ = std::move(status);
+  }
+  std::string submitted_yaml() const {
+    MutexLock lock(&mu_);
+    return submitted_yaml_;
+  }
+  int cancels() const {
+    MutexLock lock(&mu_);
+    return cancels_;
+  }
+  // Called at each GetJob, without the lock.
+  std::function<void(int)> on_get_job;
+
+ private:
+  absl::StatusOr<std::string> Handle(absl::string_view method, const std::string& bytes) {
+    if (method == client::kSubmitJob) {
+      v1::SubmitJobRequest request;
+      if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
+      config::ParseOptions options;
+      options.file_name = "submitted";
+      if (!config::ParseJob(request.yaml(), options).spec) return UserError(absl::InvalidArgumentError("the effective YAML does not parse"));
+      MutexLock lock(&mu_);
+      submitted_yaml_ = request.yaml();
+      v1::SubmitJobResponse response;
+      response.set_job_uid(0x2a);
+      response.set_name("job");
+      response.set_state("QUEUED");
+      response.set_runs_folder("/runs/job-2a");
+      return response.SerializeAsString();
+    }
+    if (method == client::kGetJob) {
+      int call = 0;
+      {
+        MutexLock lock(&mu_);
+        call = ++get_jobs_;
+      }
+      if (on_get_job) on_get_job(call);
+      MutexLock lock(&mu_);
+      if (!get_job_error_.ok() && call > 1) return get_job_error_;
+      v1::GetJobResponse response;
+      if (steps_.empty()) return absl::NotFoundError("no such job");
+      *response.mutable_job() = steps_.front();
+      if (steps_.size() > 1) steps_.erase(steps_.begin());
+      return response.SerializeAsString();
+    }
+    if (method == client::kCancelJob) {
+      MutexLock lock(&mu_);
+      ++cancels_;
+      v1::JobStatus cancelled = steps_.back();
+      cancelled.set_state("CANCELLED");
+      steps_ = {cancelled};
+      v1::CancelJobResponse response;
+      response.set_state("CANCELLED");
+      return response.SerializeAsString();
+    }
+    if (method == client::kListJobs) {
+      v1::ListJobsResponse response;
+      MutexLock lock(&mu_);
+      for (const v1::JobStatus& job : steps_) *response.add_jobs() = job;
+      return response.SerializeAsString();
+    }
+    if (method == client::kListVariables) {
+      v1::ListVariablesResponse response;
+      v1::VariableRow* variable = response.add_variables();
+      variable->set_name("dense/kernel");
+      variable->set_complete(true);
+      variable->set_digest(7);
+      variable->add_shape(784);
+      variable->add_shape(10);
+      variable->add_shards()->set_row_end(784);
+      variable->add_servers("0");
+      return response.SerializeAsString();
+    }
+    if (method == client::kListTasks) {
+      v1::ListTasksResponse response;
+      v1::TaskRow* task = response.add_tasks();
+      task->set_role(v1::ROLE_WORKER);
+      task->set_identity("0");
+      task->set_state("alive");
+      return response.SerializeAsString();
+    }
+    if (method == client::kReadTaskLogs) {
+      v1::ReadTaskLogsRequest request;
+      if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
+      v1::ReadTaskLogsResponse response;
+      v1::LogLine* line = response.add_lines();
+      line->set_task(request.tasks_size() > 0 ? request.tasks(0) : "worker/0");
+      line->set_level("info");
+      line->set_text("hello");
+      line->set_job(request.job());
+      return response.SerializeAsString();
+    }
+    return absl::UnimplementedError(absl::StrCat("unknown method: ", method));
+  }
+
+  mutable Mutex mu_;
+  std::vector<v1::JobStatus> steps_ ABSL_GUARDED_BY(mu_);
+  absl::Status get_job_error_ ABSL_GUARDED_BY(mu_);
+  std::string submitted_yaml_ ABSL_GUARDED_BY(mu_);
+  int cancels_ ABSL_GUARDED_BY(mu_) = 0;
+  int get_jobs_ ABSL_GUARDED_BY(mu_) = 0;
+  std::unique_ptr<transport::Server> server_;  // last: no handler runs once it is gone
+};
+
+// Time passes a little at each look, so that nothing in a test waits for the wall's clock.
+class QuickClock final : public Clock {
+ public:
+  MonoTime Now() const override { return now_ += step; }
+  std::int64_t WallMillis() const override { return 1'000'000; }
+  MonoTime step = std::chrono::milliseconds(120);
+
+ private:
+  mutable MonoTime now_{0};
+};
+
+struct Psctl {
+  Inbox<Happening> inbox;  // before the coordinator, whose handlers put signals into it
+  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  FakeCoordinator coordinator{transport.get()};
+  QuickClock clock;
+  std::atomic<bool> handles_signals{false};
+  std::ostringstream out, err;
+  Context context{out, err};
+
+  Psctl() {
+    context.transport = transport.get();
+    context.clock = &clock;
+    context.folder = std::filesystem::canonical(test::SourceDir()).string();
+    context.program = "/nonexistent/psctl";
+    context.inbox = &inbox;
+    context.handles_signals = &handles_signals;
+    context.environment = {{"EVERGRAD_COORDINATOR", kAddress}};
+  }
+  int Run(std::vector<std::string> args) {
+    out.str("");
+    err.str("");
+    return RunPsctl(context, args);
+  }
+  void Signal(int number) {
+    Happening happening;
+    happening.signal = number;
+    inbox.Put(std::move(happening));
+  }
+  nlohmann::json Json() { return nlohmann::json::parse(out.str()); }
+};
+
+v1::JobStatus Job(const std::string& state, std::uint64_t revision, const std::string& result = "") {
+  v1::JobStatus job;
+  job.set_job_uid(0x2a);
+  job.set_name("job");
+  job.set_state(state);
+  job.set_revision(revision);
+  job.set_steps_total(10);
+  job.set_steps_done(revision);
+  job.set_result_json(result);
+  return job;
+}
+const char kJob[] = "configs/examples/mlp-12k.yaml";
+
+TEST_CASE("run submits the effective job, follows it, and ends with 0 when it succeeds") {
+  Psctl psctl;
+  psctl.coordinator.Script({Job("QUEUED", 1), Job("RUNNING", 2), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
+  CHECK(psctl.Run({"job", "run", kJob, "--set", "spec.training.epochs=3", "--require", "accuracy>=0.86"}) == kSucceeded);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("submitted job (000000000000002a)") && Catch::Contains("RUNNING") && Catch::Contains("accuracy 87.00 %"));
+  CHECK_THAT(psctl.coordinator.submitted_yaml(), Catch::Contains("epochs: 3") && Catch::Contains(psctl.context.folder + "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
+}
+
+TEST_CASE("exit codes tell a failed job, a cancelled one and a requirement that was not met") {
+  Psctl psctl;
+  v1::JobStatus failed = Job("FAILED", 4);
+  failed.mutable_first_cause()->set_message("NaN in dense1/kernel");
+  psctl.coordinator.Script({failed});
+  CHECK(psctl.Run({"job", "run", kJob}) == kFailed);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("failed: NaN in dense1/kernel"));
+  psctl.coordinator.Script({Job("CANCELLED", 4)});
+  CHECK(psctl.Run({"job", "watch", "job"}) == kCancelled);
+  psctl.coordinator.Script({Job("SUCCEEDED", 4, R"({"metrics": {"accuracy": 0.5}})")});
+  CHECK(psctl.Run({"job", "watch", "job", "--require", "accuracy>=0.86"}) == kRequirementUnmet);
+  CHECK(psctl.err.str() == "psctl: not met: accuracy>=0.86: got 0.5\n");
+}
+
+TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code is 130") {
+  Psctl psctl;
+  psctl.context.in_terminal = true;
+  std::vector<std::string> answers = {"n", "y"};
+  int signals = 2;
+  psctl.context.read_line = [&]() -> std::optional<std::string> {
+    const std::string answer = answers.front();
+    answers.erase(answers.begin());
+    return answer;
+  };
+  psctl.coordinator.on_get_job = [&](int call) {
+    if (call >= 2 && signals > 0 && call % 2 == 0) --signals, psctl.Signal(SIGINT);
+  };
+  psctl.coordinator.Script({Job("RUNNING", 1), Job("RUNNING", 2)});
+  CHECK(psctl.Run({"job", "run", kJob}) == kInterrupted);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") && Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
+  CHECK(psctl.coordinator.cancels() == 1);
+  CHECK(answers.empty());
+}
+
+TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
+  {
+    Psctl psctl;
+    psctl.coordinator.on_get_job = [&](int call) {
+      if (call == 2) psctl.Signal(SIGTERM);
+    };
+    psctl.coordinator.Script({Job("RUNNING", 1)});
+    CHECK(psctl.Run({"job", "run", kJob}) == kInterrupted);
+    CHECK(psctl.coordinator.cancels() == 1);
+  }
+  Psctl psctl;
+  psctl.coordinator.on_get_job = [&](int call) {
+    if (call == 2) psctl.Signal(SIGINT);
+  };
+  psctl.coordinator.Script({Job("RUNNING", 1)});
+  CHECK(psctl.Run({"job", "watch", "job"}) == kInterrupted);
+  CHECK(psctl.coordinator.cancels() == 0);
+}
+
+TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is named") {
+  Psctl psctl;
+  for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "list"}, {"job", "show", "x"}, {"job", "cancel", "x"}, {"task", "list"}, {"variable", "list"}, {"logs"}, {"job", "submit", kJob}}) {
+    std::vector<std::string> args = verb;
+    args.insert(args.end(), {"--coordinator", "127.0.0.1:1"});
+    CHECK(psctl.Run(args) == kUnreachable);
+    CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable: address=127.0.0.1:1"));
+  }
+}
+
+TEST_CASE("a coordinator that goes away is asked again for a while, then the run ends with 4; one that forgot the job ends it at once") {
+  Psctl psctl;
+  psctl.clock.step = std::chrono::milliseconds(200);
+  psctl.coordinator.Script({Job("RUNNING", 1)});
+  psctl.coordinator.FailGetJob(absl::UnavailableError("connection refused"));
+  CHECK(psctl.Run({"job", "run", kJob}) == kUnreachable);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable: address=127.0.0.1:4000 cause=connection refused"));
+  Psctl other;
+  other.coordinator.Script({Job("RUNNING", 1)});
+  other.coordinator.FailGetJob(absl::NotFoundError("no such job: job=2a"));
+  CHECK(other.Run({"job", "run", kJob}) == kUnreachable);
+  CHECK_THAT(other.err.str(), Catch::Contains("was started anew and does not know this job"));
+}
+
+TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, validate") {
+  Psctl psctl;
+  psctl.coordinator.Script({Job("RUNNING", 3)});
+  REQUIRE(psctl.Run({"job", "submit", kJob, "--output", "json"}) == kSucceeded);
+  CHECK(psctl.Json()["job_uid"] == "000000000000002a");
+  REQUIRE(psctl.Run({"job", "show", "job", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["steps_done"] == 3);
+  REQUIRE(psctl.Run({"job", "list", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["jobs"].size() == 1);
+  REQUIRE(psctl.Run({"task", "list", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["tasks"][0]["role"] == "worker");
+  REQUIRE(psctl.Run({"variable", "list", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["variables"][0]["digest"] == "0000000000000007");
+  REQUIRE(psctl.Run({"logs", "ps_server/1", "--job", "job", "--since", "5m", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["task"] == "ps_server/1");
+  REQUIRE(psctl.Run({"job", "validate", "tests/unit/common/config/testdata/twelve.yaml", "--output=json"}) == kUsage);
+  CHECK(psctl.Json()["mistakes"].size() >= 12);
+  CHECK(psctl.Json()["mistakes"][1]["line"] == 6);
+  REQUIRE(psctl.Run({"job", "run", kJob, "--output=json", "--timeout", "1s", "--set", "spec.training.epochs=x"}) == kUsage);
+  CHECK(psctl.Json()["mistakes"][0]["file"] == "<--set 1>");
+}
+
+TEST_CASE("run prints only JSON when JSON is asked for") {
+  Psctl psctl;
+  psctl.coordinator.Script({Job("RUNNING", 1), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
+  REQUIRE(psctl.Run({"job", "run", kJob, "--output", "json"}) == kSucceeded);
+  CHECK(psctl.Json()["state"] == "SUCCEEDED");
+  CHECK(psctl.Json()["result"]["metrics"]["accuracy"] == 0.87);
+}
+
+TEST_CASE("bad usage ends with 2 and says what was meant") {
+  Psctl psctl;
+  CHECK(psctl.Run({}) == kUsage);
+  CHECK(psctl.Run({"jbo"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("unknown noun `jbo`; did you mean `job`?"));
+  CHECK(psctl.Run({"job", "wach"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("did you mean `watch`?"));
+  CHECK(psctl.Run({"job", "run"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("missing argument JOB.yaml"));
+  CHECK(psctl.Run({"job", "run", kJob, "--local", "--coordinator", "127.0.0.1:1"}) == kUsage);
+  CHECK(psctl.Run({"job", "run", kJob, "--workers", "2"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("--workers needs --local"));
+  CHECK(psctl.Run({"job", "run", kJob, "--require", "accuracy"}) == kUsage);
+  CHECK(psctl.Run({"job", "run", "/nonexistent.yaml"}) == kUsage);
+  CHECK(psctl.Run({"job", "run", kJob, "--set", "no-equals"}) == kUsage);
+  CHECK(psctl.Run({"job", "run", "configs"}) == kUsage);
+  CHECK(psctl.Run({"job", "list", "--tls-ca", "x"}) == kUsage);
+  psctl.context.environment.clear();
+  CHECK(psctl.Run({"job", "list"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here"));
+}
+
+TEST_CASE("every noun and verb has help") {
+  Psctl psctl;
+  CHECK(psctl.Run({"--help"}) == kSucceeded);
+  const std::string overview = psctl.out.str();
+  for (const char* verb : {"run", "submit", "list", "show", "watch", "cancel", "validate", "reference"}) {
+    CHECK_THAT(overview, Catch::Contains(std::string("job ") + verb));
+    CHECK(psctl.Run({"job", verb, "--help"}) == kSucceeded);
+    CHECK_THAT(psctl.out.str(), Catch::Contains(std::string("usage: psctl job ") + verb));
+  }
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"cluster", "up"}, {"cluster", "down"}, {"cluster", "status"}, {"cluster", "restart"}, {"cluster", "run"}, {"task", "list"}, {"variable", "list"}, {"logs"},
+                                                                                    {"cert", "init"}, {"cert", "issue"}, {"version"}, {"job"}, {"cluster"}}) {
+    std::vector<std::string> with_help = args;
+    with_help.push_back("--help");
+    CHECK(psctl.Run(with_help) == kSucceeded);
+    CHECK_THAT(psctl.out.str(), Catch::Contains("usage: psctl"));
+  }
+}
+
+TEST_CASE("every committed job is valid") {
+  Psctl psctl;
+  int jobs = 0;
+  for (const char* folder : {"configs", "configs/examples"})
+    for (const auto& entry : std::filesystem::directory_iterator(test::SourceDir() + "/" + folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      INFO(entry.path());
+      ++jobs;
+      CHECK(psctl.Run({"job", "validate", std::filesystem::absolute(entry.path()).string()}) == kSucceeded);
+      INFO(psctl.err.str());
+      REQUIRE(psctl.Run({"job", "validate", "--effective", std::filesystem::absolute(entry.path()).string()}) == kSucceeded);
+    }
+  CHECK(jobs >= 6);
+}
+
+}  // namespace
+}  // namespace evergrad::psctl

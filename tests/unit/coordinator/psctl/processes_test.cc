@@ -1,0 +1,195 @@
+// Children: shell scripts in the daemons' place, so that what is shown is starting, watching and ending, and nothing else.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/runtime/executor.h"
+#include "coordinator/psctl/local_cluster.h"
+
+namespace evergrad::psctl {
+namespace {
+
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/evergrad psctl XXXXXX";   // with spaces: paths may have them
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  // Stands for a daemon: writes its address file and its arguments, then does `body` until it is told to end.
+  void Script(const std::string& name, const std::string& body) const {
+    const std::string file = path + "/" + name;
+    std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\necho \"$all\" >> \"$file.args\"\n" << body;
+    chmod(file.c_str(), 0755);
+  }
+};
+
+struct Stage {
+  Folder folder;
+  RealClock clock;
+  runtime::Event never;
+  LocalOptions options;
+  Stage() {
+    options.bin = folder.path;
+    options.folder = folder.path + "/cluster";
+    options.runs = folder.path + "/runs";
+    options.workers = 2;
+    options.servers = 1;
+    const std::string idle = "trap 'exit 0' TERM\n( exec sleep 1000 ) & child=$!\ntrap 'kill $child; exit 0' TERM\nwait $child\n";
+    folder.Script("evergrad-coordinator", "echo 127.0.0.1:1234 > \"$file.new\" && mv \"$file.new\" \"$file\"\n" + idle);
+    folder.Script("evergrad-ps-server", idle);
+    folder.Script("evergrad-worker", idle);
+  }
+  std::function<bool(std::chrono::milliseconds)> Pause() {
+    return [this](std::chrono::milliseconds wait) {
+      never.WaitFor(wait);
+      return true;
+    };
+  }
+  // Ticks until `done`, at most for 20 s.
+  template <class Done>
+  std::vector<std::string> TickUntil(LocalCluster& cluster, Done done) {
+    std::vector<std::string> news;
+    const MonoTime until = clock.Now() + std::chrono::seconds(20);
+    while (!done() && clock.Now() < until) {
+      for (std::string& line : cluster.Tick()) news.push_back(std::move(line));
+      never.WaitFor(std::chrono::milliseconds(10));
+    }
+    REQUIRE(done());
+    return news;
+  }
+};
+
+TEST_CASE("the plan names every task and shares the cores among workers") {
+  LocalOptions options;
+  options.runs = "/r";
+  options.workers = 2;
+  options.servers = 1;
+  options.failpoints = "none";
+  const auto tasks = PlanTasks(options, 5);
+  REQUIRE(tasks.size() == 4);
+  CHECK(tasks[0].Name() == "coordinator");
+  CHECK(tasks[1].Name() == "ps_server/0");
+  CHECK(tasks[3].FileName() == "worker-1");
+  CHECK(tasks[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--failpoints", "none"});
+  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") == std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7", "--runs", "/r", "--failpoints", "none"});
+  CHECK(PlanTasks(options, 1)[3].args[3] == "1");
+}
+
+TEST_CASE("what dies at once is started again more and more slowly, what lived is started at once") {
+  std::chrono::milliseconds before(0);
+  for (int starts = 1; starts < 10; ++starts) {
+    const auto delay = RestartDelay(starts, std::chrono::seconds(1));
+    CHECK(delay >= before);
+    CHECK(delay <= std::chrono::seconds(5));
+    before = delay;
+  }
+  CHECK(before == std::chrono::seconds(5));
+  CHECK(RestartDelay(9, std::chrono::minutes(1)) == std::chrono::milliseconds(100));
+}
+
+TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no process behind") {
+  Stage stage;
+  std::vector<ProcessId> processes;
+  {
+    LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
+    REQUIRE(cluster.Start().ok());
+    CHECK(cluster.coordinator_address() == "127.0.0.1:1234");
+    for (const LocalTask& task : cluster.tasks()) {
+      processes.push_back(task.process);
+      CHECK(IsAlive(task.process));
+      CHECK(getpgid(task.process.pid) == getpgrp());
+      CHECK(ReadPidFile(stage.options.folder + "/" + task.FileName() + ".pid")->pid == task.process.pid);
+    }
+    CHECK_FALSE(cluster.broken().has_value());
+    const std::string args_file = stage.options.folder + "/worker-0.address.args";
+    stage.TickUntil(cluster, [&] { return std::filesystem::exists(args_file) && std::filesystem::file_size(args_file) > 0; });
+    std::ifstream file(args_file);
+    std::string args;
+    std::getline(file, args);
+    CHECK_THAT(args, Catch::Contains("--coordinator 127.0.0.1:1234 --name 0"));
+    // Stopped ones hear SIGTERM too.
+    kill(processes.back().pid, SIGSTOP);
+  }
+  for (const ProcessId& process : processes) CHECK_FALSE(IsAlive(process));
+  CHECK_FALSE(std::filesystem::exists(stage.options.folder + "/coordinator.pid"));
+}
+
+TEST_CASE("without supervision a dead server breaks the cluster, a dead worker only when it was the last") {
+  Stage stage;
+  LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
+  REQUIRE(cluster.Start().ok());
+  kill(cluster.tasks()[2].process.pid, SIGKILL);
+  const auto news = stage.TickUntil(cluster, [&] { return !cluster.tasks()[2].running; });
+  REQUIRE(news.size() == 1);
+  CHECK_THAT(news[0], Catch::Contains("worker/0") && Catch::Contains("was killed by signal 9"));
+  CHECK_FALSE(cluster.broken().has_value());
+  kill(cluster.tasks()[3].process.pid, SIGKILL);
+  stage.TickUntil(cluster, [&] { return !cluster.tasks()[3].running; });
+  REQUIRE(cluster.broken().has_value());
+  CHECK_THAT(cluster.broken()->text, Catch::Contains("every worker has ended"));
+  kill(cluster.tasks()[0].process.pid, SIGKILL);
+  stage.TickUntil(cluster, [&] { return !cluster.tasks()[0].running; });
+  CHECK(cluster.broken()->coordinator);
+}
+
+TEST_CASE("with supervision what dies is started again, the coordinator at the address that tasks know") {
+  Stage stage;
+  stage.options.supervise = true;
+  LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
+  REQUIRE(cluster.Start().ok());
+  const pid_t worker = cluster.tasks()[2].process.pid, coordinator = cluster.tasks()[0].process.pid;
+  kill(worker, SIGKILL);
+  kill(coordinator, SIGKILL);
+  const auto news = stage.TickUntil(cluster, [&] { return cluster.tasks()[0].starts == 2 && cluster.tasks()[2].starts == 2; });
+  CHECK(news.size() == 4);
+  CHECK(cluster.tasks()[2].process.pid != worker);
+  CHECK_FALSE(cluster.broken().has_value());
+  const std::string args_file = stage.options.folder + "/coordinator.address.args";
+  std::string second;
+  stage.TickUntil(cluster, [&] {
+    std::ifstream file(args_file);
+    return std::getline(file, second) && std::getline(file, second);
+  });
+  CHECK_THAT(second, Catch::Contains("--listen 127.0.0.1:1234"));
+}
+
+TEST_CASE("a coordinator that ends before it listens is reported with its log") {
+  Stage stage;
+  stage.folder.Script("evergrad-coordinator", "echo 'cannot bind' >&2\nexit 3\n");
+  LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
+  const absl::Status started = cluster.Start();
+  CHECK_THAT(std::string(started.message()), Catch::Contains("ended with code 3") && Catch::Contains("cannot bind"));
+  std::filesystem::remove(stage.folder.path + "/evergrad-coordinator");
+  LocalCluster missing(stage.options, &stage.clock, stage.Pause());
+  CHECK_THAT(std::string(missing.Start().message()), Catch::Contains("no such program"));
+}
+
+TEST_CASE("a pid that was given away again is not taken for the process of a pid file") {
+  const auto self = IdentityOf(getpid());
+  REQUIRE(self.ok());
+  CHECK(IsAlive(*self));
+  CHECK_FALSE(IsAlive({self->pid, self->start_ticks + 1}));
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  CHECK_FALSE(IdentityOf(child).ok());   // a zombie is gone
+  waitpid(child, nullptr, 0);
+  Folder folder;
+  REQUIRE(WritePidFile(folder.path + "/x.pid", *self).ok());
+  CHECK(ReadPidFile(folder.path + "/x.pid")->start_ticks == self->start_ticks);
+  std::ofstream(folder.path + "/y.pid") << "1 2\n";
+  CHECK_FALSE(ReadPidFile(folder.path + "/y.pid").has_value());   // never pid 1
+  CHECK_FALSE(ReadPidFile(folder.path + "/z.pid").has_value());
+}
+
+}  // namespace
+}  // namespace evergrad::psctl

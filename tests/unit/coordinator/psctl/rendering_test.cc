@@ -1,0 +1,259 @@
+// What people see: statuses in, lines out.
+#include <cmath>
+#include <sstream>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/log_cursor.h"
+#include "coordinator/psctl/progress.h"
+#include "coordinator/psctl/require.h"
+#include "coordinator/psctl/tables.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+v1::JobStatus Running() {
+  v1::JobStatus job;
+  job.set_job_uid(0xabc);
+  job.set_name("fashion-mlp");
+  job.set_state("RUNNING");
+  job.set_phase("training");
+  job.set_epochs(5);
+  job.set_epoch(2);
+  job.set_steps_total(2345);
+  job.set_steps_done(612);
+  job.set_examples_per_second(21300.4);
+  job.set_loss(0.43119);
+  job.set_eta_seconds(80);
+  for (int i = 0; i < 2; ++i) {
+    v1::WorkerRow* worker = job.add_workers();
+    worker->set_identity(std::to_string(i));
+    worker->set_state(i == 0 ? "running" : "gone");
+    worker->set_steps(300 + static_cast<std::uint64_t>(i));
+    worker->set_closure(38);
+  }
+  return job;
+}
+
+v1::EpochRow Epoch(std::uint64_t n) {
+  v1::EpochRow row;
+  row.set_epoch(n);
+  row.set_steps(469);
+  row.set_train_loss(0.52461);
+  row.set_eval_loss(0.44);
+  row.set_eval_accuracy(0.8421);
+  row.set_examples_per_second(21300);
+  row.set_seconds(2.8);
+  return row;
+}
+
+TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
+  CHECK(ProgressLine(Running()) == "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");
+  v1::JobStatus waiting;
+  waiting.set_state("STARTING");
+  waiting.set_waiting_for("a worker");
+  CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
+}
+
+TEST_CASE("the block on a terminal has a bar, a line a worker, and never a wider line than the terminal") {
+  CHECK(ProgressBlock(Running(), 120) == Lines{"RUNNING [##########..............................] epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA…",
+                                               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
+  for (const std::size_t columns : {20u, 40u, 80u})
+    for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
+}
+
+TEST_CASE("epochs are a table whose columns stand under their titles") {
+  CHECK(EpochHeader(false) == "epoch  steps  train loss  test loss  accuracy  examples/s  seconds");
+  CHECK(EpochLine(Epoch(1), false) == "    1    469      0.5246     0.4400   84.21 %       21300      2.8");
+  v1::EpochRow row = Epoch(12);
+  row.set_eval_accuracy(std::nan(""));
+  row.set_eval_loss(std::nan(""));
+  CHECK(EpochLine(row, false) == "   12    469      0.5246          -         -       21300      2.8");
+  row.set_counting_sum(600);
+  CHECK(EpochLine(row, true) == "   12    469              600      2.8");
+}
+
+TEST_CASE("without a terminal what is new is printed once, and the line now and then") {
+  std::ostringstream out;
+  ProgressPrinter printer(out, {});
+  v1::JobStatus job = Running();
+  printer.Update(job, std::chrono::seconds(1));
+  job.set_steps_done(613);
+  printer.Update(job, std::chrono::milliseconds(1500));   // too soon
+  *job.add_epoch_rows() = Epoch(1);
+  v1::Event* event = job.add_events();
+  event->set_number(7);
+  event->set_kind("death");
+  event->set_text("worker/1\033[2J died");
+  printer.Update(job, std::chrono::milliseconds(1600));
+  printer.Update(job, std::chrono::milliseconds(3100));
+  printer.Update(job, std::chrono::milliseconds(9000));   // nothing new
+  const std::string text = out.str();
+  CHECK(printer.events_shown() == 7);
+  CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") && Catch::Contains("-  death: worker/1?[2J died\n") && !Catch::Contains("\033"));
+  std::size_t lines = 0;
+  for (const char c : text) lines += c == '\n';
+  CHECK(lines == 5);
+}
+
+TEST_CASE("an epoch's row waits for its evaluation") {
+  std::ostringstream out;
+  ProgressPrinter printer(out, {});
+  v1::JobStatus job = Running();
+  job.set_epoch(1);
+  v1::EpochRow* row = job.add_epoch_rows();
+  *row = Epoch(1);
+  row->set_eval_loss(std::nan(""));
+  row->set_eval_accuracy(std::nan(""));
+  printer.Update(job, std::chrono::seconds(1));
+  CHECK_THAT(out.str(), !Catch::Contains("accuracy"));
+  *row = Epoch(1);
+  printer.Update(job, std::chrono::seconds(2));
+  CHECK_THAT(out.str(), Catch::Contains("84.21 %"));
+  // Not evaluated at all: the next epoch, or the end, shows it.
+  row = job.add_epoch_rows();
+  *row = Epoch(2);
+  row->set_eval_loss(std::nan(""));
+  row->set_eval_accuracy(std::nan(""));
+  job.set_epoch(2);
+  printer.Update(job, std::chrono::seconds(3));
+  CHECK_THAT(out.str(), !Catch::Contains("    2    469"));
+  job.set_epoch(3);
+  printer.Update(job, std::chrono::seconds(4));
+  CHECK_THAT(out.str(), Catch::Contains("    2    469      0.5246          -         -"));
+}
+
+TEST_CASE("on a terminal the block is drawn over the one before") {
+  std::ostringstream out;
+  ProgressPrinter printer(out, {true, 100, std::chrono::milliseconds(0)});
+  v1::JobStatus job = Running();
+  printer.Update(job, std::chrono::seconds(1));
+  const std::size_t first = out.str().size();
+  printer.Update(job, std::chrono::seconds(2));
+  CHECK(out.str().size() == first);   // the same again writes nothing
+  job.set_steps_done(700);
+  printer.Update(job, std::chrono::seconds(3));
+  CHECK_THAT(out.str().substr(first), Catch::StartsWith("\033[3A\r\033[J") && Catch::Contains("step 700/2345"));
+  printer.Say("worker/1 started again");
+  CHECK_THAT(out.str(), Catch::Contains("\033[Jworker/1 started again\nRUNNING"));
+  printer.Clear();
+  CHECK_THAT(out.str(), Catch::EndsWith("\033[3A\r\033[J"));
+}
+
+TEST_CASE("the summary claims exactly-once only when every shard's counter says so") {
+  v1::JobStatus job = Running();
+  job.set_state("SUCCEEDED");
+  job.set_steps_done(2345);
+  job.set_runs_folder("runs/fashion-mlp-1");
+  job.set_result_json(R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
+                          "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
+  CHECK(SummaryLines(job) == Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
+                                   "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights, job.yaml)"});
+  job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
+  CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
+  job.set_result_json("{");
+  job.set_closures_rerun(3);
+  job.set_updates_redone(48);
+  CHECK(SummaryLines(job)[0] == "2345 steps");
+  CHECK(SummaryLines(job)[1] == "3 closures were run again for a lost server, 48 updates redone");
+  job.set_state("FAILED");
+  job.mutable_first_cause()->set_message("bad record: file=x offset=4");
+  job.mutable_first_cause()->set_origin_text("worker/1");
+  CHECK(SummaryLines(job)[0] == "failed: bad record: file=x offset=4 (from worker/1)");
+}
+
+TEST_CASE("requirements are read, compared, and named when they are not met") {
+  const auto at_least = ParseRequirement("accuracy>=0.86"), below = ParseRequirement(" loss < 0.5");
+  REQUIRE((at_least.ok() && below.ok()));
+  CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.86}, {"loss", 0.4}}).empty());
+  CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.8599}, {"loss", 0.5}}) == Lines{"not met: accuracy>=0.86: got 0.8599", "not met:  loss < 0.5: got 0.5"});
+  CHECK(Unmet({*at_least}, {{"loss", 1}}) == Lines{"not met: accuracy>=0.86: the job has no metric `accuracy` (it has: loss)"});
+  CHECK(Unmet({*at_least}, {{"accuracy", std::nan("")}}).size() == 1);
+  for (const char* bad : {"accuracy", "accuracy=0.8", ">=0.8", "accuracy>=", "accuracy>=high", ""}) CHECK_FALSE(ParseRequirement(bad).ok());
+  CHECK(MetricsOf(R"({"metrics": {"accuracy": 0.5, "name": "x", "loss": null}})") == std::map<std::string, double>{{"accuracy", 0.5}});
+  CHECK(MetricsOf("[]").empty());
+  CHECK(MetricsOf("not json").empty());
+}
+
+TEST_CASE("JSON has ids as 16 digits, numbers as numbers and NaN as null") {
+  v1::JobStatus job = Running();
+  job.set_loss(std::nan(""));
+  job.set_eta_seconds(-1);
+  job.set_result_json(R"({"state": "SUCCEEDED"})");
+  const nlohmann::json json = JsonOf(job);
+  CHECK(json["job_uid"] == "0000000000000abc");
+  CHECK(json["steps_done"] == 612);
+  CHECK(json["loss"].is_null());
+  CHECK(json["eta_seconds"].is_null());
+  CHECK(json["first_cause"].is_null());
+  CHECK(json["result"]["state"] == "SUCCEEDED");
+  v1::VariableRow variable;
+  variable.set_name("dense/kernel");
+  variable.set_digest(255);
+  variable.add_shards()->set_updates_applied(9);
+  variable.add_servers("1");
+  CHECK(JsonOf(variable)["digest"] == "00000000000000ff");
+  CHECK(JsonOf(variable)["shards"][0]["server"] == "1");
+  CHECK(JsonOf(variable)["shards"][0]["updates_applied"] == 9);
+  v1::TaskRow task;
+  task.set_role(v1::ROLE_PS_SERVER);
+  CHECK(JsonOf(task)["role"] == "ps_server");
+}
+
+TEST_CASE("the task table marks what is open without encryption") {
+  v1::ListTasksResponse tasks;
+  CHECK(TaskTable(tasks, 0).back() == "no task has registered yet");
+  v1::TaskRow* task = tasks.add_tasks();
+  task->set_role(v1::ROLE_WORKER);
+  task->set_identity("0");
+  task->set_state("alive");
+  task->set_since_ms(1000);
+  task->set_insecure_listen(true);
+  task->set_activity("closure 7");
+  const Lines lines = TaskTable(tasks, 43000);
+  CHECK_THAT(lines[1], Catch::Contains("worker/0") && Catch::Contains("42 s") && Catch::Contains("closure 7; INSECURE"));
+  CHECK_THAT(lines[2], Catch::StartsWith("warning: tasks marked INSECURE"));
+}
+
+TEST_CASE("sizes, times and widths are for people") {
+  CHECK(ShowBytes(1023) == "1023 B");
+  CHECK(ShowBytes(1536 * 1024) == "1.5 MiB");
+  CHECK(ShowSeconds(0.25) == "0.2 s");
+  CHECK(ShowSeconds(59.6) == "1 min 00 s");
+  CHECK(ShowSeconds(7620) == "2 h 07 min");
+  CHECK(ShowSeconds(-1) == "?");
+  CHECK(Fit("abcdef", 4) == "abc…");
+  CHECK(Width("é…") == 2);
+  CHECK(RenderTable({{"name"}, {"n", true}}, {{"a", "100"}, {"long name", "1"}}) == Lines{"name         n", "a          100", "long name    1"});
+}
+
+TEST_CASE("a follower shows each line once, though it asks for the last seconds again") {
+  LogCursor cursor;
+  v1::ReadTaskLogsResponse answer;
+  const auto add = [&](std::int64_t ms, const char* task, const char* text) {
+    v1::LogLine* line = answer.add_lines();
+    line->set_wall_ms(ms);
+    line->set_task(task);
+    line->set_text(text);
+  };
+  CHECK(cursor.Since(77) == 77);
+  add(10000, "worker/0", "a");
+  add(10000, "worker/0", "a");
+  CHECK(cursor.Fresh(answer).size() == 2);
+  CHECK(cursor.Since(77) == 10000 - LogCursor::kOverlapMs);
+  add(9500, "worker/1", "late");
+  add(10000, "worker/0", "a");
+  const auto fresh = cursor.Fresh(answer);
+  REQUIRE(fresh.size() == 2);
+  CHECK(fresh[0].text() == "late");
+  CHECK(fresh[1].text() == "a");
+  CHECK(cursor.Fresh(answer).empty());
+}
+
+}  // namespace
+}  // namespace evergrad::psctl
