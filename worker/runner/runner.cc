@@ -275,6 +275,18 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
+    // Dropped between the Hello and now (SUPERSEDED by a shard, say): the coordinator took it over and would wait without end.
+    for (const v1::HeldAttempt& attempt : registered.adopted()) {
+      if (!adopted.contains(FromProto<Attempt>(attempt.attempt())) || book.Holds(FromProto<Attempt>(attempt.attempt()))) continue;
+      Work work;
+      work.job = JobUid(attempt.job_uid());
+      work.closure = ClosureId(attempt.closure());
+      work.attempt = FromProto<Attempt>(attempt.attempt());
+      work.kind = KindOf(attempt.kind()).value_or(WorkKind::kTrain);
+      work.all_targets = attempt.all_targets();
+      for (const std::uint32_t shard : attempt.targets()) work.targets.insert(ShardId(shard));
+      SendDropped(work, "dropped since the Hello");
+    }
     for (const DoneReport& report : book.Unanswered()) {
       const auto it = done_messages.find(report.work.attempt);
       EG_CHECK(it != done_messages.end());
