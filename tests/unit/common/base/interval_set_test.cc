@@ -129,5 +129,17 @@ TEST_CASE("a million numbers in a row are one interval, whatever the order in wh
   CHECK(set.size() == 1000000);
 }
 
+TEST_CASE("the first member at or above a number") {
+  IntervalSet set = IntervalSet::Range(3, 6);
+  set.Add(9);
+  CHECK(set.FirstAtLeast(0) == 3u);
+  CHECK(set.FirstAtLeast(3) == 3u);
+  CHECK(set.FirstAtLeast(5) == 5u);
+  CHECK(set.FirstAtLeast(6) == 9u);
+  CHECK(set.FirstAtLeast(9) == 9u);
+  CHECK_FALSE(set.FirstAtLeast(10).has_value());
+  CHECK_FALSE(IntervalSet().FirstAtLeast(0).has_value());
+}
+
 }  // namespace
 }  // namespace evergrad
