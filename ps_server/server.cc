@@ -189,7 +189,15 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
     events.make_hello = [impl] { return impl->MakeHello(); };
     events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
     events.on_registered = [impl](const v1::Registered& registered) { impl->control->OnRegistered(registered); };
-    events.on_message = [impl](const v1::CoordinatorMessage& message) { impl->control->OnMessage(message); };
+    events.on_message = [impl](const v1::CoordinatorMessage& message) {
+      if (message.has_report_shards()) {
+        // A report comes with the counters of its moment: a job may be over before the next heartbeat is due.
+        v1::TaskMessage beat;
+        *beat.mutable_heartbeat() = impl->MakeHeartbeat();
+        impl->session->Send(std::move(beat));
+      }
+      impl->control->OnMessage(message);
+    };
     events.on_lost = [impl](absl::string_view) { impl->control->OnLost(); };
     events.on_rejected = [on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (rejected.exit()) on_refused(rejected.kind());

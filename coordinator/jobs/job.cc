@@ -279,6 +279,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       worker.rate = old->second.rate;
       if (hello.process_uid() != 0 && !former_died) {
         worker.progress = old->second.progress;   // the same process goes on counting
+        worker.bytes_base = old->second.bytes_base;
       } else {
         RememberFormer(old->second);
       }
@@ -321,12 +322,12 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
         OnDeath(Role::kPsServer, identity, "another process has its identity", false, nullptr);
-        former_duplicates_ += old->second.has_progress ? old->second.progress.duplicates_refused() - old->second.duplicates_base : 0;
-        server_bytes_[identity] += old->second.progress.bytes_sent() + old->second.progress.bytes_received();
+        former_duplicates_ += old->second.duplicates();
+        server_bytes_[identity] += old->second.bytes();
       } else {
         server.progress = old->second.progress;
         server.duplicates_base = old->second.duplicates_base;
-        server.has_progress = old->second.has_progress;
+        server.bytes_base = old->second.bytes_base;
       }
       servers_.erase(old);
     }
@@ -404,6 +405,14 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
+void Job::SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused) {
+  if (Worker* worker = FindWorker(task)) worker->bytes_base = bytes;
+  if (Server* server = FindServer(task)) {
+    server->bytes_base = bytes;
+    server->duplicates_base = duplicates_refused;
+  }
+}
+
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   auto found = workers_.find(task);
   if (found == workers_.end()) return;
@@ -437,8 +446,8 @@ void Job::OnServerAway(TaskId task) {
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving) {
   auto found = servers_.find(task);
   if (found == servers_.end()) return;
-  if (found->second.has_progress) former_duplicates_ += found->second.progress.duplicates_refused() - found->second.duplicates_base;
-  server_bytes_[std::string(identity)] += found->second.progress.bytes_sent() + found->second.progress.bytes_received();
+  former_duplicates_ += found->second.duplicates();
+  server_bytes_[std::string(identity)] += found->second.bytes();
   servers_.erase(found);
   if (book_) book_->EndServerSession(task);
   for (Query& query : queries_) query.waiting.erase(task);
@@ -516,10 +525,6 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     if (steps != worker->progress.steps()) Touch();
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
-    if (!server->has_progress) {
-      server->has_progress = true;
-      server->duplicates_base = heartbeat.server().duplicates_refused();
-    }
     server->progress = heartbeat.server();
     if (!server->ready && server->away_since != MonoTime{0}) {
       // It was only slow: nothing of it has been given away.
@@ -533,7 +538,7 @@ void Job::RememberFormer(const Worker& worker) {
   PerWorker& sum = per_worker_[worker.identity];
   sum.former_steps += worker.progress.steps();
   sum.former_examples += worker.progress.examples();
-  sum.former_bytes += worker.progress.bytes_sent() + worker.progress.bytes_received();
+  sum.former_bytes += worker.bytes();
 }
 
 void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker) {
@@ -618,7 +623,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     eta = std::max(0.0, left) / rate_;
   }
   status->set_eta_seconds(ended() ? 0 : eta);
-  for (const v1::EpochRow& row : epoch_rows_) *status->add_epoch_rows() = row;
+  for (const v1::EpochRow& row : epoch_rows_) {
+    // The row of a barrier is shown once it is whole.
+    if (active() && row.epoch() == barrier_epochs_ && evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) break;
+    *status->add_epoch_rows() = row;
+  }
   std::map<std::string, v1::WorkerRow> rows;
   for (const auto& [identity, sum] : per_worker_) {
     v1::WorkerRow& row = rows[identity];

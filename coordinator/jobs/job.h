@@ -8,6 +8,7 @@
 // tests and the daemon run the same class.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -113,6 +114,8 @@ class Job {
   absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                            v1::Registered* registered);
   void Ready(TaskId task);
+  // What a task that was there before the job has counted so far is not the job's.
+  void SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused);
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   void OnWorkerLeaving(TaskId task);
   void OnServerAway(TaskId task);                                    // suspected: it is waited for
@@ -159,6 +162,8 @@ class Job {
     ClosureRate rate;
     std::map<Attempt, Held> held;
     v1::WorkerProgress progress;
+    std::uint64_t bytes_base = 0;        // what this process had moved before the job
+    std::uint64_t bytes() const { return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received()); }
   };
   struct Server {
     TaskId task;
@@ -169,7 +174,8 @@ class Job {
     v1::ServerProgress progress;
     std::uint64_t duplicates_base = 0;   // what this process had refused before the job
     std::uint64_t bytes_base = 0;
-    bool has_progress = false;
+    std::uint64_t bytes() const { return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received()); }
+    std::uint64_t duplicates() const { return progress.duplicates_refused() - std::min(duplicates_base, progress.duplicates_refused()); }
   };
   struct PerWorker {            // by identity, over all of its processes
     std::uint64_t steps = 0, examples = 0;               // of closures that counted

@@ -125,7 +125,7 @@ std::uint64_t Job::DuplicatesRefused() const {
     reported.insert(final_.servers[i]);
   }
   for (const auto& [task, server] : servers_) {
-    if (server.has_progress && reported.count(server.identity) == 0) duplicates += server.progress.duplicates_refused() - server.duplicates_base;
+    if (reported.count(server.identity) == 0) duplicates += server.duplicates();
   }
   return duplicates;
 }
@@ -136,7 +136,7 @@ std::vector<ReportTask> Job::WorkerTotals() const {
   for (const auto& [task, worker] : workers_) {
     ReportTask& total = totals[worker.identity];
     total.name = absl::StrCat("worker/", worker.identity);
-    total.bytes += worker.progress.bytes_sent() + worker.progress.bytes_received();
+    total.bytes += worker.bytes();
   }
   std::vector<ReportTask> list;
   for (auto& [identity, total] : totals) list.push_back(std::move(total));
@@ -150,7 +150,7 @@ std::vector<ReportTask> Job::ServerTotals() const {
   for (const auto& [task, server] : servers_) {
     ReportTask& total = totals[server.identity];
     total.name = absl::StrCat("ps_server/", server.identity);
-    total.bytes += server.progress.bytes_sent() + server.progress.bytes_received();
+    total.bytes += server.bytes();
   }
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     ReportTask& total = totals[final_.servers[i]];

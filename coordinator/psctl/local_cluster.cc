@@ -58,6 +58,9 @@ std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& f
   } else if (!coordinator_address.empty()) {
     // Started again: tasks redial the address that they know.
     args.insert(args.end(), {"--listen", coordinator_address});
+  } else {
+    // Nobody has ever served this cluster: there are no registrations to collect before the first term.
+    args.insert(args.end(), {"--window", "0"});
   }
   args.insert(args.end(), task.args.begin(), task.args.end());
   return args;

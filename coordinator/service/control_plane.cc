@@ -310,6 +310,9 @@ void ControlPlane::IntroduceTasks(Job& job) {
     } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &unused); !status.ok()) {
       continue;   // cannot be: its hello holds no sets any more
     }
+    const v1::WorkerProgress& w = facts->second.worker;
+    const v1::ServerProgress& s = facts->second.server;
+    job.SetBase(task, entry->role == Role::kWorker ? w.bytes_sent() + w.bytes_received() : s.bytes_sent() + s.bytes_received(), s.duplicates_refused());
     job.Ready(task);
   }
 }

@@ -392,7 +392,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     Send(std::move(message));
   }
 
+  // Behind what was measured up to now: a job may be over before the next heartbeat is due.
   bool SendDone(const v1::Done& done) {
+    v1::TaskMessage beat;
+    *beat.mutable_heartbeat()->mutable_worker() = Progress();
+    Send(std::move(beat));
     v1::TaskMessage message;
     *message.mutable_done() = done;
     return Send(std::move(message));
