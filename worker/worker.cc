@@ -78,7 +78,6 @@ struct Worker::Impl {
     gauge("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
     gauge("evergrad_worker_call_failures_total", "Requests to servers that got no answer", &Stats::failures);
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
-    registry.GetGauge("evergrad_worker_data_bytes_limit", "Limit of one data source in memory").Set(static_cast<double>(config.data_bytes_max));
   }
 };
 

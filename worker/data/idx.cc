@@ -130,7 +130,8 @@ absl::StatusOr<Header> ReadHeader(Reader& reader, int rank_min, int rank_max, ab
 absl::StatusOr<std::vector<std::uint8_t>> ReadElements(Reader& reader, const Header& header, std::uint64_t bytes_max) {
   const auto bytes = CheckedProduct(header.dims);
   if (!bytes || *bytes > bytes_max) {
-    return Bad("data set too large", reader.path(), absl::StrCat("offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes"));
+    return UserError(absl::ResourceExhaustedError(
+        absl::StrCat("data set too large: file=", reader.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
   }
   if (!reader.CanHold(*bytes)) {
     return Bad("file too short", reader.path(), absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", reader.stored_bytes(), " bytes stored"));

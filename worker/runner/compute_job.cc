@@ -43,11 +43,18 @@ absl::StatusOr<Backend*> ComputeBackend::Get() {
   return backend_.get();
 }
 
-ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max)
-    : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_bytes_max_(data_bytes_max) {}
+ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
+                       metrics::Limit* data_limit)
+    : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_bytes_max_(data_bytes_max), data_limit_(data_limit) {}
 
 absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::IdxSource& source) const {
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<Dataset> data, OpenIdx(source, spec_->data.fields, data_bytes_max_));
+  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenIdx(source, spec_->data.fields, data_bytes_max_);
+  if (!opened.ok()) {
+    if (absl::IsResourceExhausted(opened.status())) data_limit_->refused.Add();
+    return opened.status();
+  }
+  std::unique_ptr<Dataset> data = *std::move(opened);
+  data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->examples() * data->example_shape().elements())));
   for (const config::InputSpec& input : spec_->model.inputs) {
     if (input.name != "image") return UserError(absl::InvalidArgumentError(absl::StrCat("model input that an idx source does not have: want=image got=", input.name)));
     const tensor::Shape want{std::vector<std::uint64_t>(input.shape)};

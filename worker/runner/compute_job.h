@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
+#include "common/metrics/metrics.h"
 #include "common/plan/plan.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/backend/backend.h"
@@ -41,7 +42,8 @@ class ComputeJob {
     std::shared_ptr<GradientBuffer> gradients;
   };
 
-  ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max);
+  ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
+             metrics::Limit* data_limit);
 
   // Opens what is needed and not yet open. User errors: files, shapes that do not fit the model, the model itself.
   absl::Status Open(const Needs& needs);
@@ -66,6 +68,7 @@ class ComputeJob {
   const std::uint64_t seed_;
   const std::shared_ptr<ComputeBackend> backend_;  // shared by all jobs of the runner
   const std::uint64_t data_bytes_max_;
+  metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   std::unique_ptr<Graph> graph_;
   std::shared_ptr<const Layout> layout_;

@@ -125,6 +125,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
         attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun", static_cast<double>(AttemptBook::kQueuedMax)),
         records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped", options.step_records_max),
+        data_limit(*env.registry, "evergrad_worker_data_bytes", "Largest data source in memory; a larger one than the limit is refused", static_cast<double>(options.data_bytes_max)),
         steps_total(env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
         examples_total(env.registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
         done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total", "Attempts that ended with Done")),
@@ -186,7 +187,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
       if (parsed.spec) {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-        job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max);
+        job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max, &data_limit);
         if (job->counting() && !options.allow_counting) {
           job->spec_error = UserError(absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
         }
@@ -1020,7 +1021,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   bool pump_scheduled = false, draining = false, drain_timer = false;
   std::function<void()> on_drained;
 
-  metrics::Limit attempts_limit, records_limit;
+  metrics::Limit attempts_limit, records_limit, data_limit;
   metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total, &skips_total;
   metrics::Gauge& loss_gauge;
   Exchange::Counters counters;
