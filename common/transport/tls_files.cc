@@ -51,11 +51,12 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::
   return certificate;
 }
 
-// Our own certificate against our own authority: what the peer is going to do with it.
-absl::Status Verify(X509* ca, X509* certificate, const TlsFiles& files) {
+// Our own certificate against our own authorities (a file may hold several, while one replaces another): what the peer is
+// going to do with it.
+absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());
-  X509_STORE_add_cert(store.get(), ca);
+  if (AddAuthorities(ca_pem, store.get()) == 0) return absl::InvalidArgumentError(absl::StrCat("tls ca is no PEM certificate: file=", files.ca));
   X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
   X509_STORE_CTX_init(context.get(), store.get(), certificate, nullptr);
   const bool good = X509_verify_cert(context.get()) == 1;
@@ -68,6 +69,14 @@ absl::Status Verify(X509* ca, X509* certificate, const TlsFiles& files) {
 
 }  // namespace
 
+int AddAuthorities(const std::string& pem, X509_STORE* store) {
+  const Bio bio = Reader(pem);
+  int added = 0;
+  while (const auto ca = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))) added += X509_STORE_add_cert(store, ca.get()) == 1 ? 1 : 0;
+  ERR_clear_error();
+  return added;
+}
+
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   if (files.empty()) return std::nullopt;
   if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
@@ -77,7 +86,6 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   EG_ASSIGN_OR_RETURN(pems.ca, ReadPem("tls ca", files.ca));
   EG_ASSIGN_OR_RETURN(pems.cert, ReadPem("tls cert", files.cert));
   EG_ASSIGN_OR_RETURN(pems.key, ReadPem("tls key", files.key));
-  EG_ASSIGN_OR_RETURN(const Certificate ca, ParseCertificate("tls ca", pems.ca, files.ca));
   EG_ASSIGN_OR_RETURN(const Certificate certificate, ParseCertificate("tls cert", pems.cert, files.cert));
   const Bio bio = Reader(pems.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
@@ -86,7 +94,7 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   const bool matches = X509_check_private_key(certificate.get(), key.get()) == 1;
   ERR_clear_error();
   if (!matches) return absl::InvalidArgumentError(absl::StrCat("tls key is of another certificate: key=", files.key, " cert=", files.cert));
-  EG_RETURN_IF_ERROR(Verify(ca.get(), certificate.get(), files));
+  EG_RETURN_IF_ERROR(Verify(pems.ca, certificate.get(), files));
   return pems;
 }
 

@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "common/transport/transport.h"
 
+struct x509_store_st;  // OpenSSL's X509_STORE.
+
 namespace evergrad::transport {
 
 struct TlsPems {
@@ -16,5 +18,8 @@ struct TlsPems {
 // Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no PEM, key of another certificate, and with
 // "certificate verify failed: …": expired, not valid yet, not signed by `ca`.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
+
+// Puts every certificate of `pem` into `store`; how many there were.
+int AddAuthorities(const std::string& pem, x509_store_st* store);
 
 }  // namespace evergrad::transport

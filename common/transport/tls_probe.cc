@@ -63,10 +63,10 @@ int Connect(const std::string& host_port) {
 
 bool Use(SSL_CTX* context, const TlsPems& pems) {
   const auto reader = [](const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); };
-  const Bio ca_bio = reader(pems.ca), cert_bio = reader(pems.cert), key_bio = reader(pems.key);
-  const Certificate ca(PEM_read_bio_X509(ca_bio.get(), nullptr, nullptr, nullptr)), cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
+  const Bio cert_bio = reader(pems.cert), key_bio = reader(pems.key);
+  const Certificate cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
   const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-  return ca && cert && key && X509_STORE_add_cert(SSL_CTX_get_cert_store(context), ca.get()) == 1 && SSL_CTX_use_certificate(context, cert.get()) == 1 &&
+  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 && SSL_CTX_use_certificate(context, cert.get()) == 1 &&
          SSL_CTX_use_PrivateKey(context, key.get()) == 1;
 }
 

@@ -174,6 +174,14 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
   INFO(none.ToString());
   CHECK(none.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(none, "tls"));
+  // It trusts the server, but the server does not trust it: with TLS 1.3 only the server knows, after the client is through.
+  TlsFiles both = Issue(folder, "outsider", other, other);
+  both.ca = folder / "both.pem";
+  std::ofstream(both.ca) << std::ifstream(folder / "worker.ca.pem").rdbuf() << std::ifstream(folder / "outsider.ca.pem").rdbuf();
+  const auto outsider = call(both);
+  INFO(outsider.ToString());
+  CHECK(outsider.code() == absl::StatusCode::kUnavailable);
+  CHECK(Contains(outsider, "the peer refused our certificate: certificate verify failed there"));
   CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker");
 }
 
