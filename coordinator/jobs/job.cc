@@ -614,7 +614,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_attempts(attempts_);
   status->set_steps_done(steps_done_);
   status->set_epochs(id_.spec.training.epochs);
-  if (plan_ && steps_done_ > 0) status->set_epoch(std::min<std::uint64_t>(folded_ / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
+  if (plan_ && steps_done_ > 0) {
+    // At an epoch's end the epoch is still that one until its evaluation is over.
+    const std::uint64_t closure = phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
+    status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
+  }
   status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
