@@ -3,6 +3,7 @@
 #   eg_room([DEPS targets...] [EXCLUDE files...])      in the room's own CMakeLists.txt
 #   eg_daemon(NAME evergrad-worker DEPS targets...)    an executable from main.cc beside it
 #   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling folder, one executable
+# A test that cannot run here prints "skipped: WHY" and returns; ctest counts it as skipped.
 # Paths reach a test through its environment (tests/support/paths.h), never through a definition: the compiler cache stays warm.
 function(eg_room)
   cmake_parse_arguments(ARG "" "" "DEPS;EXCLUDE" ${ARGN})
@@ -55,5 +56,5 @@ function(eg_tests)
   target_link_libraries(${target}_test PRIVATE ${ARG_DEPS} Catch2::Catch2WithMain)
   catch_discover_tests(${target}_test TEST_PREFIX "${ARG_ROOM}: " DISCOVERY_MODE PRE_TEST
     PROPERTIES ENVIRONMENT "EVERGRAD_SOURCE_DIR=${CMAKE_SOURCE_DIR};EVERGRAD_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
-    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION "skipped: ")
 endfunction()
