@@ -38,7 +38,7 @@ using Out = std::span<float>;
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string name() const = 0;          // "cpu (oneDNN 2.6, avx512_core)"
+  virtual std::string name() const = 0;  // "cpu (oneDNN 2.6, avx512_core)"
 
   // A primitive that could not compute (no memory, a shape that the library refuses) leaves its outputs unspecified and the
   // first such error here. Returns it and forgets it; OK when there is none. Ask once per step, before the results are used.

@@ -28,16 +28,16 @@ struct Value {
 };
 
 struct Storage {
-  std::int64_t elements = 0;                 // per example
-  std::optional<std::size_t> model_input;    // the batch holds the memory
+  std::int64_t elements = 0;               // per example
+  std::optional<std::size_t> model_input;  // the batch holds the memory
   bool needs_gradient = false;
-  tensor::AlignedBuffer data, gradient;      // for batch_max_ examples
-  bool gradient_written = false;             // in this step; a second consumer adds
+  tensor::AlignedBuffer data, gradient;  // for batch_max_ examples
+  bool gradient_written = false;         // in this step; a second consumer adds
 };
 
 struct Node {
   std::unique_ptr<Layer> layer;
-  std::size_t input = 0, output = 0;    // values
+  std::size_t input = 0, output = 0;  // values
   std::size_t first_variable = 0;
 };
 
@@ -113,13 +113,13 @@ class GraphImpl final : public Graph {
   std::vector<Value> values_;
   std::vector<Storage> storages_;
   std::map<std::string, std::size_t> value_of_name_;
-  std::vector<Node> nodes_;        // in listed order, which is a topological one
+  std::vector<Node> nodes_;  // in listed order, which is a topological one
   std::vector<LossNode> losses_;
   std::vector<Variable> variables_;
   std::size_t inputs_ = 0;
   std::uint64_t label_elements_ = 0;
   std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
-  tensor::AlignedBuffer scratch_;  // a second consumer's gradient before it is added
+  tensor::AlignedBuffer scratch_;                        // a second consumer's gradient before it is added
 };
 
 absl::Status ModelError(absl::string_view text) { return UserError(absl::InvalidArgumentError(text)); }
@@ -129,7 +129,8 @@ absl::Status GraphImpl::AddInput(const config::InputSpec& spec) {
   auto shape = tensor::Shape::Checked(spec.shape);
   if (!shape.ok()) return ModelError(absl::StrCat("input `", spec.name, "`: ", shape.status().message()));
   if (shape->elements() < 1 || shape->elements() > static_cast<std::uint64_t>(kElementsMax)) {
-    return ModelError(absl::StrCat("input `", spec.name, "`: shape ", shape->ToString(), " has ", shape->elements(), " elements, want 1..", kElementsMax));
+    return ModelError(
+        absl::StrCat("input `", spec.name, "`: shape ", shape->ToString(), " has ", shape->elements(), " elements, want 1..", kElementsMax));
   }
   Storage storage;
   storage.elements = static_cast<std::int64_t>(shape->elements());
@@ -144,7 +145,8 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0) return LayerError(spec, "another layer or a model input has this name");
   if (spec.inputs.empty()) return LayerError(spec, "names no input");
-  if (spec.inputs.size() > 1) return LayerError(spec, absl::StrCat(spec.type, " takes one input, got ", spec.inputs.size(), ": ", absl::StrJoin(spec.inputs, ", ")));
+  if (spec.inputs.size() > 1)
+    return LayerError(spec, absl::StrCat(spec.type, " takes one input, got ", spec.inputs.size(), ": ", absl::StrJoin(spec.inputs, ", ")));
   const std::string& source = spec.inputs[0];
   const auto found = value_of_name_.find(source);
   if (found == value_of_name_.end()) {
@@ -185,7 +187,9 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
     if (spec.labels != model.losses[0].labels) {
       return LossError(spec, absl::StrCat("several losses share one field of labels: first=", model.losses[0].labels, " this=", spec.labels));
     }
-    if (elements != label_elements_) return LossError(spec, absl::StrCat("wants another number of labels an example than the first loss: first=", label_elements_, " this=", elements));
+    if (elements != label_elements_)
+      return LossError(spec,
+                       absl::StrCat("wants another number of labels an example than the first loss: first=", label_elements_, " this=", elements));
   }
   label_elements_ = elements;
   losses_.push_back(node);
@@ -198,7 +202,8 @@ absl::Status GraphImpl::CheckMetrics(const config::ModelSpec& model) {
     Loss& first = losses_[0].loss;
     if (first.type == LossType::kMeanSquaredError) return LossError(model.losses[0], "metric `accuracy` is not defined for it");
     if (first.label_elements() != 1) {
-      return LossError(model.losses[0], absl::StrCat("metric `accuracy` needs one label an example; output `", model.losses[0].output, "` wants ", first.label_elements()));
+      return LossError(model.losses[0], absl::StrCat("metric `accuracy` needs one label an example; output `", model.losses[0].output, "` wants ",
+                                                     first.label_elements()));
     }
     first.accuracy = true;
   }
@@ -231,12 +236,14 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
 
 std::string GraphImpl::Summary() const {
   std::vector<SummaryRow> rows;
-  for (std::size_t i = 0; i < inputs_; ++i) rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, ""});
+  for (std::size_t i = 0; i < inputs_; ++i)
+    rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, ""});
   bool chain = inputs_ == 1;
   for (const Node& node : nodes_) {
     std::uint64_t parameters = 0;
     for (const Variable& variable : node.layer->variables()) parameters += variable.shape.elements();
-    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters, values_[node.input].name});
+    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters,
+                    values_[node.input].name});
     chain = chain && node.input + 1 == node.output;
   }
   return SummaryTable(rows, !chain);
@@ -247,22 +254,28 @@ absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& we
   for (const Value& value : values_) {
     const std::int64_t elements = storages_[value.storage].elements;
     if (elements > kElementsMax / batch.size) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("batch too large: value=", value.name, " examples=", batch.size, " elements_per_example=", elements, " elements_max=", kElementsMax)));
+      return UserError(absl::InvalidArgumentError(absl::StrCat("batch too large: value=", value.name, " examples=", batch.size,
+                                                               " elements_per_example=", elements, " elements_max=", kElementsMax)));
     }
   }
-  if (batch.inputs.size() != inputs_) return absl::InvalidArgumentError(absl::StrCat("batch inputs mismatch: want=", inputs_, " got=", batch.inputs.size()));
+  if (batch.inputs.size() != inputs_)
+    return absl::InvalidArgumentError(absl::StrCat("batch inputs mismatch: want=", inputs_, " got=", batch.inputs.size()));
   const std::size_t examples = static_cast<std::size_t>(batch.size);
   for (std::size_t i = 0; i < inputs_; ++i) {
     const std::size_t want = examples * static_cast<std::size_t>(values_[i].shape.elements());
-    if (batch.inputs[i].size() != want) return absl::InvalidArgumentError(absl::StrCat("input elements mismatch: input=", values_[i].name, " want=", want, " got=", batch.inputs[i].size()));
+    if (batch.inputs[i].size() != want)
+      return absl::InvalidArgumentError(
+          absl::StrCat("input elements mismatch: input=", values_[i].name, " want=", want, " got=", batch.inputs[i].size()));
   }
   if (batch.labels.size() != examples * label_elements_) {
     return absl::InvalidArgumentError(absl::StrCat("label elements mismatch: want=", examples * label_elements_, " got=", batch.labels.size()));
   }
-  if (weights.size() != variables_.size()) return absl::InvalidArgumentError(absl::StrCat("variables mismatch: want=", variables_.size(), " got=", weights.size()));
+  if (weights.size() != variables_.size())
+    return absl::InvalidArgumentError(absl::StrCat("variables mismatch: want=", variables_.size(), " got=", weights.size()));
   for (std::size_t v = 0; v < variables_.size(); ++v) {
     if (weights[v].size() != variables_[v].shape.elements()) {
-      return absl::InvalidArgumentError(absl::StrCat("weight elements mismatch: variable=", variables_[v].name, " want=", variables_[v].shape.elements(), " got=", weights[v].size()));
+      return absl::InvalidArgumentError(absl::StrCat("weight elements mismatch: variable=", variables_[v].name,
+                                                     " want=", variables_[v].shape.elements(), " got=", weights[v].size()));
     }
   }
   return absl::OkStatus();
@@ -363,10 +376,12 @@ void GraphImpl::Backward(const Pass& pass, const std::vector<In>& weights, const
 absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
                                                 const std::vector<std::span<float>>& gradients) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, batch));
-  if (gradients.size() != variables_.size()) return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
+  if (gradients.size() != variables_.size())
+    return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
   for (std::size_t v = 0; v < variables_.size(); ++v) {
     if (gradients[v].size() != variables_[v].shape.elements()) {
-      return absl::InvalidArgumentError(absl::StrCat("gradient elements mismatch: variable=", variables_[v].name, " want=", variables_[v].shape.elements(), " got=", gradients[v].size()));
+      return absl::InvalidArgumentError(absl::StrCat("gradient elements mismatch: variable=", variables_[v].name,
+                                                     " want=", variables_[v].shape.elements(), " got=", gradients[v].size()));
     }
   }
   EG_RETURN_IF_ERROR(Reserve(batch.size, true));

@@ -21,14 +21,14 @@ namespace evergrad::worker {
 
 struct Batch {
   std::int64_t size = 0;
-  std::vector<std::span<const float>> inputs;   // one per model input, in the spec's order, [size, …] row-major
-  std::span<const float> labels;                // [size, label_elements()]: class index or targets, as float
+  std::vector<std::span<const float>> inputs;  // one per model input, in the spec's order, [size, …] row-major
+  std::span<const float> labels;               // [size, label_elements()]: class index or targets, as float
 };
 
 struct StepResult {
-  double loss_sum = 0;        // sum over examples of the loss
-  std::int64_t correct = 0;   // accuracy's numerator: examples; 0 unless the model asks for the metric
-  bool finite = true;         // false: the loss or a gradient is NaN or Inf
+  double loss_sum = 0;       // sum over examples of the loss
+  std::int64_t correct = 0;  // accuracy's numerator: examples; 0 unless the model asks for the metric
+  bool finite = true;        // false: the loss or a gradient is NaN or Inf
 };
 
 class Graph {
@@ -41,7 +41,7 @@ class Graph {
 
   // In the order of the plan: layer order, kernel before bias. The caller's weights and gradients follow it.
   virtual const std::vector<Variable>& variables() const = 0;
-  virtual std::string Summary() const = 0;     // a table for people: layer, output shape, parameters
+  virtual std::string Summary() const = 0;           // a table for people: layer, output shape, parameters
   virtual std::uint64_t label_elements() const = 0;  // per example
 
   // UserError: a label out of range (naming value and classes), a batch too large for the model. InvalidArgument: spans that do

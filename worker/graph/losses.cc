@@ -52,7 +52,8 @@ double SparseFromProbabilities(std::span<const float> row, std::size_t label, do
   return std::log(sum) - std::log(Clip(row[label]));
 }
 
-absl::StatusOr<LossValue> SparseCategorical(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels, std::span<float> gradient) {
+absl::StatusOr<LossValue> SparseCategorical(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels,
+                                            std::span<float> gradient) {
   LossValue value;
   const std::size_t columns = static_cast<std::size_t>(loss.columns);
   const double scale = 1.0 / static_cast<double>(batch * loss.rows);
@@ -77,7 +78,8 @@ absl::StatusOr<LossValue> SparseCategorical(const Loss& loss, std::int64_t batch
   return value;
 }
 
-absl::StatusOr<LossValue> Binary(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels, std::span<float> gradient) {
+absl::StatusOr<LossValue> Binary(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels,
+                                 std::span<float> gradient) {
   LossValue value;
   const std::int64_t elements = loss.label_elements();
   const double scale = 1.0 / static_cast<double>(batch * elements);
@@ -125,14 +127,12 @@ LossValue MeanSquared(const Loss& loss, std::int64_t batch, std::span<const floa
 
 }  // namespace
 
-absl::StatusOr<LossValue> ComputeLoss(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels, std::span<float> gradient) {
+absl::StatusOr<LossValue> ComputeLoss(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels,
+                                      std::span<float> gradient) {
   switch (loss.type) {
-    case LossType::kSparseCategoricalCrossentropy:
-      return SparseCategorical(loss, batch, output, labels, gradient);
-    case LossType::kBinaryCrossentropy:
-      return Binary(loss, batch, output, labels, gradient);
-    case LossType::kMeanSquaredError:
-      return MeanSquared(loss, batch, output, labels, gradient);
+    case LossType::kSparseCategoricalCrossentropy: return SparseCategorical(loss, batch, output, labels, gradient);
+    case LossType::kBinaryCrossentropy: return Binary(loss, batch, output, labels, gradient);
+    case LossType::kMeanSquaredError: return MeanSquared(loss, batch, output, labels, gradient);
   }
   return absl::InternalError("unreachable loss type");
 }
@@ -152,7 +152,8 @@ absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape&
   if (spec.type == "sparse_categorical_crossentropy") {
     loss.type = LossType::kSparseCategoricalCrossentropy;
     spoiler = "softmax";
-    if (loss.columns < 2) return LossError(spec, absl::StrCat("needs at least 2 classes in the last axis; output `", spec.output, "` is ", output.ToString()));
+    if (loss.columns < 2)
+      return LossError(spec, absl::StrCat("needs at least 2 classes in the last axis; output `", spec.output, "` is ", output.ToString()));
   } else if (spec.type == "binary_crossentropy") {
     loss.type = LossType::kBinaryCrossentropy;
     spoiler = "sigmoid";

@@ -31,7 +31,8 @@ struct LossValue {
 
 // `gradient` of the batch's mean loss by `output` is overwritten; empty: not wanted.
 // UserError: a label that is no class (or, for binary, outside 0..1), naming value, classes and example.
-absl::StatusOr<LossValue> ComputeLoss(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels, std::span<float> gradient);
+absl::StatusOr<LossValue> ComputeLoss(const Loss& loss, std::int64_t batch, std::span<const float> output, std::span<const float> labels,
+                                      std::span<float> gradient);
 
 // Reads a spec against the shape of the output that it names. UserError naming the loss.
 absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape& output, absl::string_view output_activation);

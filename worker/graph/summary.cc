@@ -49,7 +49,8 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
     absl::StrAppend(&table, line, "\n");
     if (l == 0) absl::StrAppend(&table, thick, "\n");
   }
-  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total), "\nNon-trainable params: 0\n", thin, "\n");
+  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total), "\nNon-trainable params: 0\n",
+                  thin, "\n");
   return table;
 }
 

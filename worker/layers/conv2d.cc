@@ -20,7 +20,8 @@ class Conv2d final : public Layer {
   }
   void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) override {
     const Conv2dShape shape = Of(pass);
-    if (activation_ != Activation::kLinear) pass.backend.ActivationBackward(activation_, shape.batch * shape.out_h * shape.out_w, shape.filters, y, dy, dy);
+    if (activation_ != Activation::kLinear)
+      pass.backend.ActivationBackward(activation_, shape.batch * shape.out_h * shape.out_w, shape.filters, y, dy, dy);
     pass.backend.Conv2dBackward(shape, x, weights[0], dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
   }
 
@@ -39,8 +40,10 @@ class Conv2d final : public Layer {
 absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const config::LayerSpec& spec, const tensor::Shape& input) {
   if (input.rank() != 3) return LayerError(spec, absl::StrCat("conv2d needs an input (height, width, channels), got ", input.ToString()));
   if (spec.filters < 1) return LayerError(spec, "filters must be at least 1: filters=0");
-  if (spec.kernel_h < 1 || spec.kernel_w < 1) return LayerError(spec, absl::StrCat("kernel_size must be at least 1: kernel_size=", spec.kernel_h, "x", spec.kernel_w));
-  if (spec.stride_h < 1 || spec.stride_w < 1) return LayerError(spec, absl::StrCat("strides must be at least 1: strides=", spec.stride_h, "x", spec.stride_w));
+  if (spec.kernel_h < 1 || spec.kernel_w < 1)
+    return LayerError(spec, absl::StrCat("kernel_size must be at least 1: kernel_size=", spec.kernel_h, "x", spec.kernel_w));
+  if (spec.stride_h < 1 || spec.stride_w < 1)
+    return LayerError(spec, absl::StrCat("strides must be at least 1: strides=", spec.stride_h, "x", spec.stride_w));
   EG_ASSIGN_OR_RETURN(const bool same, PaddingIsSame(spec));
   EG_ASSIGN_OR_RETURN(const Activation activation, ParseActivation(spec));
   if (!same && (spec.kernel_h > input[0] || spec.kernel_w > input[1])) {
@@ -53,7 +56,8 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const config::LayerSpec& spec,
   const auto as_int = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
   const WindowAxis h = SlideWindow(as_int(input[0]), as_int(spec.kernel_h), as_int(spec.stride_h), same);
   const WindowAxis w = SlideWindow(as_int(input[1]), as_int(spec.kernel_w), as_int(spec.stride_w), same);
-  EG_ASSIGN_OR_RETURN(tensor::Shape output, CheckedShape(spec, "its output", {static_cast<std::uint64_t>(h.out), static_cast<std::uint64_t>(w.out), spec.filters}));
+  EG_ASSIGN_OR_RETURN(tensor::Shape output,
+                      CheckedShape(spec, "its output", {static_cast<std::uint64_t>(h.out), static_cast<std::uint64_t>(w.out), spec.filters}));
   Conv2dShape shape{};
   shape.batch = 1;
   shape.in_h = as_int(input[0]), shape.in_w = as_int(input[1]), shape.in_c = as_int(input[2]);

@@ -15,6 +15,8 @@ class Flatten final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec, const tensor::Shape& input) { return std::make_unique<Flatten>(spec, input); }
+absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec, const tensor::Shape& input) {
+  return std::make_unique<Flatten>(spec, input);
+}
 
 }  // namespace evergrad::worker

@@ -33,8 +33,10 @@ class MaxPooling2d final : public Layer {
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec& spec, const tensor::Shape& input) {
   if (input.rank() != 3) return LayerError(spec, absl::StrCat("max_pooling2d needs an input (height, width, channels), got ", input.ToString()));
-  if (spec.pool_h < 1 || spec.pool_w < 1) return LayerError(spec, absl::StrCat("pool_size must be at least 1: pool_size=", spec.pool_h, "x", spec.pool_w));
-  if (spec.stride_h < 1 || spec.stride_w < 1) return LayerError(spec, absl::StrCat("strides must be at least 1: strides=", spec.stride_h, "x", spec.stride_w));
+  if (spec.pool_h < 1 || spec.pool_w < 1)
+    return LayerError(spec, absl::StrCat("pool_size must be at least 1: pool_size=", spec.pool_h, "x", spec.pool_w));
+  if (spec.stride_h < 1 || spec.stride_w < 1)
+    return LayerError(spec, absl::StrCat("strides must be at least 1: strides=", spec.stride_h, "x", spec.stride_w));
   EG_ASSIGN_OR_RETURN(const bool same, PaddingIsSame(spec));
   const std::uint64_t limit = static_cast<std::uint64_t>(kElementsMax);
   if (spec.pool_h > limit || spec.pool_w > limit || spec.stride_h > limit || spec.stride_w > limit) {
@@ -53,7 +55,8 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec&
   shape.pool_h = as_int(spec.pool_h), shape.pool_w = as_int(spec.pool_w);
   shape.stride_h = as_int(spec.stride_h), shape.stride_w = as_int(spec.stride_w);
   shape.pad_top = h.pad_before, shape.pad_bottom = h.pad_after, shape.pad_left = w.pad_before, shape.pad_right = w.pad_after;
-  EG_ASSIGN_OR_RETURN(tensor::Shape output, CheckedShape(spec, "its output", {static_cast<std::uint64_t>(h.out), static_cast<std::uint64_t>(w.out), input[2]}));
+  EG_ASSIGN_OR_RETURN(tensor::Shape output,
+                      CheckedShape(spec, "its output", {static_cast<std::uint64_t>(h.out), static_cast<std::uint64_t>(w.out), input[2]}));
   return std::make_unique<MaxPooling2d>(spec, input, std::move(output), shape);
 }
 

@@ -29,6 +29,7 @@ class Convolution {
 
   const Conv2dShape shape_;
   const bool with_bias_, with_relu_;
+  const bool first_layer_;  // one input channel, for which oneDNN has kernels of its own
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
   dnnl::convolution_forward::primitive_desc forward_desc_;  // also the hint that the backward primitives ask for

@@ -44,7 +44,8 @@ class CpuBackend final : public Backend {
 
   std::string name() const override {
     const dnnl_version_t* version = dnnl_version();
-    return absl::StrCat("cpu (oneDNN ", version->major, ".", version->minor, ", ", IsaName(), ", ", threads_, threads_ == 1 ? " thread)" : " threads)");
+    return absl::StrCat("cpu (oneDNN ", version->major, ".", version->minor, ", ", IsaName(), ", ", threads_,
+                        threads_ == 1 ? " thread)" : " threads)");
   }
 
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
@@ -107,7 +108,8 @@ class CpuBackend final : public Backend {
       body();
     } catch (const dnnl::error& error) {
       const bool memory = error.status == dnnl_out_of_memory;
-      Fail(memory ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal, what, absl::StrCat(error.what(), " (oneDNN status ", static_cast<int>(error.status), ")"));
+      Fail(memory ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal, what,
+           absl::StrCat(error.what(), " (oneDNN status ", static_cast<int>(error.status), ")"));
     } catch (const std::bad_alloc&) {
       Fail(absl::StatusCode::kResourceExhausted, what, "no memory");
     }
@@ -117,7 +119,8 @@ class CpuBackend final : public Backend {
   }
 
   // c[m,n] = op(a) op(b), row-major, the leading dimensions as stored.
-  void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, In a, std::int64_t a_row, In b, std::int64_t b_row, Out c, std::int64_t c_row) {
+  void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, In a, std::int64_t a_row, In b,
+                std::int64_t b_row, Out c, std::int64_t c_row) {
     const dnnl::status status = dnnl::sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a.data(), a_row, b.data(), b_row, 0.0f, c.data(), c_row);
     if (status != dnnl::status::success) throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
   }
@@ -130,7 +133,8 @@ class CpuBackend final : public Backend {
   // operands are finite and no partial sum can leave float's range. Looking at x costs a fraction of a pass over y.
   bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
     const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
-    const double bound = products * cpu::LargestMagnitude(threads_, x) * cpu::LargestMagnitude(threads_, w) + (b.empty() ? 0.0 : cpu::LargestMagnitude(threads_, b));
+    const double bound =
+        products * cpu::LargestMagnitude(threads_, x) * cpu::LargestMagnitude(threads_, w) + (b.empty() ? 0.0 : cpu::LargestMagnitude(threads_, b));
     return bound < 0.5 * static_cast<double>(std::numeric_limits<float>::max());
   }
 

@@ -62,14 +62,15 @@ void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, Out y) 
 }
 
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out sums) {
-  ParallelFor(threads, columns, std::max<std::int64_t>(16, kElementsPerPart / std::max<std::int64_t>(1, rows)), [&](std::int64_t begin, std::int64_t end) {
-    float* const out = sums.data();
-    std::fill(out + begin, out + end, 0.0f);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float* const row = x.data() + r * columns;
-      for (std::int64_t c = begin; c < end; ++c) out[c] += row[c];
-    }
-  });
+  ParallelFor(threads, columns, std::max<std::int64_t>(16, kElementsPerPart / std::max<std::int64_t>(1, rows)),
+              [&](std::int64_t begin, std::int64_t end) {
+                float* const out = sums.data();
+                std::fill(out + begin, out + end, 0.0f);
+                for (std::int64_t r = 0; r < rows; ++r) {
+                  const float* const row = x.data() + r * columns;
+                  for (std::int64_t c = begin; c < end; ++c) out[c] += row[c];
+                }
+              });
 }
 
 float LargestMagnitude(int threads, In x) {
@@ -107,11 +108,8 @@ void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_
       case Activation::kTanh:
         MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return v.isNaN().select(v, v.tanh()); });  // tanh clamps, which loses NaN
         break;
-      case Activation::kSigmoid:
-        MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return 1.0f / (1.0f + (-v).exp()); });
-        break;
-      case Activation::kSoftmax:
-        break;
+      case Activation::kSigmoid: MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return 1.0f / (1.0f + (-v).exp()); }); break;
+      case Activation::kSoftmax: break;
     }
   });
 }
@@ -119,7 +117,8 @@ void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_
 void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) {
   if (a == Activation::kSoftmax) {
     ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) SoftmaxRowBackward(columns, y.data() + r * columns, dy.data() + r * columns, dx.data() + r * columns);
+      for (std::int64_t r = begin; r < end; ++r)
+        SoftmaxRowBackward(columns, y.data() + r * columns, dy.data() + r * columns, dx.data() + r * columns);
     });
     return;
   }
@@ -140,8 +139,7 @@ void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64
       case Activation::kSigmoid:
         for (std::int64_t i = begin; i < end; ++i) out[i] = gradient[i] * (value[i] * (1.0f - value[i]));
         break;
-      case Activation::kSoftmax:
-        break;
+      case Activation::kSoftmax: break;
     }
   });
 }

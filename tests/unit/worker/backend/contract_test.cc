@@ -44,7 +44,9 @@ void CheckClose(const std::vector<float>& got, const std::vector<double>& want, 
   CHECK(worst <= tolerance);
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 double Act(Activation a, double x) {
   switch (a) {
@@ -55,15 +57,16 @@ double Act(Activation a, double x) {
   }
 }
 
-Conv2dShape Conv(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t filters, std::int64_t kh, std::int64_t kw, std::int64_t sh, std::int64_t sw,
-                 std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
+Conv2dShape Conv(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t filters, std::int64_t kh, std::int64_t kw,
+                 std::int64_t sh, std::int64_t sw, std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
   return {batch, h, w, c, (h + top + bottom - kh) / sh + 1, (w + left + right - kw) / sw + 1, filters, kh, kw, sh, sw, top, left, bottom, right};
 }
 
 const std::vector<Conv2dShape>& ConvShapes() {
   static const std::vector<Conv2dShape> shapes = {
-      Conv(1, 5, 4, 1, 1, 3, 2, 1, 1, 0, 0, 0, 0),    Conv(3, 7, 9, 3, 5, 3, 3, 2, 1, 1, 0, 1, 1), Conv(2, 8, 8, 16, 32, 3, 3, 1, 1, 0, 0, 0, 0), Conv(1, 6, 6, 17, 9, 1, 1, 2, 3, 0, 0, 0, 0),
-      Conv(2, 11, 10, 8, 16, 5, 4, 1, 2, 2, 1, 2, 2), Conv(4, 3, 3, 2, 64, 3, 3, 1, 1, 0, 0, 0, 0), Conv(2, 13, 13, 1, 16, 7, 7, 2, 2, 2, 2, 3, 3),
+      Conv(1, 5, 4, 1, 1, 3, 2, 1, 1, 0, 0, 0, 0),    Conv(3, 7, 9, 3, 5, 3, 3, 2, 1, 1, 0, 1, 1),    Conv(2, 8, 8, 16, 32, 3, 3, 1, 1, 0, 0, 0, 0),
+      Conv(1, 6, 6, 17, 9, 1, 1, 2, 3, 0, 0, 0, 0),   Conv(2, 11, 10, 8, 16, 5, 4, 1, 2, 2, 1, 2, 2), Conv(4, 3, 3, 2, 64, 3, 3, 1, 1, 0, 0, 0, 0),
+      Conv(2, 13, 13, 1, 16, 7, 7, 2, 2, 2, 2, 3, 3),
   };
   return shapes;
 }
@@ -79,7 +82,8 @@ void VisitConv(const Conv2dShape& s, Visit visit) {
             if (r < 0 || c < 0 || r >= s.in_h || c >= s.in_w) continue;
             for (std::int64_t i = 0; i < s.in_c; ++i)
               for (std::int64_t f = 0; f < s.filters; ++f)
-                visit(static_cast<std::size_t>(((n * s.out_h + a) * s.out_w + b) * s.filters + f), static_cast<std::size_t>(((n * s.in_h + r) * s.in_w + c) * s.in_c + i),
+                visit(static_cast<std::size_t>(((n * s.out_h + a) * s.out_w + b) * s.filters + f),
+                      static_cast<std::size_t>(((n * s.in_h + r) * s.in_w + c) * s.in_c + i),
                       static_cast<std::size_t>(((p * s.kernel_w + q) * s.in_c + i) * s.filters + f));
           }
 }
@@ -137,8 +141,8 @@ TEST_CASE("conv2d backward equals its definition, and overwrites what it writes"
 TEST_CASE("dense forward and backward equal their definition") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [batch, in, out] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 7, 5}, {5, 33, 17}, {64, 100, 10}, {3, 1, 64}}) {
-      const auto x = Draw(1, static_cast<std::size_t>(batch * in)), w = Draw(2, static_cast<std::size_t>(in * out)), b = Draw(3, static_cast<std::size_t>(out)),
-                 dy = Draw(4, static_cast<std::size_t>(batch * out));
+      const auto x = Draw(1, static_cast<std::size_t>(batch * in)), w = Draw(2, static_cast<std::size_t>(in * out)),
+                 b = Draw(3, static_cast<std::size_t>(out)), dy = Draw(4, static_cast<std::size_t>(batch * out));
       std::vector<double> want(dy.size()), want_dx(x.size()), want_dw(w.size()), want_db(b.size());
       for (std::int64_t r = 0; r < batch; ++r)
         for (std::int64_t o = 0; o < out; ++o) {
@@ -169,15 +173,16 @@ TEST_CASE("dense forward and backward equal their definition") {
   });
 }
 
-PoolShape Pool(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t ph, std::int64_t pw, std::int64_t sh, std::int64_t sw, std::int64_t top, std::int64_t left,
-               std::int64_t bottom, std::int64_t right) {
+PoolShape Pool(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t ph, std::int64_t pw, std::int64_t sh, std::int64_t sw,
+               std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
   return {batch, h, w, c, (h + top + bottom - ph) / sh + 1, (w + left + right - pw) / sw + 1, ph, pw, sh, sw, top, left, bottom, right};
 }
 
 TEST_CASE("max pooling takes the largest of each window and sends its gradient back there") {
   ForEachBackend([](Backend& backend) {
-    for (const PoolShape& s : {Pool(1, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0), Pool(3, 5, 7, 3, 2, 3, 2, 3, 0, 0, 0, 0), Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1), Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0),
-                               Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
+    for (const PoolShape& s :
+         {Pool(1, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0), Pool(3, 5, 7, 3, 2, 3, 2, 3, 0, 0, 0, 0), Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1),
+          Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0), Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
       auto x = Draw(1, static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.channels));
       for (float& v : x) v = std::round(v * 4.0f);  // few values, so that there are ties
       const std::size_t outputs = static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.channels);
@@ -186,7 +191,8 @@ TEST_CASE("max pooling takes the largest of each window and sends its gradient b
       std::vector<std::int32_t> argmax(outputs, -1), want_argmax(outputs);
       std::vector<double> want(outputs), want_dx(x.size());
       for (std::size_t o = 0; o < outputs; ++o) {
-        const std::int64_t at = static_cast<std::int64_t>(o), c = at % s.channels, ox = at / s.channels % s.out_w, oy = at / s.channels / s.out_w % s.out_h, n = at / s.channels / s.out_w / s.out_h;
+        const std::int64_t at = static_cast<std::int64_t>(o), c = at % s.channels, ox = at / s.channels % s.out_w,
+                           oy = at / s.channels / s.out_w % s.out_h, n = at / s.channels / s.out_w / s.out_h;
         double best = -std::numeric_limits<double>::infinity();
         for (std::int64_t p = 0; p < s.pool_h; ++p)
           for (std::int64_t q = 0; q < s.pool_w; ++q) {
@@ -225,7 +231,10 @@ TEST_CASE("activations and their gradients equal their definition, also in place
           for (std::size_t i = begin; i < end; ++i) want_dx[i] = want[i] * (dy[i] - dot);
         }
         for (std::size_t i = 0; a != Activation::kSoftmax && i < n; ++i) {
-          const double slope = a == Activation::kRelu ? (want[i] > 0 ? 1 : 0) : a == Activation::kTanh ? 1 - want[i] * want[i] : a == Activation::kSigmoid ? want[i] * (1 - want[i]) : 1;
+          const double slope = a == Activation::kRelu      ? (want[i] > 0 ? 1 : 0)
+                               : a == Activation::kTanh    ? 1 - want[i] * want[i]
+                               : a == Activation::kSigmoid ? want[i] * (1 - want[i])
+                                                           : 1;
           want_dx[i] = slope * dy[i];
         }
         std::vector<float> y(n, std::nanf("")), dx(n, std::nanf(""));
@@ -262,14 +271,17 @@ TEST_CASE("every primitive gives the same bits on every call, from a fresh backe
     const Conv2dShape s = Conv(16, 14, 13, 16, 32, 3, 3, 1, 1, 1, 1, 1, 1);
     const ConvData d(s);
     const std::int64_t in = 800, out = 128, batch = 32;
-    const auto x = Draw(5, static_cast<std::size_t>(batch * in)), w = Draw(6, static_cast<std::size_t>(in * out)), dy = Draw(7, static_cast<std::size_t>(batch * out));
+    const auto x = Draw(5, static_cast<std::size_t>(batch * in)), w = Draw(6, static_cast<std::size_t>(in * out)),
+               dy = Draw(7, static_cast<std::size_t>(batch * out));
     std::vector<std::vector<float>> first;
     for (int round = 0; round < 3; ++round) {
       auto backend = MakeBackend(options);
       REQUIRE(backend.ok());
       for (int call = 0; call < 3; ++call) {
-        std::vector<std::vector<float>> got = {std::vector<float>(d.dy.size()), std::vector<float>(d.x.size()),  std::vector<float>(d.w.size()), std::vector<float>(d.b.size()),
-                                               std::vector<float>(dy.size()),   std::vector<float>(x.size()),    std::vector<float>(w.size()),   std::vector<float>(static_cast<std::size_t>(out)),
+        std::vector<std::vector<float>> got = {std::vector<float>(d.dy.size()), std::vector<float>(d.x.size()),
+                                               std::vector<float>(d.w.size()),  std::vector<float>(d.b.size()),
+                                               std::vector<float>(dy.size()),   std::vector<float>(x.size()),
+                                               std::vector<float>(w.size()),    std::vector<float>(static_cast<std::size_t>(out)),
                                                std::vector<float>(dy.size())};
         (*backend)->Conv2dForward(s, d.x, d.w, d.b, Activation::kRelu, got[0]);
         (*backend)->Conv2dBackward(s, d.x, d.w, d.dy, got[1], got[2], got[3]);
@@ -317,7 +329,9 @@ TEST_CASE("dropout's mask is a function of key and element, the same on every ba
 TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
   ForEachBackend([](Backend& backend) {
     const float nan = std::nanf("");
-    const auto has_nan = [](const std::vector<float>& values) { return std::any_of(values.begin(), values.end(), [](float v) { return std::isnan(v); }); };
+    const auto has_nan = [](const std::vector<float>& values) {
+      return std::any_of(values.begin(), values.end(), [](float v) { return std::isnan(v); });
+    };
     for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid, Activation::kSoftmax}) {
       for (const std::size_t at : {std::size_t{0}, std::size_t{5}, std::size_t{18}}) {
         std::vector<float> x = Draw(1, 19), y(19);
@@ -343,7 +357,9 @@ TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
         for (std::size_t i = 0; i < d.w.size(); ++i) d.w[i] = i / static_cast<std::size_t>(s.filters) % 2 == 0 ? 3e38f : -3e38f;
         std::fill(d.x.begin(), d.x.end(), 1e3f);
         backend.Conv2dForward(s, d.x, d.w, d.b, Activation::kLinear, y);
-        const auto diverged = [&y] { return std::count_if(y.begin(), y.end(), [](float v) { return std::isnan(v) || v == std::numeric_limits<float>::infinity(); }); };
+        const auto diverged = [&y] {
+          return std::count_if(y.begin(), y.end(), [](float v) { return std::isnan(v) || v == std::numeric_limits<float>::infinity(); });
+        };
         const auto want = diverged();
         backend.Conv2dForward(s, d.x, d.w, d.b, a, y);
         CHECK(diverged() == want);

@@ -33,42 +33,70 @@ std::vector<Case> Cases() {
   const auto sparse = [](const char* output) { return LossOf("sparse_categorical_crossentropy", output, true); };
   std::vector<Case> cases;
   cases.push_back({"mlp of odd sizes, relu", Model({{"x", {7}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}), 3});
-  cases.push_back({"softmax and probabilities", Model({{"x", {6}}}, {DenseSpec("a", "x", 5, "tanh"), DenseSpec("b", "a", 4, "softmax")}, {LossOf("sparse_categorical_crossentropy", "b")}), 4});
-  cases.push_back({"sigmoid and binary", Model({{"x", {5}}}, {DenseSpec("a", "x", 3, "sigmoid"), DenseSpec("b", "a", 1, "sigmoid")}, {LossOf("binary_crossentropy", "b")}), 2});
-  cases.push_back({"binary from logits, soft targets, three outputs", Model({{"x", {5}}}, {DenseSpec("a", "x", 3)}, {LossOf("binary_crossentropy", "a", true)}), 0});
-  cases.push_back({"mean squared error, no bias", Model({{"x", {4}}}, {WithoutBias(DenseSpec("a", "x", 3))}, {LossOf("mean_squared_error", "a")}), 0});
+  cases.push_back(
+      {"softmax and probabilities",
+       Model({{"x", {6}}}, {DenseSpec("a", "x", 5, "tanh"), DenseSpec("b", "a", 4, "softmax")}, {LossOf("sparse_categorical_crossentropy", "b")}),
+       4});
+  cases.push_back({"sigmoid and binary",
+                   Model({{"x", {5}}}, {DenseSpec("a", "x", 3, "sigmoid"), DenseSpec("b", "a", 1, "sigmoid")}, {LossOf("binary_crossentropy", "b")}),
+                   2});
+  cases.push_back({"binary from logits, soft targets, three outputs",
+                   Model({{"x", {5}}}, {DenseSpec("a", "x", 3)}, {LossOf("binary_crossentropy", "a", true)}), 0});
+  cases.push_back(
+      {"mean squared error, no bias", Model({{"x", {4}}}, {WithoutBias(DenseSpec("a", "x", 3))}, {LossOf("mean_squared_error", "a")}), 0});
   cases.push_back({"conv valid, pool, flatten",
-                   Model({{"x", {9, 7, 2}}}, {Conv2dSpec("c", "x", 3, 3, 2, 1, 1, "valid", "relu"), MaxPooling2dSpec("p", "c", 2, 2, 2, 2), FlattenSpec("f", "p"), DenseSpec("d", "f", 4)},
+                   Model({{"x", {9, 7, 2}}},
+                         {Conv2dSpec("c", "x", 3, 3, 2, 1, 1, "valid", "relu"), MaxPooling2dSpec("p", "c", 2, 2, 2, 2), FlattenSpec("f", "p"),
+                          DenseSpec("d", "f", 4)},
                          {sparse("d")}),
                    4});
   cases.push_back({"conv same with strides, asymmetric padding, overlapping pool same",
                    Model({{"x", {6, 7, 3}}},
-                         {Conv2dSpec("c", "x", 5, 3, 2, 2, 1, "same", "tanh"), MaxPooling2dSpec("p", "c", 3, 3, 2, 2, "same"), FlattenSpec("f", "p"), DenseSpec("d", "f", 3)}, {sparse("d")}),
+                         {Conv2dSpec("c", "x", 5, 3, 2, 2, 1, "same", "tanh"), MaxPooling2dSpec("p", "c", 3, 3, 2, 2, "same"), FlattenSpec("f", "p"),
+                          DenseSpec("d", "f", 3)},
+                         {sparse("d")}),
                    3});
   cases.push_back({"two convs, the second through the first, even kernel same",
                    Model({{"x", {5, 6, 1}}},
-                         {Conv2dSpec("c1", "x", 4, 2, 2, 1, 1, "same", "sigmoid"), WithoutBias(Conv2dSpec("c2", "c1", 3, 4, 4, 3, 2, "same")), FlattenSpec("f", "c2"), DenseSpec("d", "f", 3)},
+                         {Conv2dSpec("c1", "x", 4, 2, 2, 1, 1, "same", "sigmoid"), WithoutBias(Conv2dSpec("c2", "c1", 3, 4, 4, 3, 2, "same")),
+                          FlattenSpec("f", "c2"), DenseSpec("d", "f", 3)},
                          {sparse("d")}),
                    3});
   cases.push_back({"conv 1x1 with stride larger than kernel, softmax over channels",
-                   Model({{"x", {5, 5, 3}}}, {Conv2dSpec("c", "x", 4, 1, 1, 2, 3, "valid", "softmax"), FlattenSpec("f", "c"), DenseSpec("d", "f", 2)}, {LossOf("mean_squared_error", "d")}), 0});
-  cases.push_back({"pool with gaps between windows, 17 channels",
-                   Model({{"x", {7, 8, 1}}}, {Conv2dSpec("c", "x", 17, 2, 3), MaxPooling2dSpec("p", "c", 2, 1, 3, 2), FlattenSpec("f", "p"), DenseSpec("d", "f", 3)}, {sparse("d")}), 3});
-  cases.push_back({"dense over the last axis, one label a position", Model({{"x", {2, 3, 4}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}), 3});
-  cases.push_back({"activation layers", Model({{"x", {6}}},
-                                              {DenseSpec("a", "x", 5), ActivationSpec("t", "a", "tanh"), DenseSpec("b", "t", 4), ActivationSpec("r", "b", "relu"), DenseSpec("c", "r", 4),
-                                               ActivationSpec("g", "c", "sigmoid"), ActivationSpec("l", "g", "linear"), ActivationSpec("s", "l", "softmax")},
-                                              {LossOf("sparse_categorical_crossentropy", "s")}),
-                   4});
-  cases.push_back({"dropout between and before variables", Model({{"x", {9}}}, {DropoutSpec("e", "x", 0.2), DenseSpec("a", "e", 8, "tanh"), DropoutSpec("o", "a", 0.5), DenseSpec("b", "o", 3)}, {sparse("b")}), 3});
+                   Model({{"x", {5, 5, 3}}}, {Conv2dSpec("c", "x", 4, 1, 1, 2, 3, "valid", "softmax"), FlattenSpec("f", "c"), DenseSpec("d", "f", 2)},
+                         {LossOf("mean_squared_error", "d")}),
+                   0});
+  cases.push_back(
+      {"pool with gaps between windows, 17 channels",
+       Model({{"x", {7, 8, 1}}},
+             {Conv2dSpec("c", "x", 17, 2, 3), MaxPooling2dSpec("p", "c", 2, 1, 3, 2), FlattenSpec("f", "p"), DenseSpec("d", "f", 3)}, {sparse("d")}),
+       3});
+  cases.push_back({"dense over the last axis, one label a position",
+                   Model({{"x", {2, 3, 4}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}), 3});
+  cases.push_back(
+      {"activation layers",
+       Model({{"x", {6}}},
+             {DenseSpec("a", "x", 5), ActivationSpec("t", "a", "tanh"), DenseSpec("b", "t", 4), ActivationSpec("r", "b", "relu"),
+              DenseSpec("c", "r", 4), ActivationSpec("g", "c", "sigmoid"), ActivationSpec("l", "g", "linear"), ActivationSpec("s", "l", "softmax")},
+             {LossOf("sparse_categorical_crossentropy", "s")}),
+       4});
+  cases.push_back(
+      {"dropout between and before variables",
+       Model({{"x", {9}}}, {DropoutSpec("e", "x", 0.2), DenseSpec("a", "e", 8, "tanh"), DropoutSpec("o", "a", 0.5), DenseSpec("b", "o", 3)},
+             {sparse("b")}),
+       3});
   cases.push_back({"fan-out: a trunk feeds two heads, a view and its source are both used",
                    Model({{"x", {6, 6, 2}}},
-                         {Conv2dSpec("trunk", "x", 3, 3, 3, 1, 1, "valid", "tanh"), FlattenSpec("flat", "trunk"), DenseSpec("head1", "flat", 3), MaxPooling2dSpec("pool", "trunk", 2, 2, 2, 2),
-                          FlattenSpec("flat2", "pool"), DenseSpec("mid", "flat2", 4, "sigmoid"), DenseSpec("head2", "mid", 3), DenseSpec("head3", "mid", 3, "softmax")},
+                         {Conv2dSpec("trunk", "x", 3, 3, 3, 1, 1, "valid", "tanh"), FlattenSpec("flat", "trunk"), DenseSpec("head1", "flat", 3),
+                          MaxPooling2dSpec("pool", "trunk", 2, 2, 2, 2), FlattenSpec("flat2", "pool"), DenseSpec("mid", "flat2", 4, "sigmoid"),
+                          DenseSpec("head2", "mid", 3), DenseSpec("head3", "mid", 3, "softmax")},
                          {sparse("head1"), sparse("head2"), LossOf("sparse_categorical_crossentropy", "head3")}),
                    3});
-  cases.push_back({"two inputs, one head each", Model({{"x", {3}}, {"z", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "z", 3)}, {sparse("a"), sparse("b")}), 3});
-  cases.push_back({"two losses on one output", Model({{"x", {3}}}, {DenseSpec("a", "x", 2, "sigmoid")}, {LossOf("mean_squared_error", "a"), LossOf("binary_crossentropy", "a")}), 0});
+  cases.push_back({"two inputs, one head each",
+                   Model({{"x", {3}}, {"z", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "z", 3)}, {sparse("a"), sparse("b")}), 3});
+  cases.push_back({"two losses on one output",
+                   Model({{"x", {3}}}, {DenseSpec("a", "x", 2, "sigmoid")}, {LossOf("mean_squared_error", "a"), LossOf("binary_crossentropy", "a")}),
+                   0});
   return cases;
 }
 

@@ -67,9 +67,11 @@ TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel 
   Bench bench(SmallCnnModel());
   const auto& variables = bench.graph->variables();
   std::vector<std::string> lines;
-  for (const Variable& v : variables) lines.push_back(v.name + " " + v.shape.ToString() + " " + v.initializer + " " + std::to_string(v.fan_in) + " " + std::to_string(v.fan_out));
-  CHECK(lines == std::vector<std::string>{"conv1/kernel (3, 3, 1, 8) glorot_uniform 9 72", "conv1/bias (8) zeros 8 8", "conv2/kernel (3, 3, 8, 16) glorot_uniform 72 144",
-                                          "conv2/bias (16) zeros 16 16", "dense1/kernel (400, 32) glorot_uniform 400 32", "dense1/bias (32) zeros 32 32",
+  for (const Variable& v : variables)
+    lines.push_back(v.name + " " + v.shape.ToString() + " " + v.initializer + " " + std::to_string(v.fan_in) + " " + std::to_string(v.fan_out));
+  CHECK(lines == std::vector<std::string>{"conv1/kernel (3, 3, 1, 8) glorot_uniform 9 72", "conv1/bias (8) zeros 8 8",
+                                          "conv2/kernel (3, 3, 8, 16) glorot_uniform 72 144", "conv2/bias (16) zeros 16 16",
+                                          "dense1/kernel (400, 32) glorot_uniform 400 32", "dense1/bias (32) zeros 32 32",
                                           "logits/kernel (32, 10) glorot_uniform 32 10", "logits/bias (10) zeros 10 10"});
   CHECK(bench.graph->label_elements() == 1);
 }
@@ -113,63 +115,114 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
     m.layers = {std::move(layer), FlattenSpec("f", "l"), DenseSpec("b", "f", 3)};
   };
   const std::vector<Row> rows = {
-      {"layer `l`: kernel 5x5 is larger than its input (3, 3, 8)", [&](auto& m) { image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5)); }},
+      {"layer `l`: kernel 5x5 is larger than its input (3, 3, 8)",
+       [&](auto& m) {
+         image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5));
+       }},
       {"job.yaml:12:9: layer `l`: pool 2x4 is larger than its input (3, 3, 8)",
        [&](auto& m) {
          image(m, {3, 3, 8}, MaxPooling2dSpec("l", "x", 2, 4, 2, 2));
          m.layers[0].where = {"job.yaml", 12, 9};
        }},
-      {"layer `l`: conv2d needs an input (height, width, channels), got (3, 3)", [&](auto& m) { image(m, {3, 3}, Conv2dSpec("l", "x", 4, 1, 1)); }},
-      {"layer `l`: max_pooling2d needs an input (height, width, channels), got (7)", [&](auto& m) { image(m, {7}, MaxPooling2dSpec("l", "x", 2, 2, 2, 2)); }},
-      {"layer `l`: filters must be at least 1: filters=0", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 0, 1, 1)); }},
-      {"layer `l`: kernel_size must be at least 1: kernel_size=0x3", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 0, 3)); }},
-      {"layer `l`: strides must be at least 1: strides=1x0", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 0)); }},
-      {"layer `l`: pool_size must be at least 1: pool_size=2x0", [&](auto& m) { image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 0, 1, 1)); }},
-      {"layer `l`: strides must be at least 1: strides=0x1", [&](auto& m) { image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 2, 0, 1)); }},
-      {"layer `l`: unknown padding `full`; one of valid, same", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "full")); }},
-      {"layer `l`: unknown activation `gelu`; one of linear, relu, tanh, sigmoid, softmax", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "valid", "gelu")); }},
-      {"layer `l`: its kernel (65536, 65536, 1, 4) has 17179869184 elements, more than 2147483647", [&](auto& m) { image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same")); }},
+      {"layer `l`: conv2d needs an input (height, width, channels), got (3, 3)",
+       [&](auto& m) {
+         image(m, {3, 3}, Conv2dSpec("l", "x", 4, 1, 1));
+       }},
+      {"layer `l`: max_pooling2d needs an input (height, width, channels), got (7)",
+       [&](auto& m) { image(m, {7}, MaxPooling2dSpec("l", "x", 2, 2, 2, 2)); }},
+      {"layer `l`: filters must be at least 1: filters=0",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 0, 1, 1));
+       }},
+      {"layer `l`: kernel_size must be at least 1: kernel_size=0x3",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 0, 3));
+       }},
+      {"layer `l`: strides must be at least 1: strides=1x0",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 0));
+       }},
+      {"layer `l`: pool_size must be at least 1: pool_size=2x0",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 0, 1, 1));
+       }},
+      {"layer `l`: strides must be at least 1: strides=0x1",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 2, 0, 1));
+       }},
+      {"layer `l`: unknown padding `full`; one of valid, same",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "full"));
+       }},
+      {"layer `l`: unknown activation `gelu`; one of linear, relu, tanh, sigmoid, softmax",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "valid", "gelu"));
+       }},
+      {"layer `l`: its kernel (65536, 65536, 1, 4) has 17179869184 elements, more than 2147483647",
+       [&](auto& m) {
+         image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same"));
+       }},
       {"layer `a`: units must be at least 1: units=0", [](auto& m) { m.layers[0].units = 0; }},
       {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax", [](auto& m) { m.layers[0].activation = "swish"; }},
-      {"layer `a`: its kernel (4, 4294967296) has 17179869184 elements, more than 2147483647", [](auto& m) { m.layers[0].units = std::uint64_t{1} << 32; }},
+      {"layer `a`: its kernel (4, 4294967296) has 17179869184 elements, more than 2147483647",
+       [](auto& m) { m.layers[0].units = std::uint64_t{1} << 32; }},
       {"layer `d`: rate must be in [0, 1): rate=1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
       {"layer `d`: rate must be in [0, 1): rate=-0.1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
       {"layer `d`: rate must be in [0, 1): rate=nan", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout", [](auto& m) { m.layers[0].type = "lstm"; }},
+      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout",
+       [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input", [](auto& m) { m.layers[0].inputs = {"y"}; }},
-      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model inputs", [](auto& m) { m.layers[0].inputs = {"b"}; }},
-      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model inputs", [](auto& m) { m.layers[0].inputs = {"a"}; }},
-      {"layer `b`: dense takes one input, got 2: a, x", [](auto& m) { m.layers[1].inputs = {"a", "x"}; }},
+      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model inputs",
+       [](auto& m) { m.layers[0].inputs = {"b"}; }},
+      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model inputs",
+       [](auto& m) { m.layers[0].inputs = {"a"}; }},
+      {"layer `b`: dense takes one input, got 2: a, x",
+       [](auto& m) {
+         m.layers[1].inputs = {"a", "x"};
+       }},
       {"layer `b`: names no input", [](auto& m) { m.layers[1].inputs.clear(); }},
       {"layer `a`: another layer or a model input has this name", [](auto& m) { m.layers[1].name = "a"; }},
       {"layer `x`: another layer or a model input has this name", [](auto& m) { m.layers[0].name = "x"; }},
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
       {"layer `c`: its output reaches no loss; remove it or use it", [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
-      {"input `z`: no layer takes it", [](auto& m) { m.inputs.push_back({"z", {2}}); }},
-      {"two model inputs have one name: name=x", [](auto& m) { m.inputs.push_back({"x", {2}}); }},
-      {"input `x`: shape (4, 0) has 0 elements, want 1..2147483647", [](auto& m) { m.inputs[0].shape = {4, 0}; }},
-      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, mean_squared_error", [](auto& m) { m.losses[0].type = "hinge"; }},
+      {"input `z`: no layer takes it",
+       [](auto& m) {
+         m.inputs.push_back({"z", {2}});
+       }},
+      {"two model inputs have one name: name=x",
+       [](auto& m) {
+         m.inputs.push_back({"x", {2}});
+       }},
+      {"input `x`: shape (4, 0) has 0 elements, want 1..2147483647",
+       [](auto& m) {
+         m.inputs[0].shape = {4, 0};
+       }},
+      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, mean_squared_error",
+       [](auto& m) { m.losses[0].type = "hinge"; }},
       {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is no layer",
        [](auto& m) {
          m.losses[0].output = "x";
          m.losses[0].where = {"job.yaml", 30, 5};
        }},
-      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output `b` is (1)", [](auto& m) { m.layers[1].units = 1; }},
-      {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in softmax; remove one of the two", [](auto& m) { m.layers[1].activation = "softmax"; }},
+      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output `b` is (1)",
+       [](auto& m) { m.layers[1].units = 1; }},
+      {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in softmax; remove one of the two",
+       [](auto& m) { m.layers[1].activation = "softmax"; }},
       {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove one of the two",
        [](auto& m) {
          m.losses[0].type = "binary_crossentropy";
          m.layers[1].activation = "sigmoid";
        }},
       {"loss `mean_squared_error`: from_logits has no meaning for it; remove the key", [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
-      {"loss `mean_squared_error`: metric `accuracy` is not defined for it",
-       [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
-      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants 3", [](auto& m) { m.losses[0] = LossOf("binary_crossentropy", "b"); }},
+      {"loss `mean_squared_error`: metric `accuracy` is not defined for it", [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
+      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants 3",
+       [](auto& m) { m.losses[0] = LossOf("binary_crossentropy", "b"); }},
       {"unknown metric `f1`; one of accuracy", [](auto& m) { m.metrics = {"f1"}; }},
       {"a model needs a loss: losses=0", [](auto& m) { m.losses.clear(); }},
       {"a model needs at least one layer: layers=0", [](auto& m) { m.layers.clear(); }},
       {"a model needs at least one input: inputs=0", [](auto& m) { m.inputs.clear(); }},
-      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: first=1 this=3", [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
+      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: first=1 this=3",
+       [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
       {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: first=label this=other",
        [](auto& m) {
          m.losses.push_back(m.losses[0]);
@@ -349,7 +402,8 @@ TEST_CASE("dropout draws by key: a retried step gets the same mask, another step
   model.layers[1].seed = 9;
   Bench seeded(model);
   seeded.Fill(6);
-  CHECK(seeded.graph->TrainStep({seeded.weights.begin(), seeded.weights.end()}, seeded.batch, 1, {seeded.gradients.begin(), seeded.gradients.end()})->loss_sum != first);
+  CHECK(seeded.graph->TrainStep({seeded.weights.begin(), seeded.weights.end()}, seeded.batch, 1, {seeded.gradients.begin(), seeded.gradients.end()})
+            ->loss_sum != first);
 }
 
 TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity") {

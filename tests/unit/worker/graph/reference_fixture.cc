@@ -55,8 +55,8 @@ void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::
 
 }  // namespace
 
-ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch, bool training,
-                                 std::uint64_t dropout_key) {
+ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch,
+                                 bool training, std::uint64_t dropout_key) {
   std::map<std::string, Tensor> values;
   for (std::size_t i = 0; i < model.inputs.size(); ++i) values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
   std::size_t next = 0;
@@ -80,8 +80,10 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
     } else if (layer.type == "conv2d") {
       const std::vector<double>& kernel = weights[next++];
       const std::vector<double>* bias = layer.use_bias ? &weights[next++] : nullptr;
-      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]), ic = static_cast<std::int64_t>(x.shape[2]);
-      const std::int64_t kh = static_cast<std::int64_t>(layer.kernel_h), kw = static_cast<std::int64_t>(layer.kernel_w), f = static_cast<std::int64_t>(layer.filters);
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]),
+                         ic = static_cast<std::int64_t>(x.shape[2]);
+      const std::int64_t kh = static_cast<std::int64_t>(layer.kernel_h), kw = static_cast<std::int64_t>(layer.kernel_w),
+                         f = static_cast<std::int64_t>(layer.filters);
       const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
       std::int64_t oh, ow, top, left;
       Axis(ih, kh, sh, layer.padding, oh, top);
@@ -97,13 +99,15 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
                   const std::int64_t r = a * sh - top + p, c = b * sw - left + q;
                   if (r < 0 || c < 0 || r >= ih || c >= iw) continue;
                   for (std::int64_t i = 0; i < ic; ++i)
-                    sum += x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + i)] * kernel[static_cast<std::size_t>(((p * kw + q) * ic + i) * f + o)];
+                    sum += x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + i)] *
+                           kernel[static_cast<std::size_t>(((p * kw + q) * ic + i) * f + o)];
                 }
               y.data.push_back(sum);
             }
       Activate(layer.activation, f, y.data);
     } else if (layer.type == "max_pooling2d") {
-      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]), ic = static_cast<std::int64_t>(x.shape[2]);
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]),
+                         ic = static_cast<std::int64_t>(x.shape[2]);
       const std::int64_t ph = static_cast<std::int64_t>(layer.pool_h), pw = static_cast<std::int64_t>(layer.pool_w);
       const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
       std::int64_t oh, ow, top, left;
@@ -130,7 +134,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
     } else if (layer.type == "dropout") {
       y = x;
       const std::uint64_t key = random::KeyOf(dropout_key, layer.seed ? layer.name + "#" + std::to_string(*layer.seed) : layer.name);
-      for (std::size_t i = 0; training && i < y.data.size(); ++i) y.data[i] = random::Uniform(key, i) >= layer.rate ? y.data[i] / (1.0 - layer.rate) : 0.0;
+      for (std::size_t i = 0; training && i < y.data.size(); ++i)
+        y.data[i] = random::Uniform(key, i) >= layer.rate ? y.data[i] / (1.0 - layer.rate) : 0.0;
     } else {
       std::abort();
     }
@@ -184,15 +189,15 @@ config::LayerSpec DenseSpec(const std::string& name, const std::string& input, s
   spec.name = name, spec.type = "dense", spec.inputs = {input}, spec.units = units, spec.activation = activation;
   return spec;
 }
-config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w, std::uint64_t stride_h,
-                             std::uint64_t stride_w, const std::string& padding, const std::string& activation) {
+config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
+                             std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding, const std::string& activation) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "conv2d", spec.inputs = {input}, spec.filters = filters, spec.activation = activation, spec.padding = padding;
   spec.kernel_h = kernel_h, spec.kernel_w = kernel_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
   return spec;
 }
-config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w, std::uint64_t stride_h, std::uint64_t stride_w,
-                                   const std::string& padding) {
+config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w,
+                                   std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "max_pooling2d", spec.inputs = {input}, spec.padding = padding;
   spec.pool_h = pool_h, spec.pool_w = pool_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
@@ -222,7 +227,8 @@ config::LossSpec LossOf(const std::string& type, const std::string& output, bool
 config::ModelSpec MlpModel() {
   config::ModelSpec model;
   model.inputs = {{"image", {28, 28, 1}}};
-  model.layers = {FlattenSpec("flat", "image"), DenseSpec("dense1", "flat", 256, "relu"), DenseSpec("dense2", "dense1", 128, "relu"), DenseSpec("logits", "dense2", 10)};
+  model.layers = {FlattenSpec("flat", "image"), DenseSpec("dense1", "flat", 256, "relu"), DenseSpec("dense2", "dense1", 128, "relu"),
+                  DenseSpec("logits", "dense2", 10)};
   model.losses = {LossOf("sparse_categorical_crossentropy", "logits", true)};
   model.metrics = {"accuracy"};
   return model;

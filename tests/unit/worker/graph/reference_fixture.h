@@ -22,15 +22,16 @@ struct ReferenceResult {
 };
 
 // Weights as the plan lists them. Dropout draws its masks when `training`.
-ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch, bool training,
-                                 std::uint64_t dropout_key);
+ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch,
+                                 bool training, std::uint64_t dropout_key);
 
 // Specs by hand, with the parser's defaults.
 config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units, const std::string& activation = "linear");
 config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
-                             std::uint64_t stride_h = 1, std::uint64_t stride_w = 1, const std::string& padding = "valid", const std::string& activation = "linear");
-config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w, std::uint64_t stride_h, std::uint64_t stride_w,
-                                   const std::string& padding = "valid");
+                             std::uint64_t stride_h = 1, std::uint64_t stride_w = 1, const std::string& padding = "valid",
+                             const std::string& activation = "linear");
+config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w,
+                                   std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding = "valid");
 config::LayerSpec FlattenSpec(const std::string& name, const std::string& input);
 config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation);
 config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate);
