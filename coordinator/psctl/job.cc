@@ -119,6 +119,17 @@ absl::StatusOr<std::vector<Requirement>> ParseRequirements(const std::vector<std
   return requirements;
 }
 
+// On this machine the files can be looked for before anything starts. (A remote cluster's workers have their own disks.)
+std::vector<config::Mistake> MissingFiles(const config::JobSpec& spec) {
+  std::vector<config::Mistake> missing;
+  for (const auto* source : {&spec.data.train, &spec.data.eval}) {
+    if (!source->has_value()) continue;
+    for (const std::string* path : {&(*source)->images, &(*source)->labels})
+      if (!fs::Exists(*path)) missing.push_back({(*source)->where, absl::StrCat("no such file: ", *path, " (`./evergrad data` fetches the example data; EVERGRAD_DATA says where it lies)")});
+  }
+  return missing;
+}
+
 // ---------------------------------------------------------------- run
 
 struct RunOptions {
@@ -215,8 +226,9 @@ int Run(Context& context, const std::vector<std::string>& args) {
     if (options.local && table.IsSet(name)) return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…", " together with --local: give one of them"))));
   const auto requirements = ParseRequirements(options.requirements);
   if (!requirements.ok()) return Report(context, requirements.status());
-  const LoadedJob loaded = Load(context, options.file);
-  if (!loaded.spec) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
+  LoadedJob loaded = Load(context, options.file);
+  if (loaded.spec && options.local) loaded.mistakes = MissingFiles(*loaded.spec);
+  if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
     return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: --workers=", options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);

@@ -129,7 +129,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
     lines.push_back(absl::StrJoin(parts, ", "));
   }
   if (job.closures_rerun() > 0) lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
-  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (report.html, result.json, metrics.jsonl, weights, job.yaml)"));
+  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ", job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights, job.yaml)" : "(report.html, result.json, job.yaml)"));
   return lines;
 }
 
@@ -143,10 +143,11 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   const bool counting = IsCounting(job);
   for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
-    // Its evaluation comes after its last step, and before the next epoch's first: until then the row is not whole.
+    // Its evaluation comes between its last step and the next epoch's: until then the row is not whole. One that is never
+    // evaluated is shown with the next row, or at the end.
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
     const bool evaluated = std::isfinite(row.eval_loss()) || counting;
-    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
+    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && !IsEnded(job)) break;
     if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
     fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));
   }

@@ -342,6 +342,12 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
   CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here"));
 }
 
+TEST_CASE("a local run looks for its data before it starts anything") {
+  Psctl psctl;
+  CHECK(psctl.Run({"job", "run", kJob, "--local", "--set", "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("mlp-12k.yaml:7:12: no such file: /nonexistent/labels.gz (`./evergrad data` fetches"));
+}
+
 TEST_CASE("every noun and verb has help") {
   Psctl psctl;
   CHECK(psctl.Run({"--help"}) == kSucceeded);
