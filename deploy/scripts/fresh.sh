@@ -23,8 +23,8 @@ top=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
 root=$dir/root
 
 # The first archive that the host itself uses.
-mirror=$(awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' \
-  /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null | head -n 1)
+mirror=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null |
+  awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' || true)
 [[ -n $mirror ]] || { echo "fresh.sh: no apt source found on this host" >&2; exit 2; }
 
 mounts=()
@@ -41,11 +41,11 @@ if [[ ! -x $root/usr/bin/apt-get ]]; then
 fi
 rm -rf "$root/etc/apt/sources.list.d" "$root/etc/apt/sources.list"
 cp -a /etc/apt/sources.list.d "$root/etc/apt/"
-[[ -f /etc/apt/sources.list ]] && cp /etc/apt/sources.list "$root/etc/apt/"
+[[ ! -f /etc/apt/sources.list ]] || cp /etc/apt/sources.list "$root/etc/apt/"
 # Proxy and certificate settings of the host's apt, if it has any; keyrings and certificate authorities that its sources name.
-grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null | while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
+{ grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null || true; } | while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
 cp -a /usr/share/keyrings/. "$root/usr/share/keyrings/"
-[[ -d /etc/apt/keyrings ]] && cp -a /etc/apt/keyrings "$root/etc/apt/"
+[[ ! -d /etc/apt/keyrings ]] || cp -a /etc/apt/keyrings "$root/etc/apt/"
 cp -a /usr/local/share/ca-certificates "$root/usr/local/share/" 2>/dev/null || true
 cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt" 2>/dev/null || true
 cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
