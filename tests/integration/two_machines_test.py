@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""A cluster across machines, users and odd paths: TLS between two network namespaces, each refusal of a stranger by name, unix sockets.
+
+  two_machines_test.py --bin build/release/bin [unittest arguments]
+
+The two machines are two network namespaces joined by a veth pair, each held by a process of this test, so that nothing is left of
+them when it ends. They need root, or a user namespace (`unshare -Urnm`), in which the test then runs itself again; the tests that
+need them are skipped, with the reason, where neither can be had.
+"""
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
+
+
+def can(*command):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+class Machine:
+    """A network namespace, held by a process that waits on its stdin: it goes when the test goes, however that ends."""
+
+    def __init__(self, test):
+        self.holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        test.addCleanup(self._end)
+        own = os.readlink("/proc/self/ns/net")
+
+        def entered():
+            # `unshare` becomes `cat` once it is in its own namespace.
+            return os.readlink("/proc/%d/ns/net" % self.holder.pid) != own and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
+        wait_for("a network namespace", entered)
+        self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
+        subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
+
+    def address(self, device, address):
+        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
+        subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
+
+    def _end(self):
+        self.holder.stdin.close()
+        self.holder.wait()
+
+
+class TwoMachines(Case):
+    NEAR, FAR = "10.213.77.1", "10.213.77.2"
+
+    def setUp(self):
+        super().setUp()
+        if not can("unshare", "-n", "true"):
+            raise unittest.SkipTest("network namespaces need root or `unshare -Urnm`, and neither is to be had here")
+        self.near, self.far = Machine(self), Machine(self)
+        subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
+        self.near.address("wire", self.NEAR + "/24")
+        self.far.address("wire", self.FAR + "/24")
+
+    def certificate(self, name, folder="certs", *hosts):
+        self.psctl("cert", "issue", name, "--folder", folder, *[a for h in hosts for a in ("--host", h)])
+        return self.files(name, folder)
+
+    def files(self, name, folder="certs"):
+        return ["--tls-ca", self.path(folder, "ca.pem"), "--tls-cert", self.path(folder, name + ".pem"), "--tls-key", self.path(folder, name + ".key")]
+
+    def test_a_job_trains_between_two_machines_with_mutual_tls_and_strangers_are_refused_by_name(self):
+        data = data_folder()
+        self.psctl("cert", "init", "--folder", "certs")
+        for name in ("coordinator", "ps-near"):
+            self.certificate(name, "certs", self.NEAR)
+        for name in ("ps-far", "worker-far", "person"):
+            self.certificate(name, "certs", self.FAR)
+        for secret in ("ca.key", "ps-far.key"):
+            self.assertEqual(stat.S_IMODE(os.stat(self.path("certs", secret)).st_mode), 0o600, secret)
+
+        runs = self.path("all runs")
+        _, coordinator = self.start_listening(COORDINATOR, "coordinator", "--listen", self.NEAR + ":0", "--runs", runs, *self.files("coordinator"), prefix=self.near.prefix)
+        self.assertTrue(coordinator.startswith(self.NEAR + ":"), coordinator)
+        to = ["--coordinator", coordinator]
+        self.start_listening(PS_SERVER, "ps near", "--listen", self.NEAR + ":0", "--index", 0, *to, *self.files("ps-near"), prefix=self.near.prefix)
+        self.start_listening(PS_SERVER, "ps far", "--listen", self.FAR + ":0", "--index", 1, *to, *self.files("ps-far"), prefix=self.far.prefix)
+        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, *to, *self.files("worker-far"), prefix=self.far.prefix)
+        person = to + self.files("person")
+
+        def registered():
+            return sum(t["state"] == "alive" for t in self.psctl_json("task", "list", *person, prefix=self.far.prefix)["tasks"] if t["role"] != "coordinator") == 3
+        wait_for("three tasks to register across the wire", registered)
+        job = write(self.path("a job.yaml"), job_yaml())
+        done = self.psctl_json("job", "run", job, *person, prefix=self.far.prefix, env={"EVERGRAD_DATA": data})
+        self.assertEqual(done["state"], "SUCCEEDED")
+        result = done["result"]
+        self.assertEqual({s["server"] for s in result["shards"]}, {"0", "1"})
+        self.assertTrue(all(s["updates_applied"] == 50 for s in result["shards"]), result["shards"])
+        self.assertGreater(result["metrics"]["accuracy"], 0.4)  # learned, not guessed: guessing is 0.1
+        self.assertTrue(os.path.exists(os.path.join(self.run_folder(runs), "weights.npz")))
+        insecure = [t for t in self.psctl_json("task", "list", *person, prefix=self.far.prefix)["tasks"] if t["insecure_listen"]]
+        self.assertEqual(insecure, [])
+        self.assertNotIn("INSECURE", self.psctl("task", "list", *person, prefix=self.far.prefix).stdout)
+
+        # The same wire, and every kind of stranger: none gets in, and each is told why.
+        host, port = coordinator.rsplit(":", 1)
+        with self.subTest("no certificate"):
+            r = self.psctl("task", "list", *to, "--timeout", "3s", prefix=self.far.prefix, expect=4)
+            self.assertRegex(r.stderr.lower(), r"tls|certificate")
+            daemon = self.start(WORKER, "worker without", "--name", 7, *to, prefix=self.far.prefix)
+            daemon.wait_log("tls")
+            self.assertRegex(self.knock(host, port, self.path("certs", "ca.pem")), REFUSED)
+        with self.subTest("certificate of another authority"):
+            self.psctl("cert", "init", "--folder", "others")
+            self.certificate("stranger", "others", self.FAR)
+            # It trusts the right authority and is signed by another: psctl finds out before it dials.
+            files = ["--tls-ca", self.path("certs", "ca.pem"), "--tls-cert", self.path("others", "stranger.pem"), "--tls-key", self.path("others", "stranger.key")]
+            r = self.psctl("task", "list", *to, *files, "--timeout", "3s", prefix=self.far.prefix, expect=2)
+            self.assertIn("certificate verify failed", r.stderr)
+            self.assertIn("stranger.pem", r.stderr)
+            # It trusts only the other authority: it refuses the coordinator itself.
+            r = self.psctl("task", "list", *to, *self.files("stranger", "others"), "--timeout", "3s", prefix=self.far.prefix, expect=4)
+            self.assertIn("certificate", r.stderr.lower())
+            daemon = self.start(WORKER, "worker of another authority", "--name", 8, *to, *self.files("stranger", "others"), prefix=self.far.prefix)
+            daemon.wait_log("certificate")
+            # And one that does not look at itself is refused by the coordinator.
+            self.assertRegex(self.knock(host, port, self.path("certs", "ca.pem"), self.path("others", "stranger")), REFUSED)
+        with self.subTest("expired certificate"):
+            if not shutil.which("openssl"):
+                self.skipTest("no openssl to make a certificate that has expired")
+            self.expired("late", self.FAR)
+            r = self.psctl("task", "list", *to, *self.files("late"), "--timeout", "3s", prefix=self.far.prefix, expect=2)
+            self.assertIn("certificate has expired", r.stderr)
+            self.assertIn("late.pem", r.stderr)
+            daemon = self.start(WORKER, "worker expired", "--name", 9, *to, *self.files("late"), prefix=self.far.prefix)
+            wait_for("the worker to give up", lambda: daemon.process.poll() is not None)
+            self.assertNotEqual(daemon.process.returncode, 0)
+            self.assertIn("certificate has expired", daemon.log())
+            self.assertRegex(self.knock(host, port, self.path("certs", "ca.pem"), self.path("certs", "late")), REFUSED)
+        self.assertEqual(self.knock(host, port, self.path("certs", "ca.pem"), self.path("certs", "person")), "welcome")
+        names = {t["identity"] for t in self.psctl_json("task", "list", *person, prefix=self.far.prefix)["tasks"] if t["role"] == "worker"}
+        self.assertEqual(names, {"0"}, "a stranger registered")
+
+    def knock(self, host, port, authority, certificate=None):
+        """What a coordinator answers to a TLS client that does not check itself: its alert by name, or "welcome"."""
+        script = """
+import socket, ssl, sys
+host, port, authority, certificate = sys.argv[1:5]
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.load_verify_locations(authority)
+context.set_alpn_protocols(["h2"])
+if certificate:
+    context.load_cert_chain(certificate + ".pem", certificate + ".key")
+try:
+    with context.wrap_socket(socket.create_connection((host, int(port)), 10), server_hostname=host) as s:
+        s.settimeout(10)
+        # The server's HTTP/2 settings come only to one whose certificate it took.
+        s.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        print("welcome" if s.recv(9)[3:4] == bytes([4]) else "closed without a word")
+except OSError as error:
+    print(getattr(error, "reason", None) or error)
+"""
+        r = subprocess.run(self.far.prefix + [sys.executable, "-c", script, host, port, authority, certificate or ""], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        return (r.stdout + r.stderr).strip()
+
+    def expired(self, name, host):
+        """A certificate of the right authority whose last day was yesterday."""
+        key, request, out = (self.path("certs", name + e) for e in (".key", ".csr", ".pem"))
+        extensions = write(self.path("extensions"), "subjectAltName=IP:%s\nextendedKeyUsage=serverAuth,clientAuth\n" % host)
+        for command in (["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
+                        ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
+                        ["openssl", "x509", "-req", "-in", request, "-CA", self.path("certs", "ca.pem"), "-CAkey", self.path("certs", "ca.key"), "-days", "-1", "-extfile", extensions, "-out", out]):
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):
+        data = data_folder()
+        process, coordinator = self.start_listening(COORDINATOR, "coordinator", "--insecure-listen", self.NEAR + ":0", "--runs", self.path("runs"), prefix=self.near.prefix)
+        process.wait_log("insecure-listen")
+        self.assertIn("anyone who reaches " + self.NEAR, process.log())
+        to = ["--coordinator", coordinator]
+        server, _ = self.start_listening(PS_SERVER, "server", "--insecure-listen", self.FAR + ":0", "--index", 0, *to, prefix=self.far.prefix)
+        server.wait_log("insecure-listen")
+        self.start(WORKER, "worker", "--name", 0, "--threads", 1, *to, prefix=self.near.prefix)
+        job = write(self.path("job.yaml"), job_yaml())
+        self.psctl("job", "run", job, *to, prefix=self.far.prefix, env={"EVERGRAD_DATA": data})
+        rows = {"%s/%s" % (t["role"], t["identity"]): t["insecure_listen"] for t in self.psctl_json("task", "list", *to, prefix=self.near.prefix)["tasks"]}
+        self.assertEqual(rows, {"coordinator/0": True, "ps_server/0": True, "worker/0": False})
+        text = self.psctl("task", "list", *to, prefix=self.near.prefix).stdout
+        self.assertEqual(text.count("INSECURE: open without encryption"), 2, text)
+        self.assertIn("warning: tasks marked INSECURE", text)
+
+    def test_off_loopback_without_certificates_is_refused_on_a_real_address(self):
+        for name, extra in ((COORDINATOR, []), (PS_SERVER, ["--coordinator", "127.0.0.1:1"])):
+            r = subprocess.run(self.near.prefix + [binary(name), "--listen", self.NEAR + ":0"] + extra, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, cwd=self.folder)
+            self.assertEqual(r.returncode, 2, r.stderr)
+            self.assertIn("insecure-listen", r.stderr)
+            self.assertIn("psctl cert", r.stderr)
+
+
+class OneMachine(Case):
+    """Two users on one machine, paths with spaces, unix sockets."""
+
+    def cluster(self, *server_arguments, worker_prefix=(), coordinator_prefix=()):
+        _, self.coordinator = self.start_listening(COORDINATOR, "coordinator", "--runs", self.path("all runs"), prefix=coordinator_prefix)
+        self.to = ["--coordinator", self.coordinator]
+        server, self.server_address = self.start_listening(PS_SERVER, "server", "--index", 0, *self.to, *server_arguments)
+        worker = self.start(WORKER, "worker", "--name", 0, "--threads", 1, *self.to, prefix=worker_prefix)
+        return server, worker
+
+    def train(self):
+        job = write(self.path("a job.yaml"), job_yaml())
+        done = self.psctl_json("job", "run", job, *self.to, env={"EVERGRAD_DATA": data_folder()})
+        self.assertEqual(done["state"], "SUCCEEDED")
+        self.assertTrue(all(s["updates_applied"] == 50 for s in done["result"]["shards"]))
+
+    def sockets(self, folder):
+        return [p for p in (os.path.join(folder, n) for n in sorted(os.listdir(folder))) if stat.S_ISSOCK(os.stat(p).st_mode)]
+
+    def test_a_unix_socket_in_a_folder_with_a_space_is_0600_and_goes_with_its_server(self):
+        data_folder()
+        folder = self.path("unix sockets")
+        os.mkdir(folder)
+        server, _ = self.cluster("--unix-dir", folder)
+        server.wait_log("listening on unix socket " + folder)
+        found = self.sockets(folder)
+        self.assertEqual(len(found), 1)
+        self.assertEqual(stat.S_IMODE(os.stat(found[0]).st_mode), 0o600)
+        self.train()
+        self.assertEqual(server.end(), 0)
+        self.assertEqual(self.sockets(folder), [], "a socket is left behind")
+
+    def test_a_socket_path_over_107_bytes_falls_back_to_tcp_and_says_so(self):
+        data_folder()
+        folder = self.path("a" * 120)
+        os.mkdir(folder)
+        server, _ = self.cluster("--unix-dir", folder)
+        server.wait_log("TCP only")
+        self.assertIn("max=107", server.log())
+        self.assertEqual(self.sockets(folder), [])
+        self.train()
+
+    def test_two_users_on_one_machine_train_together(self):
+        data = data_folder()
+        if os.geteuid() != 0:
+            raise unittest.SkipTest("a second user needs root")
+        if os.environ.get(INSIDE):
+            raise unittest.SkipTest("a user namespace of `unshare -Ur` has one user only")
+        nobody = pwd.getpwnam("nobody")
+        as_nobody = ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+        if not can(*as_nobody, "test", "-r", os.path.join(data, "fashion-mnist-12k", "train-images-idx3-ubyte.gz")) or not can(*as_nobody, "test", "-x", binary(WORKER)):
+            raise unittest.SkipTest("the user nobody cannot read the data or the binaries here")
+        os.chmod(self.folder, 0o755)
+        folder = self.path("unix")
+        os.mkdir(folder)
+        # The server's socket is its owner's: the other user's worker cannot open it, and reaches the server all the same.
+        # A worker writes the weights into the runs folder, so the two users share a group there, as they would for any shared folder.
+        shared = ["setpriv", "--regid", str(nobody.pw_gid), "--clear-groups", "sh", "-c", 'umask 002 && exec "$@"', "sh"]
+        server, worker = self.cluster("--unix-dir", folder, worker_prefix=as_nobody, coordinator_prefix=shared)
+        self.train()
+        pid = worker.process.pid
+        self.assertEqual(os.stat("/proc/%d" % pid).st_uid, nobody.pw_uid)
+        self.assertEqual(stat.S_IMODE(os.stat(self.sockets(folder)[0]).st_mode), 0o600)
+        # And the other way round: one user cannot write into the other's runs folder, and is told at once.
+        runs = self.path("private runs")
+        os.mkdir(runs, 0o700)
+        r = subprocess.run(as_nobody + [binary(COORDINATOR), "--runs", os.path.join(runs, "mine"), "--address-file", "/dev/null"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        self.assertNotEqual(r.returncode, 0, "a coordinator started that cannot write its runs folder")
+        self.assertIn(runs, r.stderr)
+
+
+# gRPC hangs up on a certificate that it does not take and mostly loses the TLS alert that says why.
+REFUSED = r"^closed without a word$|reset|CERTIFICATE|UNKNOWN_CA"
+INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
+
+if __name__ == "__main__":
+    # Without root the whole file runs again in a user namespace of its own, where the machines can be made.
+    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
+        # The namespace's own loopback is down until somebody raises it.
+        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+    main()
