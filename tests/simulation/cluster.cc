@@ -517,7 +517,8 @@ void Cluster::CoordinatorActs(bool faults) {
     // Leases: of workers that are away, and sometimes, wrongly, of one that is not.
     std::vector<std::pair<ClosureId, Attempt>> out;
     for (const auto& [c, current] : book_->current()) {
-      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == current.worker; });
+      const TaskId runs = current.worker;
+      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == runs; });
       if (!here || (faults && random_.Chance(0.05))) out.emplace_back(c, current.attempt);
     }
     for (const auto& [c, attempt] : out) book_->ReleaseAttempt(c, attempt);
