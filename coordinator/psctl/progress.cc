@@ -144,10 +144,10 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   const bool counting = IsCounting(job);
   for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
     // Its evaluation comes between its last step and the next epoch's: until then the row is not whole. One that is never
-    // evaluated is shown with the next row, or at the end.
+    // evaluated is shown when the job has gone on to the next.
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
     const bool evaluated = std::isfinite(row.eval_loss()) || counting;
-    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && !IsEnded(job)) break;
+    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
     if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
     fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));
   }

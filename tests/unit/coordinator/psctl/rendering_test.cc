@@ -115,15 +115,15 @@ TEST_CASE("an epoch's row waits for its evaluation") {
   *row = Epoch(1);
   printer.Update(job, std::chrono::seconds(2));
   CHECK_THAT(out.str(), Catch::Contains("84.21 %"));
-  // Not evaluated at all: the next row, or the end, shows it.
+  // Not evaluated at all: it is shown once the job has gone on.
   row = job.add_epoch_rows();
   *row = Epoch(2);
   row->set_eval_loss(std::nan(""));
   row->set_eval_accuracy(std::nan(""));
-  job.set_epoch(3);
+  job.set_epoch(2);
   printer.Update(job, std::chrono::seconds(3));
   CHECK_THAT(out.str(), !Catch::Contains("    2    469"));
-  *job.add_epoch_rows() = Epoch(3);
+  job.set_epoch(3);
   printer.Update(job, std::chrono::seconds(4));
   CHECK_THAT(out.str(), Catch::Contains("    2    469      0.5246          -         -"));
 }
