@@ -18,7 +18,7 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});
   table->Add("jobs_kept_max", &c.jobs_kept_max, "ended jobs that are still answered for", {1, 100'000});
   table->Add("closures_open_max", &c.jobs.closures_open_max, "closures granted and not ended; beyond it no new one is granted", {1, 10'000'000});
-  table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold", {2, 100'000});
+  table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away, "a worker is given work for this long, by its own measured rate", milliseconds(0), milliseconds(600'000));
   table->Add("close_every", &c.jobs.close_every, "how often servers are told which closures have ended", milliseconds(1), milliseconds(60'000));
   table->Add("seal_timeout", &c.jobs.seal_timeout, "a server silent for this long at a job's early end is unmapped", milliseconds(10), milliseconds(600'000));

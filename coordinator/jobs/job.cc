@@ -99,6 +99,10 @@ void Job::Tick() {
     delayed_releases_.erase(delayed_releases_.begin());
     if (book_) book_->ReleaseAttempt(closure, attempt);
   }
+  while (!delayed_answers_.empty() && delayed_answers_.begin()->first <= now) {
+    auto node = delayed_answers_.extract(delayed_answers_.begin());
+    host_->Send(node.mapped().first, std::move(node.mapped().second));
+  }
   for (std::size_t i = 0; i < assign_retries_.size();) {
     if (assign_retries_[i].at > now) {
       ++i;
@@ -667,9 +671,13 @@ std::string Job::WaitingFor() const {
   std::string workers;
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
   if (work) {
-    bool ready = false;
-    for (const auto& [task, worker] : workers_) ready |= worker.ready && !worker.leaving;
+    bool ready = false, usable = false;
+    for (const auto& [task, worker] : workers_) {
+      ready |= worker.ready && !worker.leaving;
+      usable |= Usable(worker);
+    }
     if (!ready) workers = "workers: none is here";
+    else if (!usable) workers = "workers: those here back off after short lives";
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";

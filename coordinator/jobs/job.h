@@ -328,6 +328,7 @@ class Job {
   std::uint64_t aux_round_ = 0;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
+  std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;   // failpoint
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;

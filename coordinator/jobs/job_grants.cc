@@ -185,14 +185,18 @@ void Job::PumpAux() {
 }
 
 void Job::AnswerDone(TaskId task, const v1::Done& done, bool superseded) {
-  if (const fault::Hit hit = host_->failpoints().At("coordinator.before_done_answer"); hit.action == fault::Action::kDrop) return;
+  const fault::Hit hit = host_->failpoints().At("coordinator.before_done_answer");
   v1::CoordinatorMessage message;
   v1::DoneAnswer* answer = message.mutable_done_answer();
   answer->set_job_uid(id_.uid.value());
   answer->set_closure(done.closure());
   *answer->mutable_attempt() = done.attempt();
   answer->set_superseded(superseded);
-  host_->Send(task, std::move(message));
+  if (hit.action == fault::Action::kDelay) {
+    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms), std::make_pair(task, std::move(message)));
+  } else if (!hit) {
+    host_->Send(task, std::move(message));   // else it is lost, and said again in the worker's next session
+  }
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {

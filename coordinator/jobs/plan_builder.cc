@@ -18,6 +18,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr int kVariablesMax = 4096;
+constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
 constexpr std::uint64_t kClosuresMax = 1ull << 32;
 
 sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
@@ -125,6 +126,10 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
       built.shard_bytes.push_back((range.end - range.begin) * row_bytes * (1 + slots));
     }
     ++index;
+  }
+  // It travels in one message beside the job's YAML and the map.
+  if (message.ByteSizeLong() > kPlanBytesMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(), " max=", kPlanBytesMax)));
   }
   message.set_fingerprint(Fingerprint(spec, message, described.data_fingerprint()));
   return built;

@@ -586,3 +586,53 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
   CHECK(c.Status().closures_rerun() == 0);
   CHECK(c.Status().closures_succeeded() == 16);
 }
+
+TEST_CASE("the failpoints of the coordinator do what they say") {
+  FakeCluster c;
+  REQUIRE(c.host.points.Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);coordinator.before_done_answer=2*drop,4*delay(200)", 1).ok());
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));   // both delays
+  // One answer was lost, none else: 1 describe, 16 training, 16 evaluation, 1 export.
+  CHECK(c.workers["0"].answered.size() == 33);
+}
+
+TEST_CASE("a worker that backs off gets nothing until its time has come, and the job says so") {
+  FakeCluster c;
+  v1::Registered registered;
+  c.job->AdmitWorker(TaskId(50), "0", std::chrono::seconds(1), std::nullopt, false, {}, &registered);
+  c.job->Ready(TaskId(50));
+  c.job->Start();
+  c.job->Tick();
+  CHECK(c.job->WaitingFor() == "workers: those here back off after short lives");
+  const auto grants = [&] {
+    int n = 0;
+    for (const v1::CoordinatorMessage& m : c.host.sent[TaskId(50)]) n += m.has_grant();
+    return n;
+  };
+  CHECK(grants() == 0);
+  c.host.clock.Advance(std::chrono::milliseconds(1001));
+  c.job->Tick();
+  CHECK(grants() == 1);
+}
+
+TEST_CASE("counters of before the job are not the job's") {
+  FakeCluster c;
+  FakeWorker& worker = c.AddWorker("0");
+  FakeServer& server = c.AddServer("0");
+  c.job->SetBase(worker.task, 1000, 0);
+  c.job->SetBase(server.task, 500, 9);
+  v1::TaskMessage beat;
+  beat.mutable_heartbeat()->mutable_worker()->set_bytes_sent(1200);
+  c.Say(worker.task, beat);
+  beat.mutable_heartbeat()->mutable_server()->set_bytes_received(800);
+  c.Say(server.task, beat);
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["tasks"][0]["bytes"] == 200);
+  CHECK(result["tasks"][1]["bytes"] == 300);
+}
