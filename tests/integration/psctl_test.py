@@ -1,264 +1,476 @@
 #!/usr/bin/env python3
-"""psctl over real daemons: local runs, Ctrl-C on a terminal and without one, supervision, clusters in the background.
+"""Every noun and verb of psctl against real clusters, and each exit code provoked.
 
-  psctl_test.py --bin build/release/bin [names …]
-
-Counting jobs: they need no data. After each test no process of it is left.
+  psctl_test.py --bin build/release/bin [unittest arguments]
 """
-import argparse
-import glob
+import io
 import json
 import os
 import pty
+import re
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import unittest
+import zipfile
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-JOB = os.path.join(ROOT, "configs", "examples", "counting.yaml")
-TESTS = []
+import numpy
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from support import COUNTING, PSCTL, ROOT, Case, alive, binary, data_folder, job_yaml, main, processes_naming, read, read_json_lines, wait_for, write  # noqa: E402
+from cluster import mix  # noqa: E402
 
-class Failure(Exception):
-    pass
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def require(condition, text):
-    if not condition:
-        raise Failure(text)
+RESULT_KEYS = {"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "deaths", "shards"}
+VARIABLES = {"dense1/kernel": (784, 32), "dense1/bias": (32,), "logits/kernel": (32, 10), "logits/bias": (10,)}
+MASK = (1 << 64) - 1
 
 
-def wait_for(what, condition, seconds=30):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
-        select.select([], [], [], 0.02)
-    raise Failure("waited %g s for %s" % (seconds, what))
+def npz(path):
+    with zipfile.ZipFile(path) as z:
+        return {n[:-4]: numpy.load(io.BytesIO(z.read(n)), allow_pickle=False) for n in z.namelist()}
 
 
-def processes(folder):
-    """Daemons and psctl whose command line names `folder`, zombies left out: {pid: arguments}."""
-    found = {}
-    for path in glob.glob("/proc/[0-9]*"):
-        try:
-            with open(path + "/cmdline", "rb") as f:
-                arguments = f.read().decode(errors="replace").split("\0")
-        except OSError:
+def safetensors(path):
+    """By the format's own document: length of a JSON header, the header, the bytes."""
+    with open(path, "rb") as f:
+        data = f.read()
+    size = struct.unpack("<Q", data[:8])[0]
+    header, body, arrays = json.loads(data[8:8 + size]), data[8 + size:], {}
+    for name, tensor in header.items():
+        if name == "__metadata__":
             continue
-        if os.path.basename(arguments[0]) in ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl") and any(folder in a for a in arguments):
-            found[int(os.path.basename(path))] = arguments
-    return found
+        assert tensor["dtype"] == "F32", tensor
+        begin, end = tensor["data_offsets"]
+        arrays[name] = numpy.frombuffer(body[begin:end], "<f4").reshape(tensor["shape"])
+    return arrays
 
 
-def of_role(folder, name):
-    return {pid: a for pid, a in processes(folder).items() if os.path.basename(a[0]) == name}
+def digest(array):
+    """common/base/mix.h over the values' bits."""
+    return "%016x" % (sum(mix(i, int(b)) for i, b in enumerate(array.ravel().astype("<f4").view("<u4"))) & MASK)
 
 
-def none_left(folder):
-    wait_for("every process to be gone", lambda: not processes(folder), 10)
+class WithCluster(Case):
+    """One background cluster for the tests of a class: `psctl cluster up` in a folder with a space."""
+    SERVERS, WORKERS = 2, 2
+
+    def up(self, *arguments, folder="the cluster", servers=None, workers=None):
+        """Ends with the test, whatever the test does."""
+        self.addCleanup(self.psctl, "cluster", "down", "--folder", folder, expect=None)
+        return self.psctl_json("cluster", "up", "--folder", folder, "--runs", "all runs", "--servers", self.SERVERS if servers is None else servers,
+                               "--workers", self.WORKERS if workers is None else workers, "--threads", 1, "--failpoints", "none", *arguments)
+
+    def pids(self, folder="the cluster"):
+        return {t["task"]: t["pid"] for t in self.psctl_json("cluster", "status", "--folder", folder, expect=None)["processes"] if t["alive"]}
+
+    def assert_nothing_left(self, folder, pids):
+        self.assertEqual([p for p in pids if alive(p)], [])
+        self.assertEqual(processes_naming(self.folder), {})
+        left = [n for n in os.listdir(self.path(folder)) if not n.endswith((".log", ".json"))]
+        self.assertEqual(left, [], "left behind in the cluster folder")
 
 
-def local_run(stage, *extra):
-    return [stage.psctl, "job", "run", JOB, "--local", "--workers", "2", "--servers", "2", "--failpoints", "none", "--runs", os.path.join(stage.folder, "runs")] + list(extra)
+class Clusters(WithCluster):
+    def test_up_status_restart_down_leave_nothing_running_and_nothing_behind(self):
+        up = self.up(servers=1, workers=1)
+        self.assertEqual((up["servers"], up["workers"]), (1, 1))
+        pids = self.pids()
+        self.assertEqual(set(pids), {"coordinator", "ps_server/0", "worker/0"})
+        self.assertIn("worker/0", self.psctl("cluster", "status", "--folder", "the cluster").stdout)
+        again = self.psctl("cluster", "up", "--folder", "the cluster", expect=2)
+        self.assertIn("runs already", again.stderr)
+        every = set(pids.values())
+        for task, extra in (("worker/0", []), ("ps_server/0", ["--kill"]), ("coordinator", [])):
+            self.psctl("cluster", "restart", task, "--folder", "the cluster", *extra)
+            now = self.pids()
+            self.assertNotEqual(now[task], pids[task], task)
+            self.assertEqual({t: p for t, p in now.items() if t != task}, {t: p for t, p in pids.items() if t != task}, "somebody else was restarted with " + task)
+            pids = now
+            every |= set(pids.values())
+            to = ["--folder", "the cluster"]
+            wait_for("both tasks to be alive after a restart of " + task, lambda: sum(t["state"] == "alive" for t in self.psctl_json("task", "list", *to, expect=None)["tasks"] if t["role"] != "coordinator") == 2)
+        wrong = self.psctl("cluster", "restart", "worker/1", "--folder", "the cluster", expect=2)
+        self.assertIn("worker/0", wrong.stderr)
+        # The cluster that was restarted piece by piece still works.
+        job = write(self.path("count.yaml"), COUNTING % ("count", 200, 0, 1))
+        self.psctl("job", "run", job, "--folder", "the cluster")
+        self.assertIn("cluster down: 3 processes", self.psctl("cluster", "down", "--folder", "the cluster").stdout)
+        self.assert_nothing_left("the cluster", every)
+        self.psctl("cluster", "down", "--folder", "nowhere", expect=2)
+        self.psctl("cluster", "status", "--folder", "the cluster", expect=4)
+
+    def test_supervise_starts_again_what_is_killed_and_ends_with_down(self):
+        self.up("--supervise", servers=1, workers=1)
+        before = self.pids()
+        every = set(before.values())
+        for task in ("worker/0", "ps_server/0", "coordinator"):
+            os.kill(before[task], signal.SIGKILL)
+            wait_for("the supervisor to start %s again" % task, lambda t=task: self.pids().get(t, before[t]) != before[t])
+            every |= set(self.pids().values())
+        wait_for("both tasks to be alive", lambda: sum(t["state"] == "alive" for t in json.loads(
+            self.psctl("task", "list", "--folder", "the cluster", "--output", "json", expect=None).stdout or '{"tasks": []}')["tasks"] if t["role"] != "coordinator") == 2)
+        job = write(self.path("count.yaml"), COUNTING % ("count", 200, 0, 1))
+        self.psctl("job", "run", job, "--folder", "the cluster")
+        self.psctl("cluster", "down", "--folder", "the cluster")
+        self.assert_nothing_left("the cluster", every)
+
+    def test_run_holds_a_cluster_in_the_foreground_until_sigterm(self):
+        process = self.start(PSCTL, "foreground", "cluster", "run", "--folder", "front", "--runs", "runs", "--servers", 1, "--workers", 1, "--failpoints", "none")
+        process.wait_log("cluster: coordinator")
+        job = write(self.path("count.yaml"), COUNTING % ("count", 100, 0, 1))
+        self.psctl("job", "run", job, "--folder", "front")
+        pids = set(self.pids("front").values())
+        self.assertEqual(process.end(), 0)
+        self.assertEqual([p for p in pids if alive(p)], [])
+        self.assertEqual(processes_naming(self.folder), {})
 
 
-LONG = ["--set", "spec.training.epochs=1000", "--set", "spec.counting.step_ms=5"]
+class Jobs(WithCluster):
+    def test_submit_list_show_watch_cancel_logs_and_tasks(self):
+        self.up()
+        to = ["--folder", "the cluster"]
+        slow = write(self.path("slow.yaml"), COUNTING % ("slow", 20000, 20, 5))
+        quick = write(self.path("quick.yaml"), COUNTING % ("quick", 100, 0, 1))
+        submitted = self.psctl_json("job", "submit", slow, *to)
+        self.assertEqual(submitted["name"], "slow")
+        self.assertRegex(submitted["job_uid"], r"^[0-9a-f]{16}$")
+        wait_for("the slow job to run", lambda: self.psctl_json("job", "show", "slow", *to)["steps_done"] > 0)
+        self.assertIn("slow", self.psctl("job", "show", submitted["job_uid"], *to).stdout)
+        twice = self.psctl("job", "submit", slow, *to, expect=2)
+        self.assertIn("slow", twice.stderr)
+        self.assertIn("quick", self.psctl("job", "submit", quick, *to).stdout)
+        jobs = {j["name"]: j["state"] for j in self.psctl_json("job", "list", *to)["jobs"]}
+        self.assertEqual(jobs, {"slow": "RUNNING", "quick": "QUEUED"})
+        self.assertRegex(self.psctl("job", "list", *to).stdout, r"(?m)^slow .*RUNNING")
+
+        tasks = self.psctl_json("task", "list", *to)["tasks"]
+        self.assertEqual({"%s/%s" % (t["role"], t["identity"]) for t in tasks}, {"coordinator/0", "ps_server/0", "ps_server/1", "worker/0", "worker/1"})
+        self.assertTrue(all(t["state"] == "alive" and alive(t["pid"]) for t in tasks), tasks)
+        variables = {v["name"]: v for v in self.psctl_json("variable", "list", "--job", "slow", *to)["variables"]}
+        self.assertEqual(variables["counting/samples"]["shape"], [20000, 1])
+        shards = variables["counting/samples"]["shards"]
+        self.assertEqual(shards[0]["rows"][0], 0)
+        self.assertEqual(shards[-1]["rows"][1], 20000)
+        self.assertLess({"shard", "variable", "rows", "bytes", "server", "lsn", "updates_applied"}, set(shards[0]))
+        self.assertIn("counting/samples", self.psctl("variable", "list", "--shards", "--job", "slow", *to).stdout)
+
+        # One watches, another cancels: the watcher ends with 3, and the next job of the queue runs.
+        watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
+        watcher.wait_log("RUNNING")
+        follower = self.start(PSCTL, "follower", "logs", "-f", "--job", "quick", *to)
+        self.assertIn("slow", self.psctl("job", "cancel", "slow", *to).stdout)
+        self.assertEqual(watcher.process.wait(20), 3, watcher.log())
+        self.assertEqual(self.psctl_json("job", "watch", "quick", *to)["state"], "SUCCEEDED")
+        self.assertEqual(self.psctl_json("job", "cancel", "quick", *to, expect=None).get("state", "SUCCEEDED"), "SUCCEEDED")
+        missing = self.psctl("job", "show", "quickk", *to, expect=2)
+        self.assertIn("quickk", missing.stderr)
+
+        # Logs: what follows shows a job that began after it; Ctrl-C ends it.
+        follower.wait_log("quick")
+        self.assertNotIn("job=slow", follower.log())
+        follower.process.send_signal(signal.SIGINT)
+        self.assertEqual(follower.process.wait(10), 130)
+
+        def lines(*arguments):
+            return [json.loads(line) for line in self.psctl("logs", *arguments, *to, "--output", "json").stdout.splitlines()]
+        one = lines("worker/0")
+        self.assertTrue(one)
+        self.assertEqual({line["task"] for line in one} - {"-"}, {"worker/0"})
+        self.assertLess({"worker/0", "worker/1", "ps_server/0", "ps_server/1"}, {line["task"] for line in lines()})
+        self.assertEqual({line["job"] for line in lines("--job", "quick")}, {"quick"})
+        self.assertEqual(len(lines("--lines", "2")), 2)
+        self.assertGreaterEqual(len(lines("worker/0", "--since", "1h")), len(one))
+        # Old enough, by and by: the same task's lines, none of which is of the last 300 ms.
+        wait_for("the worker's lines to be older than 300 ms", lambda: not lines("worker/0", "--since", "300ms"))
+        self.assertTrue(lines("worker/0"))
+        self.assertIn("worker/7", self.psctl("logs", "worker/7", *to, expect=2).stderr)
+
+    def test_digests_are_equal_for_1_2_and_3_servers_and_every_partitioner(self):
+        data = data_folder()
+        partitioners = ("{type: fixed_shards, num_shards: 5}", "{type: min_size, min_shard_bytes: 1KiB, max_shards: 9}", "{type: max_size, max_shard_bytes: 3KiB}")
+        seen = {}
+        for servers, partitioner in zip((1, 2, 3), partitioners):
+            folder = "with %d" % servers
+            self.up(folder=folder, servers=servers, workers=1)
+            for i, cut in enumerate((partitioner, "{type: fixed_shards, num_shards: 1}")):
+                name = "digest-%d-%d" % (servers, i)
+                job = write(self.path(name + ".yaml"), job_yaml(name, batch=1000, partitioner=cut))
+                self.psctl("job", "run", job, "--folder", folder, env={"EVERGRAD_DATA": data})
+                variables = self.psctl_json("variable", "list", "--job", name, "--folder", folder)["variables"]
+                self.assertEqual({v["name"] for v in variables}, set(VARIABLES))
+                if i == 0:
+                    self.assertGreater(sum(len(v["shards"]) for v in variables), len(variables), "nothing was cut by " + cut)
+                    self.assertEqual(len({s["server"] for v in variables for s in v["shards"]}), servers)
+                for v in variables:
+                    seen.setdefault(v["name"], {}).setdefault((v["digest"], v["slot_digest"]), []).append((servers, cut))
+                    self.assertTrue(all(s["updates_applied"] == 10 for s in v["shards"]), v)
+            runs = self.path("all runs")
+            [last] = [d for d in os.listdir(runs) if d.startswith("digest-%d-1-" % servers)]
+            for name, array in npz(os.path.join(runs, last, "weights.npz")).items():
+                self.assertIn(digest(array), {d for d, _ in seen[name]}, name)
+            self.psctl("cluster", "down", "--folder", folder)
+        for name, groups in seen.items():
+            self.assertEqual(len(groups), 1, "%s differs: %s" % (name, groups))
+
+    def test_an_unreachable_coordinator_is_4_and_named(self):
+        with socket.socket() as taken:
+            # Bound and not listening: nobody else gets this port, and nobody answers.
+            taken.bind(("127.0.0.1", 0))
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            for verb in (["task", "list"], ["job", "list"], ["variable", "list"], ["logs"], ["job", "show", "x"], ["job", "cancel", "x"]):
+                r = self.psctl(*verb, "--coordinator", address, "--timeout", "2s", expect=4)
+                self.assertIn(address, r.stderr, verb)
+        r = self.psctl("task", "list", "--folder", "no folder", expect=2, env={"EVERGRAD_COORDINATOR": ""})
+        self.assertIn("--coordinator", r.stderr)
 
 
-class Stage:
-    def __init__(self, bin_folder):
-        self.bin = bin_folder
-        self.psctl = os.path.join(bin_folder, "psctl")
-        self.temporary = tempfile.TemporaryDirectory(prefix="evergrad psctl ")
-        self.folder = self.temporary.name
+class Files(Case):
+    """What needs no cluster: files, overrides, usage."""
 
-    def run(self, *arguments, expect=0, timeout=60):
-        r = subprocess.run([self.psctl] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
-        require(r.returncode == expect, "psctl %s: want %d got %d\n%s%s" % (" ".join(arguments), expect, r.returncode, r.stdout, r.stderr))
-        return r
+    def test_validate_prints_every_mistake_of_the_file_with_line_and_column(self):
+        folder = os.path.join(ROOT, "tests", "unit", "common", "config", "testdata")
+        wanted = read(os.path.join(folder, "twelve.txt")).splitlines()
+        self.assertGreaterEqual(len(wanted), 12)
+        r = self.psctl("job", "validate", "twelve.yaml", cwd=folder, expect=2)
+        said = r.stderr.splitlines()
+        for line in wanted:
+            self.assertRegex(line, r"^twelve\.yaml:\d+:\d+: ")
+            self.assertIn(line, said)
+        self.assertIn("%d mistakes" % len(wanted), r.stderr)
+        found = json.loads(self.psctl("job", "validate", "twelve.yaml", "--output", "json", cwd=folder, expect=2).stdout)
+        self.assertEqual(["twelve.yaml:%d:%d: %s" % (m["line"], m["column"], m["text"]) for m in found["mistakes"]], wanted)
 
+    def test_what_is_not_built_yet_is_refused_by_name(self):
+        file = write(self.path("later.yaml"), job_yaml(extra="  checkpoint: {every: 60s}\n"))
+        r = self.psctl("job", "validate", file, expect=2)
+        self.assertRegex(r.stderr, r"later\.yaml:\d+:3: not built yet: key `checkpoint`")
+        r = self.psctl("job", "validate", write(self.path("good.yaml"), job_yaml()), "--set", "spec.strategy.mode=allreduce", expect=2)
+        self.assertIn("not built yet: strategy.mode `allreduce`", r.stderr)
 
-class Terminal:
-    """psctl on a terminal of its own, in a session of its own: what is typed reaches the whole foreground group."""
+    def test_bombs_giants_and_deep_nesting_are_refused_at_once(self):
+        bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join("%s: &%s [%s]\n" % (chr(i + 1), chr(i + 1), ",".join(["*" + chr(i)] * 9)) for i in range(ord("a"), ord("h")))
+        for name, text, words in (("bomb", bomb, "aliases"), ("giant", "# " + "x" * (1 << 20) + "\n" + job_yaml(), "too large|limit"), ("deep", "a: " + "[" * 5000 + "]" * 5000 + "\n", "deep|nest")):
+            began = time.monotonic()
+            r = self.psctl("job", "validate", write(self.path(name + ".yaml"), text), expect=2)
+            self.assertRegex(r.stderr.lower(), words)
+            self.assertLess(time.monotonic() - began, 5, name)
+            self.assertLess(len(r.stderr), 20000, name)
 
-    def __init__(self, command, cwd):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.environ["TERM"] = "xterm"
-            os.execv(command[0], command)
-        self.text = ""
+    def test_overrides_are_typed_and_their_mistakes_name_the_flag(self):
+        good = write(self.path("good.yaml"), job_yaml())
+        self.assertIn("valid", self.psctl("job", "validate", good).stdout)
+        r = self.psctl("job", "validate", good, "--set", "spec.data.batch_size=50", "--set", "spec.training.epochs=three", "--set", "spec.training.epoch=3", expect=2)
+        self.assertRegex(r.stderr, r"(?m)^<--set 2>:1:\d+: `epochs`: expected an integer")
+        self.assertRegex(r.stderr, r"(?m)^<--set 3>.*`epoch`.*did you mean `epochs`")
+        self.assertNotIn("<--set 1>", r.stderr)
+        layers = write(self.path("layers.yaml"), "- {name: flat, type: flatten, input: image}\n- {name: logits, type: dense, units: 10}\n")
+        r = self.psctl("job", "validate", good, "--set", "spec.training.epochs=3", "--set-file", "spec.model.layers=" + layers, "--effective")
+        self.assertRegex(r.stdout, r"epochs: 3\b")
+        self.assertNotIn("dense1", r.stdout)
+        write(layers, "- {name: flat, type: flatten, input: image}\n- {name: logits, type: dense, units: ten}\n")
+        r = self.psctl("job", "validate", good, "--set-file", "spec.model.layers=layers.yaml", expect=2)
+        self.assertRegex(r.stderr, r"(?m)^layers\.yaml:2:\d+: `units`: expected an integer")
+        r = self.psctl("job", "validate", good, "--set", "novalue", expect=2)
+        self.assertIn("<--set 1>", r.stderr)
 
-    def read_until(self, wanted, seconds=30):
-        until = time.monotonic() + seconds
-        while wanted not in self.text:
-            ready, _, _ = select.select([self.fd], [], [], max(0, until - time.monotonic()))
-            require(ready, "no %r on the terminal within %g s:\n%s" % (wanted, seconds, self.text[-2000:]))
-            try:
-                self.text += os.read(self.fd, 65536).decode(errors="replace")
-            except OSError:
-                raise Failure("the terminal closed before %r:\n%s" % (wanted, self.text[-2000:]))
-
-    def type(self, keys):
-        self.text = ""
-        os.write(self.fd, keys.encode())
-
-    def wait(self):
-        while True:  # what it still writes must be read, or it waits for us
-            try:
-                if not os.read(self.fd, 65536):
-                    break
-            except OSError:
-                break
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(status)
-
-
-@test
-def a_local_run_succeeds_and_leaves_its_files_and_no_process(stage):
-    r = stage.run(*local_run(stage)[1:])
-    require("each applied" in r.stdout or "steps" in r.stdout, r.stdout)
-    folders = glob.glob(os.path.join(glob.escape(stage.folder), "runs", "*"))
-    require(len(folders) == 1, "want one run's folder, got %s" % folders)
-    for name in ("result.json", "report.html", "job.yaml", "metrics.jsonl", "logs/coordinator.log", "logs/worker-1.log"):
-        require(os.path.exists(os.path.join(folders[0], name)), "no %s in the run's folder" % name)
-    with open(os.path.join(folders[0], "result.json")) as f:
-        require(json.load(f)["state"] == "SUCCEEDED", "result.json does not say SUCCEEDED")
-    none_left(stage.folder)
-
-
-@test
-def ctrl_c_on_a_terminal_asks_once_no_goes_on_yes_cancels(stage):
-    terminal = Terminal(local_run(stage, *LONG), stage.folder)
-    terminal.read_until("RUNNING")
-    daemons = set(processes(stage.folder)) - {terminal.pid}
-    require(len(daemons) == 5, "want 5 daemons got %d" % len(daemons))
-    terminal.type("\x03")
-    terminal.read_until("cancel the job? [y/N]")
-    terminal.type("n\n")
-    terminal.read_until("the job goes on")
-    terminal.read_until("RUNNING")
-    require(set(processes(stage.folder)) - {terminal.pid} == daemons, "Ctrl-C reached the daemons")
-    terminal.type("\x03")
-    terminal.read_until("cancel the job? [y/N]")
-    terminal.type("y\n")
-    terminal.read_until("cancelled after")
-    code = terminal.wait()
-    require(code == 130, "want exit code 130 got %d" % code)
-    none_left(stage.folder)
+    def test_usage_help_version_reference_and_certificates(self):
+        self.assertRegex(self.psctl("version").stdout, r"^psctl 0\.\d+")
+        self.assertIn("version", self.psctl_json("version"))
+        overview = self.psctl("--help").stdout
+        verbs = re.findall(r"(?m)^  (job|cluster|task|variable|cert|logs|version) ?(\w*)  ", overview)
+        self.assertGreaterEqual(len(verbs), 18, overview)
+        for noun, verb in verbs:
+            help_text = self.psctl(*[w for w in (noun, verb, "--help") if w]).stdout
+            self.assertIn("usage: psctl " + noun, help_text)
+        for wrong, hint in ((["jbo", "run"], "job"), (["job", "rnu"], "run"), (["job", "run"], "JOB.yaml"), (["job", "list", "--outptu", "json"], "output"), (["job", "run", "x.yaml", "--workers", "2"], "--local")):
+            self.assertIn(hint, self.psctl(*wrong, expect=2).stderr, wrong)
+        self.assertIn("steps_per_closure", self.psctl("job", "reference").stdout)
+        self.psctl("job", "validate", "missing.yaml", expect=2)
+        self.psctl("cert", "init", "--folder", "the certs")
+        self.assertIn("will not write over", self.psctl("cert", "init", "--folder", "the certs", expect=2).stderr)
+        self.psctl("cert", "issue", "worker-0", "--folder", "the certs", "--host", "localhost")
+        self.assertEqual(os.stat(self.path("the certs", "worker-0.key")).st_mode & 0o777, 0o600)
+        self.psctl("cert", "issue", "worker-1", "--folder", "the certs", "--host", "a,DNS:b", expect=2)
 
 
-@test
-def without_a_terminal_an_interrupt_of_the_group_cancels(stage):
-    run = subprocess.Popen(local_run(stage, *LONG), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=stage.folder, start_new_session=True)
-    wait_for("5 daemons", lambda: len(processes(stage.folder)) == 6)
-    while "RUNNING" not in run.stdout.readline():
-        pass
-    os.killpg(run.pid, signal.SIGINT)
-    output = run.communicate(timeout=30)[0]
-    require(run.returncode == 130, "want exit code 130 got %d\n%s" % (run.returncode, output))
-    require("cancelled after" in output, output)
-    none_left(stage.folder)
+class LocalRuns(Case):
+    def run_job(self, *arguments, expect=0, runs="all runs", file=None):
+        file = file or write(self.path("a job.yaml"), job_yaml())
+        return self.psctl("job", "run", file, "--local", "--workers", 1, "--servers", 1, "--threads", 1, "--runs", runs, *arguments, expect=expect, env={"EVERGRAD_DATA": self.data})
+
+    def setUp(self):
+        super().setUp()
+        self.data = data_folder()
+
+    def test_a_run_leaves_its_files_whole_and_its_yaml_runs_again_to_the_same_weights(self):
+        out = self.run_job("--require", "accuracy>=0.4", "--set", "spec.training.epochs=2").stdout
+        self.assertIn("report.html", out)
+        folder = self.run_folder(self.path("all runs"))
+        self.assertEqual(processes_naming(self.folder), {})
+        self.assertEqual([n for n in os.listdir(self.path("all runs")) if n.startswith(".")], [])
+
+        with open(os.path.join(folder, "result.json")) as f:
+            result = json.load(f)
+        self.assertEqual(set(result), RESULT_KEYS)
+        self.assertEqual((result["schema_version"], result["state"], result["first_cause"]), (1, "SUCCEEDED", None))
+        self.assertLessEqual({"accuracy", "loss"}, set(result["metrics"]))
+        self.assertEqual(set(result["closures"]), {"succeeded", "failed", "cancelled", "attempts"})
+        self.assertEqual((result["closures"]["succeeded"], result["duplicates_refused"], result["deaths"]), (14, 0, []))
+        self.assertTrue(all(set(t) == {"role", "identity", "steps", "bytes"} for t in result["tasks"]), result["tasks"])
+        self.assertEqual([t["steps"] for t in result["tasks"] if t["role"] == "worker"], [100])
+        self.assertTrue(all(set(s) == {"shard", "variable", "rows", "bytes", "server", "lsn", "updates_applied"} and s["updates_applied"] == 100 for s in result["shards"]), result["shards"])
+
+        lines = read_json_lines(os.path.join(folder, "metrics.jsonl"))
+        steps = sorted(line["step"] for line in lines if line["kind"] == "step")
+        self.assertEqual(steps, list(range(100)))
+        epochs = [line for line in lines if line["kind"] == "epoch"]
+        self.assertEqual([e["epoch"] for e in epochs], [1, 2])
+        self.assertEqual(epochs[-1]["eval_accuracy"], result["metrics"]["accuracy"])
+        self.assertEqual(lines[-1]["kind"], "end")
+
+        arrays, tensors = npz(os.path.join(folder, "weights.npz")), safetensors(os.path.join(folder, "weights.safetensors"))
+        self.assertEqual({n: a.shape for n, a in arrays.items()}, VARIABLES)
+        self.assertEqual(set(tensors), set(arrays))
+        for name in arrays:
+            self.assertTrue(numpy.array_equal(arrays[name], tensors[name]), name)
+            self.assertTrue(numpy.isfinite(arrays[name]).all() and arrays[name].any(), name)
+        self.accuracy_by_numpy(arrays, result["metrics"]["accuracy"])
+
+        page = read(os.path.join(folder, "report.html"))
+        curves = json.loads(re.search(r"<script type=.application/json. id=data>(.*?)</script>", page, re.S).group(1))
+        self.assertEqual([p[0] for p in curves["accuracy_by_epoch"]], [1, 2])
+        self.assertEqual(curves["accuracy_by_epoch"][-1][1], result["metrics"]["accuracy"])
+        self.assertEqual(curves["steps_by_worker"], [["worker/0", 100]])
+        self.assertEqual(len(curves["loss_by_step"]), 100)
+        self.assertIn("rate_by_time", curves)
+        self.assertEqual(re.findall(r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)[^"'\s>]+|@import|url\((?!["']?(?:#|data:))""", page), [], "the page reaches outside itself")
+
+        # The effective YAML says what ran (--set included) and runs again without help: one worker, pipeline 0, one seed: the same weights.
+        self.assertRegex(read(os.path.join(folder, "job.yaml")), r"epochs: 2\b")
+        self.run_job(file=os.path.join(folder, "job.yaml"), runs="more runs")
+        again = npz(os.path.join(self.run_folder(self.path("more runs")), "weights.npz"))
+        for name in arrays:
+            self.assertTrue(numpy.array_equal(arrays[name], again[name]), name)
+
+    def accuracy_by_numpy(self, w, told):
+        """What was reported is what the weights give: the test images through the layers by hand."""
+        import gzip
+        folder = os.path.join(self.data, "fashion-mnist-12k")
+        images = numpy.frombuffer(gzip.open(os.path.join(folder, "t10k-images-idx3-ubyte.gz")).read()[16:], numpy.uint8).reshape(-1, 784) * 0.00392156862
+        labels = numpy.frombuffer(gzip.open(os.path.join(folder, "t10k-labels-idx1-ubyte.gz")).read()[8:], numpy.uint8)
+        logits = numpy.maximum(images @ w["dense1/kernel"] + w["dense1/bias"], 0) @ w["logits/kernel"] + w["logits/bias"]
+        self.assertAlmostEqual(float((logits.argmax(1) == labels).mean()), told, delta=1.5 / len(labels))
+
+    def test_exit_codes_of_failure_and_of_a_requirement(self):
+        r = self.run_job("--require", "accuracy>=0.999", expect=5)
+        self.assertRegex(r.stderr, r"accuracy.*0\.999")
+        # Inputs beyond float32: the loss is no number, the job fails and names who said so.
+        r = self.run_job("--set", "spec.data.fields={image: {transforms: [{scale: 1e37}]}}", expect=1, runs="failed runs")
+        self.assertRegex(r.stdout + r.stderr, r"(?i)failed")
+        with open(os.path.join(self.run_folder(self.path("failed runs")), "result.json")) as f:
+            result = json.load(f)
+        self.assertEqual(set(result), RESULT_KEYS)
+        self.assertEqual(result["state"], "FAILED")
+        self.assertIn("worker/0", result["first_cause"]["origin"])
+        self.assertRegex(result["first_cause"]["message"].lower(), "nan|finite")
+        self.assertEqual(processes_naming(self.folder), {})
+
+    def test_a_missing_data_file_fails_the_job_and_is_named(self):
+        os.mkdir(self.path("empty"))
+        r = self.psctl("job", "run", write(self.path("job.yaml"), job_yaml()), "--local", "--runs", "runs", env={"EVERGRAD_DATA": self.path("empty")}, expect=None)
+        self.assertIn(r.returncode, (1, 2))
+        self.assertIn("train-images-idx3-ubyte.gz", r.stdout + r.stderr)
+        self.assertEqual(processes_naming(self.folder), {})
 
 
-@test
-def when_psctl_is_killed_its_children_end(stage):
-    run = subprocess.Popen(local_run(stage, *LONG), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=stage.folder)
-    wait_for("5 daemons", lambda: len(processes(stage.folder)) == 6)
-    run.kill()
-    run.wait()
-    none_left(stage.folder)
+class Interrupts(Case):
+    """Ctrl-C on `psctl job run --local`."""
 
+    def command(self):
+        job = write(self.path("long.yaml"), COUNTING % ("long", 100000, 20, 5))
+        return [binary(PSCTL), "job", "run", job, "--local", "--workers", "1", "--servers", "1", "--runs", self.path("all runs"), "--failpoints", "none"]
 
-@test
-def supervision_starts_again_what_is_killed_and_the_job_succeeds(stage):
-    run = subprocess.Popen(local_run(stage, "--supervise", "--set", "spec.counting.step_ms=20", "--output", "json"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=stage.folder)
-    for name in ("evergrad-worker", "evergrad-ps-server"):
-        before = wait_for("two of %s" % name, lambda: (lambda f: f if len(f) == 2 else None)(of_role(stage.folder, name)))
-        os.kill(min(before), signal.SIGKILL)
-        wait_for("%s to be started again" % name, lambda: len(set(of_role(stage.folder, name)) - set(before)) == 1)
-    output, errors = run.communicate(timeout=60)
-    require(run.returncode == 0, "want exit code 0 got %d\n%s%s" % (run.returncode, output, errors))
-    require(json.loads(output)["state"] == "SUCCEEDED", output)
-    require("was killed by signal 9" in errors and "started again" in errors, errors)
-    none_left(stage.folder)
+    def assert_cancelled_and_gone(self):
+        with open(os.path.join(self.run_folder(self.path("all runs")), "result.json")) as f:
+            self.assertEqual(json.load(f)["state"], "CANCELLED")
+        self.assertEqual(processes_naming(self.folder), {})
+        self.assertEqual([n for n in os.listdir(self.path("all runs")) if n.startswith(".")], [])
 
+    def test_ctrl_c_at_a_terminal_asks_once_and_yes_cancels(self):
+        arguments = self.command()
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(self.folder)
+            os.execve(arguments[0], arguments, dict(os.environ, TERM="xterm"))
+        ended, said = [], bytearray()
 
-@test
-def a_dead_coordinator_ends_the_run_with_4(stage):
-    run = subprocess.Popen(local_run(stage, *LONG), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=stage.folder)
-    wait_for("5 daemons", lambda: len(processes(stage.folder)) == 6)
-    while "RUNNING" not in run.stdout.readline():
-        pass
-    os.kill(min(of_role(stage.folder, "evergrad-coordinator")), signal.SIGKILL)
-    output, errors = run.communicate(timeout=60)
-    require(run.returncode == 4, "want exit code 4 got %d\n%s%s" % (run.returncode, output, errors))
-    require("coordinator" in errors, errors)
-    none_left(stage.folder)
+        def end():
+            if not ended:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        self.addCleanup(os.close, terminal)
+        self.addCleanup(end)
 
+        def pump():
+            while select.select([terminal], [], [], 0)[0]:
+                try:
+                    data = os.read(terminal, 65536)
+                except OSError:
+                    return  # it ended: the terminal is closed
+                if not data:
+                    return
+                said.extend(data)
 
-@test
-def a_cluster_in_the_background_comes_up_runs_jobs_and_goes_down(stage):
-    for supervise in ([], ["--supervise"]):
-        stage.run("cluster", "up", "--workers", "1", "--servers", "1", "--failpoints", "none", *supervise)
-        status = json.loads(stage.run("cluster", "status", "--output", "json").stdout)
-        require(all(p["alive"] for p in status["processes"]), str(status))
-        stage.run("cluster", "up", expect=2)
-        stage.run("job", "run", JOB, "--require", "examples>=0", expect=5)
-        stage.run("cluster", "restart", "worker/0")
-        stage.run("cluster", "restart", "ps_server/0", "--kill")
-        wait_for("both tasks to be back", lambda: sum(t["state"] == "alive" for t in json.loads(stage.run("task", "list", "--output", "json").stdout)["tasks"]) == 3)
-        stage.run("job", "run", JOB)
-        require(len(json.loads(stage.run("job", "list", "--output", "json").stdout)["jobs"]) == 2, "want two jobs")
-        logs = stage.run("logs", "worker/0", "coordinator/0").stdout
-        require("worker/0" in logs and "coordinator/0" in logs, logs)
-        follow = subprocess.Popen([stage.psctl, "logs", "-f"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=stage.folder)
-        require(follow.stdout.readline() != "", "logs -f prints nothing")
-        follow.send_signal(signal.SIGINT)
-        follow.communicate(timeout=10)
-        require(follow.returncode == 130, "logs -f: want exit code 130 got %d" % follow.returncode)
-        stage.run("cluster", "down")
-        none_left(stage.folder)
-        stage.run("cluster", "status", expect=4)
+        def says(text, times=1):
+            pump()
+            return said.count(text) >= times
+        wait_for("the job to run; the terminal: %r" % bytes(said), lambda: says(b"RUNNING"))
+        daemons = processes_naming(self.folder)
+        self.assertGreaterEqual(len(daemons), 4)
+        os.write(terminal, b"\x03")  # to the whole foreground group, as a person's Ctrl-C
+        wait_for("the question", lambda: says(b"cancel the job?"))
+        os.write(terminal, b"n\n")
+        wait_for("the job to go on", lambda: says(b"the job goes on"))
+        self.assertEqual(set(processes_naming(self.folder)), set(daemons), "a no ended somebody")
+        os.write(terminal, b"\x03")
+        wait_for("the second question", lambda: says(b"cancel the job?", 2))
+        os.write(terminal, b"y\n")
 
+        def over():
+            pump()
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                ended.append(os.waitstatus_to_exitcode(status))
+            return ended
+        wait_for("psctl to end", over, 20)
+        pump()
+        self.assertEqual(ended, [130], bytes(said).decode(errors="replace"))
+        self.assertEqual(said.count(b"cancel the job?"), 2, "each Ctrl-C asks once")
+        self.assert_cancelled_and_gone()
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("names", nargs="*")
-    a = parser.parse_args()
-    failed = 0
-    for function in TESTS:
-        if a.names and function.__name__ not in a.names:
-            continue
-        stage = Stage(os.path.abspath(a.bin))
-        begin = time.monotonic()
-        try:
-            function(stage)
-            print("ok     %5.1f s  %s" % (time.monotonic() - begin, function.__name__.replace("_", " ")))
-        except (Failure, subprocess.TimeoutExpired, OSError) as e:
-            failed += 1
-            print("FAILED %5.1f s  %s\n%s" % (time.monotonic() - begin, function.__name__.replace("_", " "), e))
-            for log in sorted(glob.glob(os.path.join(glob.escape(stage.folder), "**", "*.log"), recursive=True) + glob.glob(os.path.join(glob.escape(stage.folder), "runs", ".local-*", "*.log"))):
-                with open(log, errors="replace") as f:
-                    print("---- %s\n%s" % (os.path.relpath(log, stage.folder), "".join(f.readlines()[-8:])))
-        for pid in processes(stage.folder):  # ours alone: their arguments name this test's folder
-            os.kill(pid, signal.SIGKILL)
-        stage.temporary.cleanup()
-        sys.stdout.flush()
-    return 1 if failed else 0
+    def test_without_a_terminal_an_interrupt_cancels_without_a_question(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number.name):
+                log = self.path(number.name + ".log")
+                with open(log, "wb") as f:
+                    process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=f, stderr=f, cwd=self.folder)
+                try:
+                    wait_for("the job to run", lambda: "RUNNING" in read(log) or process.poll() is not None)
+                    process.send_signal(number)
+                    self.assertEqual(process.wait(20), 130, read(log))
+                finally:
+                    if process.poll() is None:
+                        process.kill()
+                        process.wait()
+                self.assertNotIn("cancel the job?", read(log))
+                self.assert_cancelled_and_gone()
+                os.rename(self.path("all runs"), self.path("runs of " + number.name))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
