@@ -380,6 +380,30 @@ def c6(c, r):
     c.up()
 
 
+@scenario("network", "R1", "random SIGKILLs of workers and servers, whatever they are doing (KILLS=…)")
+def r1(c, r):
+    kills = int(os.environ.get("KILLS", "12"))
+    done = 0
+    while done < kills:
+        job = c.submit(examples=1500, epochs=2, step_ms=2)
+        before = c.pids()
+        for _ in range(min(6, kills - done)):
+            job.wait_steps(1)
+            victim = r.choice(c.workers + c.servers)
+            # A seeded number of further looks at the job: kills land at any moment of it.
+            for _ in range(r.randint(0, 12)):
+                job.progress()
+            victim.kill()
+            victim.start()
+            before.pop(victim.name, None)
+            done += 1
+        for name, pid in c.pids().items():
+            if before.get(name, pid) != pid:
+                raise Failure("%s restarted by itself" % name)
+        result = job.finish(120)
+        print("       %d kills so far, job %s: %s, %s duplicates refused" % (done, job.name, result["closures"], result["duplicates_refused"]))
+
+
 # ------------------------------------------------------------------ the checker itself
 
 @scenario("checker", "checker", "with the ledger switched off the check must fail")
