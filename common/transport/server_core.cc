@@ -341,6 +341,8 @@ void ServerCore::Shutdown() {
     const auto stream = streams_.begin()->second;
     stream->Abort(absl::UnavailableError("server shuts down"));
   }
+  // Posted: it may be a handler that shuts us down.
+  loop_->Post([self = shared_from_this()] { self->handlers_ = {}; });
 }
 
 Server::Stats ServerCore::stats() const {

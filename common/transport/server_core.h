@@ -47,7 +47,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   void DispatchAdmitted();
 
   const ServerOptions options_;
-  const Handlers handlers_;
+  Handlers handlers_;  // Let go of after Shutdown: they may hold responders, which hold the server.
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
   std::shared_ptr<Budget> budget_;  // Shared with the tokens.

@@ -427,7 +427,9 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
     CHECK(result->ok());
   }
   WARN("server memory: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget " << (kChildBudget >> 20) << " MiB");
+#if !defined(__SANITIZE_ADDRESS__)  // Which keeps freed memory in quarantine.
   CHECK(peak <= base + kChildBudget + 2 * kChildBudget);  // Rule 5: base + budget + the quota of gRPC.
+#endif
 }
 
 }  // namespace
