@@ -190,6 +190,30 @@ class Jobs(WithCluster):
         self.assertTrue(lines("worker/0"))
         self.assertIn("worker/7", self.psctl("logs", "worker/7", *to, expect=2).stderr)
 
+    def test_an_interrupted_run_cancels_its_job_only_and_a_restarted_coordinator_is_4(self):
+        self.up(servers=1, workers=1)
+        to = ["--folder", "the cluster"]
+        slow = write(self.path("slow.yaml"), COUNTING % ("slow", 20000, 20, 5))
+        runner = self.start(PSCTL, "runner", "job", "run", slow, *to)
+        runner.wait_log("RUNNING")
+        runner.process.send_signal(signal.SIGINT)
+        self.assertEqual(runner.process.wait(20), 130, runner.log())
+        self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "CANCELLED")
+        self.assertEqual(len(self.pids()), 3, "a cluster that psctl did not bring is not its to end")
+        # One that only watches leaves the job alone.
+        self.psctl("job", "submit", slow, *to)
+        watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
+        watcher.wait_log("RUNNING")
+        watcher.process.send_signal(signal.SIGINT)
+        self.assertEqual(watcher.process.wait(10), 130, watcher.log())
+        self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
+        # The new life of the coordinator knows no job.
+        second = self.start(PSCTL, "second watcher", "job", "watch", "slow", *to)
+        second.wait_log("RUNNING")
+        self.psctl("cluster", "restart", "coordinator", "--kill", *to)
+        self.assertEqual(second.process.wait(30), 4, second.log())
+        self.assertIn("started anew", second.log())
+
     def test_digests_are_equal_for_1_2_and_3_servers_and_every_partitioner(self):
         data = data_folder()
         partitioners = ("{type: fixed_shards, num_shards: 5}", "{type: min_size, min_shard_bytes: 1KiB, max_shards: 9}", "{type: max_size, max_shard_bytes: 3KiB}")
@@ -290,7 +314,9 @@ class Files(Case):
         for wrong, hint in ((["jbo", "run"], "job"), (["job", "rnu"], "run"), (["job", "run"], "JOB.yaml"), (["job", "list", "--outptu", "json"], "output"), (["job", "run", "x.yaml", "--workers", "2"], "--local")):
             self.assertIn(hint, self.psctl(*wrong, expect=2).stderr, wrong)
         self.assertIn("steps_per_closure", self.psctl("job", "reference").stdout)
-        self.psctl("job", "validate", "missing.yaml", expect=2)
+        self.assertIn("missing.yaml", self.psctl("job", "validate", "missing.yaml", expect=2).stderr)
+        self.assertIn("METRIC>=NUMBER", self.psctl("job", "run", write(self.path("a.yaml"), job_yaml()), "--local", "--require", "accuracy", expect=2).stderr)
+        self.assertIn("all three", self.psctl("task", "list", "--coordinator", "127.0.0.1:1", "--tls-ca", "ca.pem", expect=2).stderr)
         self.psctl("cert", "init", "--folder", "the certs")
         self.assertIn("will not write over", self.psctl("cert", "init", "--folder", "the certs", expect=2).stderr)
         self.psctl("cert", "issue", "worker-0", "--folder", "the certs", "--host", "localhost")
@@ -380,6 +406,21 @@ class LocalRuns(Case):
         self.assertRegex(result["first_cause"]["message"].lower(), "nan|finite")
         self.assertEqual(processes_naming(self.folder), {})
 
+    def test_supervise_starts_again_what_dies_in_a_local_run(self):
+        job = write(self.path("count.yaml"), COUNTING % ("count", 2000, 5, 1))
+        psctl = self.start(PSCTL, "psctl", "job", "run", job, "--local", "--supervise", "--workers", 1, "--servers", 1, "--runs", "all runs", "--failpoints", "none")
+        psctl.wait_log("RUNNING")
+        [worker] = [p for p, line in processes_naming(self.folder).items() if "evergrad-worker" in line]
+        os.kill(worker, signal.SIGKILL)
+        psctl.wait_log("worker/0 started again")
+        self.assertEqual(psctl.process.wait(30), 0, psctl.log())
+        with open(os.path.join(self.run_folder(self.path("all runs")), "result.json")) as f:
+            result = json.load(f)
+        self.assertEqual([d["task"].split("@")[0] for d in result["deaths"]], ["worker/0"])
+        self.assertEqual(result["closures"]["succeeded"], 50)
+        self.assertTrue(all(s["updates_applied"] == 200 for s in result["shards"] if s["variable"] == "counting/updates"), result["shards"])
+        self.assertEqual(processes_naming(self.folder), {})
+
     def test_a_missing_data_file_fails_the_job_and_is_named(self):
         os.mkdir(self.path("empty"))
         r = self.psctl("job", "run", write(self.path("job.yaml"), job_yaml()), "--local", "--runs", "runs", env={"EVERGRAD_DATA": self.path("empty")}, expect=None)
@@ -431,12 +472,16 @@ class Interrupts(Case):
             return said.count(text) >= times
         wait_for("the job to run; the terminal: %r" % bytes(said), lambda: says(b"RUNNING"))
         daemons = processes_naming(self.folder)
-        self.assertGreaterEqual(len(daemons), 4)
+        del daemons[pid]
+        names = sorted(os.path.basename(os.readlink("/proc/%d/exe" % d)) for d in daemons)
+        self.assertEqual(names, ["evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"])
+        self.assertEqual({os.getpgid(d) for d in daemons}, {os.getpgid(pid)}, "a daemon is in another process group than psctl")
+        self.assertEqual({int(read("/proc/%d/stat" % d).rsplit(")", 1)[1].split()[1]) for d in daemons}, {pid}, "a daemon is not psctl's child")
         os.write(terminal, b"\x03")  # to the whole foreground group, as a person's Ctrl-C
         wait_for("the question", lambda: says(b"cancel the job?"))
         os.write(terminal, b"n\n")
         wait_for("the job to go on", lambda: says(b"the job goes on"))
-        self.assertEqual(set(processes_naming(self.folder)), set(daemons), "a no ended somebody")
+        self.assertEqual(set(processes_naming(self.folder)) - {pid}, set(daemons), "a no ended somebody")
         os.write(terminal, b"\x03")
         wait_for("the second question", lambda: says(b"cancel the job?", 2))
         os.write(terminal, b"y\n")
@@ -452,6 +497,37 @@ class Interrupts(Case):
         self.assertEqual(ended, [130], bytes(said).decode(errors="replace"))
         self.assertEqual(said.count(b"cancel the job?"), 2, "each Ctrl-C asks once")
         self.assert_cancelled_and_gone()
+
+    def running(self):
+        """psctl in the middle of a local run: (process, its log, its daemons by name)."""
+        log = self.path("psctl.log")
+        with open(log, "wb") as f:
+            process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=f, stderr=f, cwd=self.folder)
+        self.addCleanup(lambda: process.poll() is None and (process.kill(), process.wait()))
+        wait_for("the job to run", lambda: "RUNNING" in read(log) or process.poll() is not None)
+        daemons = {os.path.basename(os.readlink("/proc/%d/exe" % d)): d for d in processes_naming(self.folder) if d != process.pid}
+        self.assertEqual(len(daemons), 3, read(log))
+        return process, log, daemons
+
+    def test_a_killed_psctl_takes_its_daemons_along(self):
+        process, _, daemons = self.running()
+        process.kill()
+        process.wait()
+        wait_for("the daemons to end", lambda: not any(alive(d) for d in daemons.values()))
+
+    def test_a_coordinator_that_dies_in_a_local_run_is_4_with_the_cause(self):
+        process, log, daemons = self.running()
+        os.kill(daemons["evergrad-coordinator"], signal.SIGKILL)
+        self.assertEqual(process.wait(20), 4, read(log))
+        self.assertIn("coordinator", read(log).splitlines()[-1])
+        self.assertEqual(processes_naming(self.folder), {})
+
+    def test_a_server_that_dies_in_a_local_run_is_1_unless_supervised(self):
+        process, log, daemons = self.running()
+        os.kill(daemons["evergrad-ps-server"], signal.SIGKILL)
+        self.assertEqual(process.wait(20), 1, read(log))
+        self.assertIn("ps_server/0 has ended", read(log))
+        self.assertEqual(processes_naming(self.folder), {})
 
     def test_without_a_terminal_an_interrupt_cancels_without_a_question(self):
         for number in (signal.SIGINT, signal.SIGTERM):
