@@ -34,7 +34,7 @@ SEAMS = {
     re.compile(r"\bstd::(thread|jthread|async)\b(?!::)"): (("common/runtime/", "tests/"), "threads start in common/runtime"),
     re.compile(r"\babsl::(Mutex|Notification|CondVar)\b"): (("common/base/mutex.h",), "locks are common/base/mutex.h's"),
     re.compile(r"\bstd::(random_device|mt19937\w*|rand)\b|\bs?rand\s*\(\s*\)"): (("common/random/", "tests/"), "randomness comes through common/random"),
-    re.compile(r"\bgetenv\s*\("): (("main.cc", "tests/support/"), "the environment is read in main.cc only"),
+    re.compile(r"\bgetenv\s*\("): (("main.cc", "tests/"), "the environment is read in main.cc only"),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"][^>"]+[>"])')
 

@@ -190,6 +190,7 @@ class Stage {
     environment.send = [this](v1::TaskMessage message) {
       MutexLock lock(&mu_);
       if (!session_) return false;
+      if (message.has_heartbeat()) steps_logged_ += message.heartbeat().worker().steps_log_size();
       sent_.push_back(std::move(message));
       changed_.NotifyAll();
       return true;
@@ -335,6 +336,11 @@ class Stage {
     FAIL("no message of kind " << kind << " came; others: " << others);
     return {};
   }
+  // Step records in every heartbeat so far: each Done goes behind one.
+  int StepsLogged() {
+    MutexLock lock(&mu_);
+    return steps_logged_;
+  }
   // Grants a closure, waits for its Done, acknowledges it.
   v1::Done RunClosure(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {}) {
     Grant(closure, kind, targets);
@@ -392,6 +398,7 @@ class Stage {
   Mutex mu_;
   CondVar changed_;
   std::deque<v1::TaskMessage> sent_ ABSL_GUARDED_BY(mu_);
+  int steps_logged_ ABSL_GUARDED_BY(mu_) = 0;
   bool session_ ABSL_GUARDED_BY(mu_) = true;
 };
 
