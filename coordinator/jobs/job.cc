@@ -251,7 +251,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       const Attempt attempt = client::FromProto<Attempt>(h.attempt());
       if (h.kind() != v1::TRAIN) {
         Aux* aux = FindAux(h.closure());
-        if (aux == nullptr || aux->done || aux->attempt != attempt) continue;
+        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt) continue;
         aux->worker = task;
         worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
         *registered->add_adopted() = h;
@@ -700,6 +700,16 @@ std::string Job::WaitingForServers() const {
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away), " s and holds ", shards, " shards");
+  }
+  // Those that are here, and have not said that they hold what they were given.
+  std::map<std::string, std::size_t> silent;
+  for (std::uint32_t p = 0; book_ != nullptr && p < assigned_.size(); ++p) {
+    if (assigned_[p] || unplaced_.count(ShardId(p)) != 0) continue;
+    const Server* server = ServerOf(book_->durable().map[p].server);
+    if (server != nullptr && server->ready) ++silent[server->identity];
+  }
+  for (const auto& [identity, shards] : silent) {
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", shards, shards == 1 ? " shard" : " shards");
   }
   return text;
 }

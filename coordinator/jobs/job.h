@@ -237,6 +237,7 @@ class Job {
   void ReleaseAux(TaskId worker);
   void VoidAux();                                   // what runs of it is superseded
   Aux* FindAux(std::uint64_t closure);
+  Aux* HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt);
   void BeginAux(Phase phase, std::uint64_t count);
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void RememberFormer(const Worker& worker);

@@ -129,6 +129,12 @@ void Job::BeginAux(Phase phase, std::uint64_t count) {
   SetPhase(phase);
 }
 
+// The aux closure that `worker` was granted as `attempt`. Attempt (0,0) stands for "not granted": nobody holds it.
+Job::Aux* Job::HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt) {
+  Aux* aux = FindAux(closure);
+  return aux != nullptr && !aux->done && attempt != Attempt{} && aux->attempt == attempt && aux->worker == worker ? aux : nullptr;
+}
+
 Job::Aux* Job::FindAux(std::uint64_t closure) {
   const std::uint64_t index = closure & 0xffffffffu;
   if (closure >> 32 != aux_round_ || index >= aux_.size()) return nullptr;
@@ -248,9 +254,9 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   worker->held.erase(attempt);
-  Aux* aux = active() ? FindAux(done.closure()) : nullptr;
+  Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
-  const bool accepted = aux != nullptr && !aux->done && aux->attempt == attempt && done.kind() == wanted && !grants_stopped();
+  const bool accepted = aux != nullptr && done.kind() == wanted && !grants_stopped();
   AnswerDone(worker->task, done, !accepted);
   if (accepted) {
     aux->done = true;
@@ -298,8 +304,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     delayed_releases_.emplace(now + RetryDelay(failures), std::make_pair(closure, attempt));
     return;
   }
-  Aux* aux = FindAux(failed.closure());
-  if (aux == nullptr || aux->done || aux->attempt != attempt) return;
+  Aux* aux = HeldAux(task, failed.closure(), attempt);
+  if (aux == nullptr) return;
   if (failed.user_error()) {
     Fail(std::move(cause), true);
     return;
@@ -324,7 +330,7 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     worker->held.erase(held);
   }
   const MonoTime now = host_->Now();
-  if (Aux* aux = FindAux(dropped.closure()); aux != nullptr && aux->attempt == attempt && !aux->done) {
+  if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
     aux->attempt = Attempt{};
     aux->not_before = handed_back ? now : now + options_.retry_min;
   } else if (book_) {

@@ -60,7 +60,8 @@ void Job::FinishEvaluation() {
     for (const v1::NamedSum& sum : aux.metrics.sums()) {
       v1::NamedSum& total = sums[sum.name()];
       total.set_is_integer(sum.is_integer());
-      total.set_count(total.count() + sum.count());
+      // Whatever a worker says, the sum wraps and does not overflow.
+      total.set_count(static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) + static_cast<std::uint64_t>(sum.count())));
       total.set_sum(total.sum() + sum.sum());
     }
   }

@@ -20,6 +20,7 @@ namespace {
 constexpr int kVariablesMax = 4096;
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
 constexpr std::uint64_t kClosuresMax = 1ull << 32;
+constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;   // each is kept apart, with what it measured, until the round is over
 
 sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
   // A counting job has one cut for all of its variables: as many shards as it asks for.
@@ -78,7 +79,10 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
   if (plan->closures() > kClosuresMax) return UserError(absl::InvalidArgumentError(absl::StrCat("too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
-  if (plan->eval_closures() >= (1ull << 32)) return UserError(absl::InvalidArgumentError("too many evaluation closures in the plan"));
+  if (plan->eval_closures() > kEvalClosuresMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("too many evaluation closures; use a larger spec.data.batch_size or spec.training.steps_per_closure: closures=", plan->eval_closures(),
+                                                             " max=", kEvalClosuresMax)));
+  }
 
   if (described.variables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
   if (described.variables_size() > kVariablesMax) {

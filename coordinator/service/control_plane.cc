@@ -278,8 +278,8 @@ void ControlPlane::AfterJobsChanged() {
   if (Job* job = ActiveJob(); job != nullptr && job->ended()) {
     active_.reset();
     ended_total_.Add();
-    ForgetOldJobs();
   }
+  ForgetOldJobs();   // a job that is cancelled in the queue ends without ever having been the active one
   StartNextJob();
 }
 

@@ -636,3 +636,46 @@ TEST_CASE("counters of before the job are not the job's") {
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
 }
+
+TEST_CASE("an evaluation closure that was granted to nobody, or to another worker, is not taken as done, failed or dropped") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE; }));
+  const v1::Grant granted = c.workers["0"].held[0];
+  // Closure 7 of this round waits for a free worker: its attempt is (0,0), which is what a message without an attempt says.
+  v1::Grant never = granted;
+  never.set_closure((granted.closure() & ~0xffffffffull) + 7);
+  never.clear_attempt();
+  c.eval_count = 1000;
+  c.Finish(c.workers["0"], never);
+  c.FailGrant(c.workers["0"], never, "no such thing", true);
+  // And what worker 0 holds is not worker 1's to end.
+  FakeWorker& other = c.AddWorker("1");
+  c.Finish(other, granted);
+  c.FailGrant(other, granted, "not mine", true);
+  c.eval_count = 7;
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  const std::vector<v1::Grant> held = c.workers["0"].held;
+  for (const v1::Grant& g : held) c.Finish(c.workers["0"], g);
+  const std::vector<v1::Grant> others = c.workers["1"].held;
+  for (const v1::Grant& g : others) c.Finish(c.workers["1"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().epoch_rows(0).counting_sum() == 8 * 7);
+}
+
+TEST_CASE("a job whose server never answers its Assign says for whom it waits") {
+  FakeCluster c;
+  c.hold_assign = [](const v1::Assign& a) { return a.spec().shard() == 2; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "placing" && c.servers["0"].shards.size() == 4; }));
+  CHECK(c.Status().waiting_for() == "servers: ps_server/0 has not yet taken 1 shard");
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kCancelled);
+}

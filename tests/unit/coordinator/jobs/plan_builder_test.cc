@@ -143,3 +143,12 @@ TEST_CASE("a counting job is cut into as many shards as it asks for") {
   CHECK(built->message.shards_size() == 8);
   CHECK(built->shard_bytes[0] == 75 * 4 * 2);
 }
+
+TEST_CASE("a description with more evaluation closures than can be kept is refused before any room is made for them") {
+  v1::DescribeResult described = Described();
+  described.set_eval_examples(1ull << 40);
+  const auto built = BuildPlan(Spec(), described);
+  REQUIRE(!built.ok());
+  CHECK(BlameOf(built.status()) == Blame::kUser);
+  CHECK_THAT(std::string(built.status().message()), Contains("too many evaluation closures"));
+}
