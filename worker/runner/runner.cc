@@ -512,10 +512,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     AtFailpoint(env.failpoints, "worker.open_data", env.control, [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
       const auto self = weak.lock();
       if (self == nullptr) return;
-      self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs, hit] {
-        const absl::Status status = hit.ok() ? compute->Open(needs) : hit;
+      if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
+      self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs] {
+        // A Status changes threads whole: its two owners would meet in a library that ThreadSanitizer does not see into.
+        const auto status = std::make_shared<absl::Status>(compute->Open(needs));
         control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
-          if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, status, train, eval);
+          if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, *status, train, eval);
         });
       });
     });
