@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from cluster import Cluster, wait_for  # noqa: E402
 
 BIN = os.environ.get("EVERGRAD_BIN_DIR", "build/release/bin")
+CONFIGS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "daemons")
 DAEMONS = ["evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"]
 
 
@@ -56,6 +57,30 @@ class Doors(unittest.TestCase):
             self.assertEqual(r.returncode, 2)
             self.assertRegex(r.stderr, r"with space\.yaml:2:1")
             self.assertIn("bogus_key", r.stderr)
+
+    def test_the_example_settings_name_every_setting_and_serve_as_they_stand(self):
+        for name in DAEMONS:
+            with open(os.path.join(CONFIGS, name[len("evergrad-"):] + ".yaml")) as f:
+                text = f.read()
+            text = re.sub(r"^tls:\n(  .*\n)+", "", text, flags=re.M)   # two_machines_test.py is about certificates
+            text = re.sub(r"^# (\w+: .*)$", r"\1", text, flags=re.M)    # with every default written out
+            keys = set(re.findall(r"^(\w+):", text, flags=re.M))
+            flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {"help", "version", "config", "tls-ca", "tls-cert", "tls-key"}
+            self.assertEqual(keys, {flag.replace("-", "_") for flag in flags}, name)
+            with tempfile.TemporaryDirectory() as folder:
+                address = os.path.join(folder, "address")
+                for key, value in (("listen", "127.0.0.1:0"), ("metrics_listen", "127.0.0.1:0"), ("coordinator", "127.0.0.1:1"), ("address_file", address), ("runs", folder)):
+                    text = re.sub(r"^%s: .*$" % key, "%s: %s" % (key, value), text, flags=re.M)
+                path = os.path.join(folder, "settings.yaml")
+                with open(path, "w") as f:
+                    f.write(text)
+                with subprocess.Popen([os.path.join(BIN, name), "--config", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as daemon:
+                    try:
+                        wait_for(name + " to listen", lambda: os.path.exists(address) or daemon.poll() is not None)
+                    finally:
+                        daemon.terminate()
+                    _, log = daemon.communicate(timeout=20)
+                    self.assertEqual(daemon.returncode, 0, name + log)
 
 
 class Running(unittest.TestCase):
