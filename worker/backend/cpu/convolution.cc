@@ -82,7 +82,7 @@ struct Convolution::Pass {
 Convolution::~Convolution() = default;
 
 Convolution::Convolution(const Conv2dShape& s, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream)
-    : shape_(s), with_bias_(with_bias), with_relu_(with_relu), first_layer_(IsFirstLayer(s, engine)), engine_(engine), stream_(stream) {
+    : shape_(s), with_bias_(with_bias), first_layer_(IsFirstLayer(s, engine)), engine_(engine), stream_(stream) {
   forward_desc_ = ForwardDesc(s, with_bias, with_relu, first_layer_, engine);
 }
 

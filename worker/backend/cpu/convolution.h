@@ -28,7 +28,7 @@ class Convolution {
   std::unique_ptr<Pass> MakeBackwardWeights();
 
   const Conv2dShape shape_;
-  const bool with_bias_, with_relu_;
+  const bool with_bias_;
   const bool first_layer_;  // one input channel, for which oneDNN has kernels of its own
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
