@@ -7,7 +7,7 @@ packages=(
   ca-certificates g++ cmake ninja-build make ccache mold pkg-config git
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libabsl-dev
   libeigen3-dev libdnnl-dev ocl-icd-opencl-dev
-  libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libcpp-httplib-dev
+  libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcpp-httplib-dev
   libsqlite3-dev zlib1g-dev libzip-dev libssl-dev
   catch2 libbenchmark-dev
   python3 dataset-fashion-mnist

@@ -987,6 +987,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
       progress.set_running_step(run->next_step);
       if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
+    } else if (const Work* next = book.NextToBegin()) {
+      progress.set_state(StateName(next->kind));  // between two closures it is not idle
     }
     if (!progress.waiting_for().empty()) progress.set_state(run ? progress.state() : "waiting");
     if (job) {
