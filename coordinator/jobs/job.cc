@@ -11,6 +11,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
+constexpr std::size_t kEventTextBytesMax = 2000;   // events_max of them fit into one answer to psctl
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
   v1::CoordinatorMessage message;
@@ -162,12 +163,12 @@ void Job::SetPhase(Phase phase) {
   Touch();
 }
 
-void Job::Event(absl::string_view kind, std::string text) {
+void Job::Event(absl::string_view kind, const std::string& text) {
   v1::Event event;
   event.set_number(++event_number_);
   event.set_wall_ms(host_->WallMillis());
   event.set_kind(std::string(kind));
-  event.set_text(std::move(text));
+  event.set_text(client::CleanText(text, kEventTextBytesMax));
   host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo, absl::StrCat(kind, ": ", event.text()), id_.spec.name);
   EventLine(event);
   events_.push_back(std::move(event));
@@ -526,6 +527,8 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     const std::uint64_t steps = worker->progress.steps();
     worker->progress = heartbeat.worker();
     worker->progress.clear_steps_log();   // curves are made of what counted; this is not kept
+    worker->progress.clear_waiting_for();
+    worker->progress.set_state(client::CleanText(heartbeat.worker().state(), 64));
     if (steps != worker->progress.steps()) Touch();
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {

@@ -203,7 +203,7 @@ class Job {
   // job.cc
   void SetState(JobState state);
   void SetPhase(Phase phase);
-  void Event(absl::string_view kind, std::string text);
+  void Event(absl::string_view kind, const std::string& text);
   void Touch();                                     // progress: the revision rises at the next tick
   bool Persist(const Record& record);               // false: the store failed, send nothing
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }

@@ -12,6 +12,13 @@ inline v1::ErrorDetail MakeError(const absl::Status& status, absl::string_view k
   error.set_kind(std::string(kind));
   return error;
 }
+// What a task says of its error is bounded before it is kept.
+inline void CleanCause(v1::ErrorDetail* cause) {
+  cause->set_origin_text(client::CleanText(cause->origin_text(), 256));
+  cause->set_kind(client::CleanText(cause->kind(), 64));
+  cause->set_message(client::CleanText(cause->message(), 3500));
+  cause->clear_origin();
+}
 // One line for people: "worker/0: nan in loss".
 inline std::string ErrorText(const v1::ErrorDetail& error) {
   return error.origin_text().empty() ? error.message() : error.origin_text() + ": " + error.message();

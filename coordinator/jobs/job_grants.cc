@@ -282,7 +282,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error())) return;
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
-  if (cause.message().size() > 3500) cause.mutable_message()->resize(3500);
+  CleanCause(&cause);
   const MonoTime now = host_->Now();
   if (failed.kind() == v1::TRAIN) {
     if (!book_) return;

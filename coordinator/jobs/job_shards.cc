@@ -119,6 +119,7 @@ void Job::OnAssigned(const v1::Assigned& assigned) {
   const std::uint32_t failures = ++assign_failures_[shard.value()];
   v1::ErrorDetail cause = assigned.error();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
+  CleanCause(&cause);
   Event("warning", absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
     const bool user = cause.kind() == "user";

@@ -112,6 +112,7 @@ class ControlPlane final : private JobHost {
   struct LogRead {
     std::set<TaskId> waiting;
     std::map<TaskId, std::string> names;
+    std::map<TaskId, std::uint32_t> taken;         // lines, by task
     std::vector<v1::LogLine> lines;
     v1::ReadTaskLogsRequest request;
     MonoTime deadline{0};

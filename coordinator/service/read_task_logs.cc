@@ -72,9 +72,10 @@ void ControlPlane::OnLogLines(TaskId task, const v1::LogLines& lines) {
   const auto found = log_reads_.find(lines.request_id());
   if (found == log_reads_.end() || found->second.waiting.count(task) == 0) return;
   LogRead& read = found->second;
-  std::uint32_t taken = 0;
+  std::uint32_t& taken = read.taken[task];   // over all of its messages: it is not asked for more
   for (const v1::LogLine& line : lines.lines()) {
-    if (++taken > options_.log_lines_max) break;
+    if (taken >= options_.log_lines_max) break;
+    ++taken;
     read.lines.push_back(line);
     read.lines.back().set_task(read.names[task]);   // whoever it says it is
   }

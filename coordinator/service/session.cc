@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
 constexpr std::uint64_t kTermMax = 1ull << 62;     // beyond it somebody makes numbers up
+constexpr std::uint64_t kTermStepMax = 1ull << 32; // above what we know of: no coordinator has had so many lives meanwhile
 constexpr int kHeldMax = 1 << 16;
+constexpr std::size_t kTextBytesMax = 1024;        // each text that a task says of itself; `task list` shows them
 
 }  // namespace
 
@@ -76,13 +78,19 @@ void ControlPlane::OnStreamEnd(std::uint64_t number) { CloseSession(number); }
 
 absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER) return absl::InvalidArgumentError(absl::StrCat("hello of an unknown role: role=", hello.role()));
-  if (hello.highest_term() >= kTermMax) return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term()));
+  // One task that makes a term up must not bring ours to where everybody else's hello is impossible.
+  const std::uint64_t known = std::max(term_.value(), parts_.store->term().value());
+  const std::uint64_t term_max = known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
+  if (hello.highest_term() > term_max) return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
+  for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(), &hello.endpoint().unix_path(), &hello.endpoint().host_id()}) {
+    if (text->size() > kTextBytesMax) return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
+  }
   if (hello.shards_size() > kHeldMax || hello.attempts_size() > kHeldMax) return absl::InvalidArgumentError("hello holds too much");
   if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty()) return absl::InvalidArgumentError("hello of a server without an endpoint");
   for (const v1::HeldShard& shard : hello.shards()) {
     if (auto done = client::FromProto(shard.done()); !done.ok()) return done.status();
     if (auto refused = client::FromProto(shard.refused()); !refused.ok()) return refused.status();
-    if (shard.epoch().term() >= kTermMax) return absl::InvalidArgumentError("hello holds a shard of an impossible term");
+    if (shard.epoch().term() > term_max) return absl::InvalidArgumentError(absl::StrCat("hello holds a shard of an impossible term: term=", shard.epoch().term(), " known=", known));
   }
   return absl::OkStatus();
 }
@@ -224,6 +232,8 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
         if (message.heartbeat().has_worker()) {
           facts->second.worker = message.heartbeat().worker();
           facts->second.worker.clear_steps_log();
+          facts->second.worker.set_state(client::CleanText(message.heartbeat().worker().state(), 64));
+          facts->second.worker.set_waiting_for(client::CleanText(message.heartbeat().worker().waiting_for(), kTextBytesMax));
         }
         if (message.heartbeat().has_server()) facts->second.server = message.heartbeat().server();
       }

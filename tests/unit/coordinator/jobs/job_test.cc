@@ -679,3 +679,21 @@ TEST_CASE("a job whose server never answers its Assign says for whom it waits") 
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kCancelled);
 }
+
+TEST_CASE("what a task says of its error is bounded before it is kept or shown") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  std::string text;
+  while (text.size() < (1u << 20)) text += "\u00fc";   // two bytes each: no cut may leave half of one
+  c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.first_cause().message().size() <= 3500);
+  for (const v1::Event& event : status.events()) CHECK(event.text().size() <= 2000);
+  v1::JobStatus read;
+  CHECK(read.ParseFromString(status.SerializeAsString()));
+}

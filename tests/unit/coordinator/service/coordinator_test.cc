@@ -1,6 +1,8 @@
 // The coordinator as its tasks and psctl meet it: sessions, registrations, control calls, over the in-process transport.
 #include <catch2/catch.hpp>
 
+#include <set>
+
 #include "common/fs/file.h"
 #include "common/runtime/executor.h"
 #include "task_fixture.h"
@@ -65,6 +67,28 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   c.AddServer("0", 2);
   CHECK(c.WaitState("first", "SUCCEEDED").ok());
   CHECK(c.WaitState("second", "SUCCEEDED").ok());
+}
+
+TEST_CASE("jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
+  TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
+  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());   // no task is here: it waits
+  for (const char* name : {"a", "b", "c", "d"}) {
+    REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
+    v1::CancelJobRequest cancel;
+    cancel.set_job(name);
+    REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+    REQUIRE(c.WaitState(name, "CANCELLED").ok());
+  }
+  // What is forgotten is forgotten in a turn of its own: the next answers may still come before it.
+  std::set<std::string> names;
+  for (int i = 0; i < 400; ++i) {
+    auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+    REQUIRE(jobs.ok());
+    names.clear();
+    for (const v1::JobStatus& job : jobs->jobs()) names.insert(job.name());
+    if (names.size() == 3) break;
+  }
+  CHECK(names == std::set<std::string>{"first", "c", "d"});
 }
 
 TEST_CASE("a submission is refused with every reason named") {
@@ -145,6 +169,28 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
     auto rejected = c.Add(hello).Rejected();
     REQUIRE(rejected);
     CHECK(rejected->kind() == "malformed");
+  }
+  SECTION("a text that fills the list of tasks") {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
+    hello.set_build_id(std::string(1 << 20, 'b'));
+    auto rejected = c.Add(hello).Rejected();
+    REQUIRE(rejected);
+    CHECK_THAT(rejected->message(), Contains("text too long"));
+  }
+  SECTION("a made-up term just below the impossible: it must not lift ours to where everybody is refused") {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
+    hello.set_highest_term((1ull << 62) - 1);
+    hello.set_life_id(9);
+    auto rejected = c.Add(hello).Rejected();
+    REQUIRE(rejected);
+    CHECK(rejected->kind() == "malformed");
+    v1::Hello server = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 4);
+    server.add_shards()->mutable_epoch()->set_term((1ull << 62) - 1);
+    rejected = c.Add(server).Rejected();
+    REQUIRE(rejected);
+    auto registered = c.AddWorker("y", 5).Registered();
+    REQUIRE(registered);
+    CHECK(registered->term() == 1);
   }
   SECTION("an unknown role") {
     auto rejected = c.Add(TestCluster::HelloOf(v1::ROLE_COORDINATOR, "x", 3)).Rejected();
