@@ -236,11 +236,13 @@ class Stage {
       *registered.mutable_job() = job;
       if (map.version().n() > 0) *registered.mutable_map() = map;
     }
-    {
-      MutexLock lock(&mu_);
-      session_ = true;
-    }
-    OnControl([&] { runner->OnRegistered(registered); });
+    OnControl([&] {  // one turn, as SessionClient does it: nothing is sent before Registered
+      {
+        MutexLock lock(&mu_);
+        session_ = true;
+      }
+      runner->OnRegistered(registered);
+    });
   }
   void LoseSession() {
     MutexLock lock(&mu_);
