@@ -62,7 +62,7 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
     pending.deadline = now + options.deadline;
     deadlines_.emplace(pending.deadline, id);
   } else {
-    absl::Status refused = state_ == State::kDown ? down_ : CheckCall(bytes, options);
+    absl::Status refused = state_ == State::kDown ? OwnCopy(down_) : CheckCall(bytes, options);
     if (!refused.ok()) {
       finished_.push_back({std::move(done), std::move(refused)});
       return;
@@ -114,7 +114,7 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
   state_ = State::kDown;
   down_ = why;
   outbox_.Clear();
-  while (!pending_.empty()) Finish(pending_.begin(), why, /*tell=*/false);
+  while (!pending_.empty()) Finish(pending_.begin(), OwnCopy(why), /*tell=*/false);
 }
 
 absl::Status ClientSession::OnMessage(MessageView message, MonoTime now) {

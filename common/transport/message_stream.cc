@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/transport/status_detail.h"
 
 namespace evergrad::transport {
 
@@ -72,7 +73,7 @@ void MessageStreamCore::CloseOnLoop() {
 
 void MessageStreamCore::Abort(const absl::Status& status) {
   const auto events = std::exchange(events_, nullptr);
-  if (End() && events != nullptr && events->on_end) events->on_end(status);
+  if (End() && events != nullptr && events->on_end) events->on_end(OwnCopy(status));
 }
 
 bool MessageStreamCore::End() {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/transport/server_session.h"
+#include "common/transport/status_detail.h"
 
 namespace evergrad::transport {
 
@@ -38,6 +39,7 @@ class PostedUnaryResponder final : public UnaryResponder {
   }
   void Answer(absl::StatusOr<std::string> response) override {
     if (!answer_) return;
+    if (!response.ok()) response = OwnCopy(response.status());
     loop_->Post([answer = std::exchange(answer_, nullptr), response = std::move(response)]() mutable { answer(std::move(response)); });
   }
 
@@ -214,7 +216,7 @@ class ServerCore::Responder final : public DataResponder {
   }
   void Fail(absl::Status status) override {
     if (std::exchange(answered_, true) || request_ == 0) return;
-    loop_->Post([peer = peer_, request = request_, status = std::move(status)] {
+    loop_->Post([peer = peer_, request = request_, status = OwnCopy(status)] {
       if (const auto p = peer.lock()) p->Fail(request, status);
     });
   }

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/stubs/logging.h>
 
+#include "absl/strings/cord.h"
 #include "common/base/status.h"
 #include "common/wire/stream_message.h"
 #include "evergrad/v1/types.pb.h"
@@ -43,6 +44,13 @@ absl::Status DecodeStatus(absl::string_view bytes) {
   if (detail.kind() == "user") status = UserError(std::move(status));
   if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), detail.origin_text());
   return status;
+}
+
+absl::Status OwnCopy(const absl::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status copy(status.code(), std::string(status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { copy.SetPayload(url, absl::Cord(std::string(payload))); });
+  return copy;
 }
 
 }  // namespace evergrad::transport
