@@ -6,6 +6,8 @@ namespace evergrad::coordinator {
 
 // Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the state. Poll GetJob for CANCELLED.
 void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder responder) {
+  // An empty name means the newest job where one is looked at; what is ended is named.
+  if (request.job().empty()) return responder->Answer(UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(UserError(absl::NotFoundError(absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
   std::erase(queue_, job->uid());
