@@ -24,7 +24,7 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
   table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
-  table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for so many milliseconds is sent again", std::chrono::milliseconds(100),
+  table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for this long is sent again", std::chrono::milliseconds(100),
              std::chrono::minutes(10));
   table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"}, "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
 }

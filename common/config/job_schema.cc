@@ -487,7 +487,7 @@ const Variant<LayerSpec>& LayerVariant() {
     Variant<LayerSpec> v{"a layer", "type", &LayerSpec::type, {}, kLayersNotBuilt, ""};
     const Key<LayerSpec> strides = Pair("strides", &LayerSpec::stride_h, &LayerSpec::stride_w, 1024, "how far the window moves");
     Key<LayerSpec> pool_strides = strides;
-    pool_strides.help = "how far the window moves; left out: the pool size";
+    pool_strides.default_text = "the pool size";
     v.cases.push_back(LayerCase("dense", "a dense layer", With({Required(Integer<LayerSpec>("units", &LayerSpec::units, 1, 1u << 24, "size of the output"))}, WeightKeys())));
     v.cases.push_back(LayerCase("conv2d", "a conv2d layer",
                                 With({Required(Integer<LayerSpec>("filters", &LayerSpec::filters, 1, 1u << 16, "channels of the output")),

@@ -59,6 +59,7 @@ struct Key {
   std::function<std::optional<Node>(const T&)> write;   // nullopt: left out
   std::string example;                                  // in the reference, where there is no default
   std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
+  std::string default_text;                             // in the reference, where the default depends on another key
 };
 
 // A name that users may expect and that is refused with words of its own.
@@ -111,10 +112,10 @@ struct Table {
         const auto node = key.write(defaults);
         if (node) value = PrintFlow(*node);
         if (key.explain_inner && !key.required) note += "; optional";
-        else if (!key.required) note += node ? absl::StrCat("; default ", value) : "; optional";
+        else if (!key.required) note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", value) : "; optional";
       } else if (!key.required && !key.explain_inner) {
         const auto node = key.write(defaults);
-        note += node ? absl::StrCat("; default ", PrintFlow(*node)) : "; optional";
+        note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", PrintFlow(*node)) : "; optional";
       }
       absl::StrAppend(out, indent, "# ", key.help, " (", note, ")\n");
       if (key.explain_inner) {

@@ -119,7 +119,7 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const bool peer_speaks_tls = shook_hands || SSL_version(session.get()) >= TLS1_2_VERSION;
   ERR_clear_error();
   if (pems == nullptr) {
-    if (shook_hands) return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}";
+    if (shook_hands) return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, --tls-cert and --tls-key";
     return peer_speaks_tls && !reason.empty() && reason != "wrong version number" ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason) : "";
   }
   if (verified != X509_V_OK) return absl::StrCat("certificate verify failed: the peer's: ", X509_verify_cert_error_string(verified));

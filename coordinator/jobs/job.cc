@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job_error.h"
 
@@ -326,7 +327,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
-        OnDeath(Role::kPsServer, identity, "another process has its identity", false, nullptr);
+        const double away = std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
+        OnDeath(Role::kPsServer, identity, old->second.ready ? std::string("another process has its identity") : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away), false, nullptr);
         former_duplicates_ += old->second.duplicates();
         server_bytes_[identity] += old->second.bytes();
       } else {
@@ -606,7 +608,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_state(std::string(JobStateName(state_)));
   status->set_revision(revision_);
   status->set_waiting_for(WaitingFor());
-  status->set_phase(std::string(PhaseName(phase_)));
+  // A rolled-back shard's closures are run again while the job's own counters stand still: said, or it looks stuck.
+  status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending() ? "repairing" : std::string(PhaseName(phase_)));
   if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
   status->set_runs_folder(id_.runs_folder);
   if (plan_) {

@@ -372,7 +372,6 @@ class Job {
   bool cause_is_users_ = false;
   std::set<ShardId> unsealed_;
   MonoTime seal_deadline_{0};
-  std::vector<std::string> export_files_;
   ShardAnswer final_;
   std::string result_json_;
   std::vector<Query> queries_;

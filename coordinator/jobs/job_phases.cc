@@ -92,8 +92,11 @@ void Job::FinishEvaluation() {
 
 void Job::FinishExport(const v1::ExportResult& result) {
   aux_.clear();
-  export_files_.assign(result.files().begin(), result.files().end());
-  if (export_files_.size() > 64) export_files_.resize(64);
+  // The worker's disk may not be ours: without a shared folder this line is all that says where the weights lie.
+  constexpr std::size_t kTextMax = 1024;
+  if (result.files_size() > 0) {
+    Event("state", absl::StrCat("weights written on host ", result.host().substr(0, kTextMax), ": ", result.files(0).substr(0, kTextMax), result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
+  }
   BeginReport();
 }
 

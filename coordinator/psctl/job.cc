@@ -251,7 +251,7 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
   if (effective && output == "text") context.out << config::EmitYaml(*loaded.spec);
   else if (output == "json") context.out << Dump({{"valid", true}, {"mistakes", nlohmann::json::array()}, {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}}) << "\n";
-  else context.out << file.path << ": valid: job " << loaded.spec->name << ", " << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "") << loaded.spec->training.epochs << " epochs\n";
+  else context.out << file.path << ": valid: job " << loaded.spec->name << ", " << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "") << loaded.spec->training.epochs << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
   return kSucceeded;
 }
 

@@ -129,7 +129,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
     lines.push_back(absl::StrJoin(parts, ", "));
   }
   if (job.closures_rerun() > 0) lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
-  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ", job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights, job.yaml)" : "(report.html, result.json, job.yaml)"));
+  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ", job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)" : "(report.html, result.json, job.yaml)"));
   return lines;
 }
 

@@ -223,11 +223,12 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
     const std::string name = absl::StrCat(RoleName(change.role), "/", change.identity);
     switch (change.kind) {
       case MembershipChange::Kind::kSuspected:
-        parts_.logger->Info(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
+        parts_.logger->Warning(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
         if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task);
         break;
       case MembershipChange::Kind::kGone:
-        parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
+        if (change.leaving) parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
+        else parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
         gone_total_.Add();
         if (job != nullptr) job->OnWorkerGone(change.task, change.reason, change.leaving);
         break;

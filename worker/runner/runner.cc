@@ -987,10 +987,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
       progress.set_running_step(run->next_step);
       if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
-    } else if (const Work* next = book.NextToBegin()) {
-      progress.set_state(StateName(next->kind));  // between two closures it is not idle
+    } else if (const Work* next = book.NextToBegin(); next != nullptr) {
+      // Between two closures (a Done is sent there) it is not idle. Without a running attempt no death is blamed on the next one.
+      progress.set_state(StateName(next->kind));
+      progress.set_running_closure(next->closure.value());
     }
-    if (!progress.waiting_for().empty()) progress.set_state(run ? progress.state() : "waiting");
+    if (!progress.waiting_for().empty()) progress.set_state(progress.state() == "idle" ? "waiting" : progress.state());
     if (job) {
       progress.set_steps(job->steps);
       progress.set_examples(job->examples);

@@ -43,6 +43,7 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   CHECK(status.attempts() == 16);
   CHECK(status.epoch_rows_size() == 2);
   CHECK(status.epoch_rows(1).counting_sum() == 8 * 7);
+  CHECK(std::count_if(status.events().begin(), status.events().end(), [](const v1::Event& e) { return e.text() == "weights written on host far: /runs/fake/weights.npz"; }) == 1);
   for (auto& [identity, server] : c.servers) CHECK(server.ended);
   for (auto& [identity, worker] : c.workers) CHECK(worker.ended_state == "SUCCEEDED");
 }
@@ -317,8 +318,11 @@ TEST_CASE("a rollback while weights are exported sends the job back to repair, e
   REQUIRE(c.Run([&] { return c.Status().phase() == "exporting" && !c.workers["0"].held.empty(); }));
   const v1::Grant old = c.workers["0"].held[0];
   c.AddServer("0");
-  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.Finish(c.workers["0"], old);
+  REQUIRE(c.Run([&] { return c.Status().phase() == "repairing" && !c.workers["0"].held.empty(); }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.workers["0"].superseded.count(old.attempt().n()) == 1);

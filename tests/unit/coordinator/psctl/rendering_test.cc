@@ -153,7 +153,7 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   job.set_result_json(R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
   CHECK(SummaryLines(job) == Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
-                                   "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights, job.yaml)"});
+                                   "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"});
   job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
   CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
   job.set_result_json("{");
