@@ -10,18 +10,24 @@ using std::chrono::milliseconds;
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder, "folder in which each job gets its runs folder <name>-<job_uid>");
-  table->Add("lease", &c.membership.lease, "a worker silent for this long is gone; heartbeats come four times as often", milliseconds(100), milliseconds(600'000));
-  table->Add("grace", &c.membership.grace, "a worker whose session closed is gone after this long unless it returns", milliseconds(0), milliseconds(600'000));
-  table->Add("server_lost_after", &c.membership.server_lost_after, "a server away for this long is lost: its shards go to other servers", milliseconds(100));
-  table->Add("window", &c.window, "how long registrations are collected at the start before the term is chosen; 0: not at all", milliseconds(0), milliseconds(600'000));
+  table->Add("lease", &c.membership.lease, "a worker silent for this long is gone; heartbeats come four times as often", milliseconds(100),
+             milliseconds(600'000));
+  table->Add("grace", &c.membership.grace, "a worker whose session closed is gone after this long unless it returns", milliseconds(0),
+             milliseconds(600'000));
+  table->Add("server_lost_after", &c.membership.server_lost_after, "a server away for this long is lost: its shards go to other servers",
+             milliseconds(100));
+  table->Add("window", &c.window, "how long registrations are collected at the start before the term is chosen; 0: not at all", milliseconds(0),
+             milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max, "living tasks; a registration beyond it is refused", {1, 1'000'000});
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});
   table->Add("jobs_kept_max", &c.jobs_kept_max, "ended jobs that are still answered for", {1, 100'000});
   table->Add("closures_open_max", &c.jobs.closures_open_max, "closures granted and not ended; beyond it no new one is granted", {1, 10'000'000});
   table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold", {2, 4096});
-  table->Add("coordinator_away", &c.jobs.sizing.coordinator_away, "a worker is given work for this long, by its own measured rate", milliseconds(0), milliseconds(600'000));
+  table->Add("coordinator_away", &c.jobs.sizing.coordinator_away, "a worker is given work for this long, by its own measured rate", milliseconds(0),
+             milliseconds(600'000));
   table->Add("close_every", &c.jobs.close_every, "how often servers are told which closures have ended", milliseconds(1), milliseconds(60'000));
-  table->Add("seal_timeout", &c.jobs.seal_timeout, "a server silent for this long at a job's early end is unmapped", milliseconds(10), milliseconds(600'000));
+  table->Add("seal_timeout", &c.jobs.seal_timeout, "a server silent for this long at a job's early end is unmapped", milliseconds(10),
+             milliseconds(600'000));
   table->Add("retries_max", &c.jobs.retries_max, "machine errors of one closure in a row; beyond it the job fails", {0, 1'000'000});
   table->Add("deaths_max", &c.jobs.deaths_max, "deaths of tasks during one job that blame no closure; beyond it the job fails", {0, 1'000'000'000});
   table->Add("calls_max", &c.calls_max, "control calls in progress; beyond it they are refused", {1, 1'000'000});
@@ -31,9 +37,11 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
 absl::Status CheckOptions(const Options& options) {
   const MembershipOptions& m = options.control.membership;
   if (m.server_lost_after < m.lease) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("server_lost_after below lease: server_lost_after=", m.server_lost_after.count(), " lease=", m.lease.count())));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("server_lost_after below lease: server_lost_after=", m.server_lost_after.count(), " lease=", m.lease.count())));
   }
-  if (m.grace > m.lease) return UserError(absl::InvalidArgumentError(absl::StrCat("grace above lease: grace=", m.grace.count(), " lease=", m.lease.count())));
+  if (m.grace > m.lease)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("grace above lease: grace=", m.grace.count(), " lease=", m.lease.count())));
   if (options.control.runs_folder.empty()) return UserError(absl::InvalidArgumentError("runs is empty"));
   return absl::OkStatus();
 }

@@ -13,7 +13,8 @@ namespace evergrad::coordinator {
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, const transport::ServerOptions& server, Parts parts) {
   std::error_code error;
   const std::filesystem::path runs = std::filesystem::absolute(options.control.runs_folder, error);
-  if (error) return UserError(absl::InvalidArgumentError(absl::StrCat("runs folder: path=", options.control.runs_folder, " reason=", error.message())));
+  if (error)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("runs folder: path=", options.control.runs_folder, " reason=", error.message())));
   options.control.runs_folder = runs.lexically_normal().string();
   while (options.control.runs_folder.size() > 1 && options.control.runs_folder.back() == '/') options.control.runs_folder.pop_back();
   EG_RETURN_IF_ERROR(fs::MakeDirectories(options.control.runs_folder));
@@ -45,7 +46,7 @@ void Coordinator::Stop() {
   if (stopped_) return;
   stopped_ = true;
   if (control_ && plane_) control_->Post([plane = plane_.get()] { plane->Stop(); });
-  if (server_) server_->Shutdown();   // after it nothing more is posted
+  if (server_) server_->Shutdown();  // after it nothing more is posted
   if (control_) control_->Shutdown();
   if (files_) files_->Shutdown();
 }

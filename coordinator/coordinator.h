@@ -13,7 +13,7 @@ namespace evergrad::coordinator {
 
 class Coordinator {
  public:
-  struct Parts {                                   // all outlive the coordinator
+  struct Parts {  // all outlive the coordinator
     transport::Transport* transport = nullptr;
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
@@ -23,9 +23,9 @@ class Coordinator {
   };
   // Listens. Errors are those of Transport::Listen, or of a runs folder that cannot be made.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options, const transport::ServerOptions& server, Parts parts);
-  ~Coordinator();   // Stop().
+  ~Coordinator();  // Stop().
 
-  std::string address() const { return server_->address(); }   // as bound
+  std::string address() const { return server_->address(); }  // as bound
   // Begins to register tasks; calls made before are queued.
   void Start(const std::string& advertised_address, const std::string& metrics_address);
   // Ends sessions and calls, joins its threads. Idempotent.

@@ -20,8 +20,10 @@ constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("index", &config->index, "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 is 3), else 0");
   table->Add("executors", &config->executors, "threads that apply updates, each the only writer of its shards; 0: one per core, at most 8", {0, 256});
-  table->AddBytes("budget_bytes_max", &config->budget_bytes_max, "payload of requests and answers in flight, all workers together", {kMiB, 1ull << 40});
-  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max, "reserve for requests of at most 64 KiB, which need no grant", {kMiB, 1ull << 40});
+  table->AddBytes("budget_bytes_max", &config->budget_bytes_max, "payload of requests and answers in flight, all workers together",
+                  {kMiB, 1ull << 40});
+  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max, "reserve for requests of at most 64 KiB, which need no grant",
+                  {kMiB, 1ull << 40});
   table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max, "one worker's share of that reserve", {64 << 10, 1ull << 40});
   table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer", {kMiB, kFrameBytesLimit});
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max, "spare memory kept for writing beside values that are being read", {0, 1ull << 40});
@@ -46,8 +48,8 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
   }
   if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsDefaultMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max,
-                                                             " max=", config->small_reserve_bytes_max)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max, " max=", config->small_reserve_bytes_max)));
   }
   return absl::OkStatus();
 }

@@ -11,15 +11,15 @@
 namespace evergrad::ps_server {
 
 struct Config {
-  std::string index;                 // "": the ordinal of the host name, else 0
-  std::uint32_t executors = 0;       // 0: one per core, at most 8
+  std::string index;            // "": the ordinal of the host name, else 0
+  std::uint32_t executors = 0;  // 0: one per core, at most 8
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t pool_bytes_max = 256ull << 20;
   std::uint32_t streams_max = 4096;
-  std::string unix_dir;              // "": no unix socket
+  std::string unix_dir;  // "": no unix socket
 };
 
 // `config` outlives the table.

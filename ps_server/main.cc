@@ -1,6 +1,6 @@
 // evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include <thread>
 
@@ -19,11 +19,14 @@ int main(int argc, char** argv) {
   ps_server::Config config;
   ps_server::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok()) return daemon.Fail(status);
+  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok())
+    return daemon.Fail(status);
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
-  auto server = ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()}, config, daemon.server_options());
+  auto server =
+      ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()},
+                                config, daemon.server_options());
   if (!server.ok()) return daemon.Fail(server.status());
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok()) return daemon.Fail(status);
 

@@ -30,8 +30,8 @@ struct Server::Impl {
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
   std::unique_ptr<runtime::ThreadExecutor> control_executor;
   std::unique_ptr<ShardHost> host;
-  std::unique_ptr<Control> control;                    // control executor
-  std::unique_ptr<client::SessionClient> session;      // control executor
+  std::unique_ptr<Control> control;                // control executor
+  std::unique_ptr<client::SessionClient> session;  // control executor
   std::unique_ptr<transport::Server> server;
   Identity identity;
   std::int64_t started_ms = 0;
@@ -55,7 +55,8 @@ struct Server::Impl {
       registry.AddCallbackGauge(name, help, {}, [counted = counted, field] { return static_cast<double>(counted->Read().*field); });
     };
     // Every `_max` setting: how full it is, what it allows, what it has refused.
-    const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value, std::uint64_t Stats::*current, std::uint64_t Stats::*refused) {
+    const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value, std::uint64_t Stats::*current,
+                           std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
       if (current != nullptr) gauge(prefix + "_current", help, current);
       registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit")).Set(static_cast<double>(value));
@@ -63,7 +64,8 @@ struct Server::Impl {
     };
     bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used, &Stats::budget_refused);
     bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max, &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes", "Share of that reserve of the worker that uses most", limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
+    bound("peer_small_bytes", "Share of that reserve of the worker that uses most", limits.peer_small_bytes_max, &Stats::peer_small_used,
+          &Stats::peer_small_refused);
     bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max, nullptr, &Stats::frame_refused);
     bound("streams", "Connections", limits.streams_max, &Stats::streams, &Stats::streams_refused);
     registry.AddCallbackGauge("evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
@@ -82,10 +84,12 @@ struct Server::Impl {
       if (method == kHealthMethod) return responder->Answer(std::string(kServing));
       responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
     };
-    handlers.stream = [](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
+    handlers.stream = [](const transport::PeerInfo&, absl::string_view,
+                         std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
       return std::nullopt;  // workers use data streams, the coordinator is dialed by us
     };
-    handlers.data = [host = host.get()](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+    handlers.data = [host = host.get()](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                                        std::unique_ptr<transport::DataResponder> responder) {
       host->Handle(std::move(frame), std::move(responder));
     };
     return handlers;
@@ -122,7 +126,8 @@ struct Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { Stop("destroyed"); }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& dependencies, const Config& config,
+                                                       transport::ServerOptions server_options) {
   auto impl = std::make_unique<Impl>();
   impl->dependencies = dependencies;
   impl->config = config;
@@ -161,7 +166,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   dependencies.logger->SetTask(absl::StrCat("ps_server/", config.index));
   if (!config.unix_dir.empty()) {
     if (impl->server->unix_path().empty()) {
-      dependencies.logger->Warning(absl::StrCat("no unix socket, TCP only: path is not usable, path=", server_options.unix_path, " bytes=", server_options.unix_path.size(), " max=107"));
+      dependencies.logger->Warning(absl::StrCat("no unix socket, TCP only: path is not usable, path=", server_options.unix_path,
+                                                " bytes=", server_options.unix_path.size(), " max=107"));
     } else {
       dependencies.logger->Info(absl::StrCat("listening on unix socket ", impl->server->unix_path()));
     }
@@ -202,8 +208,8 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
     events.on_rejected = [on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (rejected.exit()) on_refused(rejected.kind());
     };
-    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger, std::move(session_options),
-                                                            std::move(events));
+    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
+                                                            std::move(session_options), std::move(events));
     impl->session->Start();
   });
 }

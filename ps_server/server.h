@@ -43,7 +43,8 @@ class Server {
   };
 
   // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of Transport::Listen.
-  static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options);
+  static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies, const Config& config,
+                                                        transport::ServerOptions server_options);
   ~Server();  // Stop("destroyed").
 
   std::string address() const;    // as bound

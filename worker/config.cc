@@ -26,7 +26,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for this long is sent again", std::chrono::milliseconds(100),
              std::chrono::minutes(10));
-  table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"}, "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
+  table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
+                   "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
 }
 
 std::string OrdinalOf(absl::string_view host_name) {
@@ -40,9 +41,11 @@ std::string OrdinalOf(absl::string_view host_name) {
 
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config) {
   if (config->name.empty()) config->name = OrdinalOf(host_name);
-  const bool good = std::all_of(config->name.begin(), config->name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
+  const bool good = std::all_of(config->name.begin(), config->name.end(),
+                                [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
   if (!good || config->name.size() > kNameBytesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ", kNameBytesMax, " of them got=", config->name)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ", kNameBytesMax, " of them got=", config->name)));
   }
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
   return absl::OkStatus();

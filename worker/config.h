@@ -12,15 +12,15 @@
 namespace evergrad::worker {
 
 struct Config {
-  std::string name;                  // "": the ordinal of the host name, else the coordinator numbers it
+  std::string name;  // "": the ordinal of the host name, else the coordinator numbers it
   std::string backend = "auto";
-  std::uint32_t threads = 0;         // 0: half of the cores, at least one
+  std::uint32_t threads = 0;  // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
-  std::string not_finite = "fail";   // fail | skip
+  std::string not_finite = "fail";  // fail | skip
 };
 
 // `config` outlives the table.

@@ -23,11 +23,13 @@ int main(int argc, char** argv) {
   worker::Config config;
   worker::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok()) return daemon.Fail(status);
+  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok())
+    return daemon.Fail(status);
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
-  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()}, config, daemon.server_options());
+  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()},
+                                       config, daemon.server_options());
   if (!worker.ok()) return daemon.Fail(worker.status());
   if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok()) return daemon.Fail(status);
 

@@ -27,14 +27,14 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  std::string name;                                   // control executor; as numbered by the coordinator once it has
+  std::string name;  // control executor; as numbered by the coordinator once it has
   std::int64_t started_ms = 0;
-  std::unique_ptr<transport::Server> server;          // health
+  std::unique_ptr<transport::Server> server;  // health
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
-  std::shared_ptr<client::ParameterClient> client;    // shared with the registry's callbacks, which hold it weakly
-  std::unique_ptr<Runner> runner;                     // control executor
-  std::unique_ptr<client::SessionClient> session;     // control executor
-  std::string last_rejection;                         // control executor
+  std::shared_ptr<client::ParameterClient> client;  // shared with the registry's callbacks, which hold it weakly
+  std::unique_ptr<Runner> runner;                   // control executor
+  std::unique_ptr<client::SessionClient> session;   // control executor
+  std::string last_rejection;                       // control executor
   bool stopped = false;
 
   v1::Hello MakeHello() {
@@ -86,7 +86,8 @@ Worker::~Worker() { Stop("destroyed"); }
 
 std::string Worker::address() const { return impl_->server->address(); }
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options) {
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& dependencies, const Config& config,
+                                                       transport::ServerOptions server_options) {
   auto impl = std::make_unique<Impl>();
   impl->dependencies = dependencies;
   impl->config = config;
@@ -97,7 +98,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
     if (method == kHealthMethod) return responder->Answer(std::string(kServing));
     responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
   };
-  handlers.stream = [](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
+  handlers.stream = [](const transport::PeerInfo&, absl::string_view,
+                       std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
     return std::nullopt;  // a worker dials, nobody dials it
   };
   handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> responder) {
@@ -117,7 +119,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
   impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused)]() mutable {
     const std::string called = impl->name.empty() ? absl::StrCat(impl->identity.host, ":", impl->identity.pid) : impl->name;
     impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
-    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, session.channel, absl::StrCat("worker/", called), impl->identity.host_id);
+    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, session.channel, absl::StrCat("worker/", called),
+                                                             impl->identity.host_id);
     impl->AddMetrics();
 
     Runner::Environment environment;
@@ -154,11 +157,13 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     events.on_lost = [impl](absl::string_view) { impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again"); };
     events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (!rejected.exit()) return;
-      impl->dependencies.logger->Error(absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(), " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
+      impl->dependencies.logger->Error(absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(), " code=", ExitCodeOf(rejected.kind()),
+                                                    " message=", rejected.message()));
       on_refused(rejected.kind());
     };
     session.jitter_seed = impl->dependencies.process_uid;
-    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control.get(), impl->dependencies.logger, std::move(session), std::move(events));
+    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control.get(), impl->dependencies.logger,
+                                                            std::move(session), std::move(events));
     impl->session->Start();
   });
 }

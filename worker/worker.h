@@ -22,8 +22,8 @@
 namespace evergrad::worker {
 
 // Exit codes of this role, beside those of every daemon.
-inline constexpr int kExitReplaced = 7;   // a newer worker of this identity has registered
-inline constexpr int kExitRejected = 8;   // the coordinator speaks another protocol, or refuses this process for good
+inline constexpr int kExitReplaced = 7;  // a newer worker of this identity has registered
+inline constexpr int kExitRejected = 8;  // the coordinator speaks another protocol, or refuses this process for good
 
 int ExitCodeOf(absl::string_view rejected_kind);
 
@@ -40,14 +40,15 @@ class Worker {
   struct Identity {
     std::string metrics_address;
     bool insecure_listen = false;
-    bool allow_counting = false;              // started with --failpoints
+    bool allow_counting = false;  // started with --failpoints
     std::int64_t pid = 0;
     std::string host, host_id;
     std::uint64_t memory_bytes = 0;
   };
 
   // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.
-  static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies, const Config& config, transport::ServerOptions server_options);
+  static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies, const Config& config,
+                                                        transport::ServerOptions server_options);
   ~Worker();  // Stop("destroyed").
 
   std::string address() const;  // as bound

@@ -7,7 +7,11 @@ namespace evergrad {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* expression, const std::string& message);
 }  // namespace evergrad
 
-#define EG_CHECK(condition) \
-  do { if (!(condition)) ::evergrad::CheckFailed(__FILE__, __LINE__, #condition, ""); } while (false)
-#define EG_CHECK_MSG(condition, message) \
-  do { if (!(condition)) ::evergrad::CheckFailed(__FILE__, __LINE__, #condition, (message)); } while (false)
+#define EG_CHECK(condition)                                                        \
+  do {                                                                             \
+    if (!(condition)) ::evergrad::CheckFailed(__FILE__, __LINE__, #condition, ""); \
+  } while (false)
+#define EG_CHECK_MSG(condition, message)                                                  \
+  do {                                                                                    \
+    if (!(condition)) ::evergrad::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
+  } while (false)

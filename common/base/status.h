@@ -31,8 +31,8 @@ bool IsRetryable(const absl::Status& status);
 }  // namespace evergrad
 
 // Returns the status of `expression` from the calling function unless it is OK.
-#define EG_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                   \
+#define EG_RETURN_IF_ERROR(expression)                                                 \
+  do {                                                                                 \
     if (::absl::Status eg_status_ = (expression); !eg_status_.ok()) return eg_status_; \
   } while (false)
 #define EG_CONCAT_INNER_(a, b) a##b

@@ -12,18 +12,40 @@
 namespace evergrad::config {
 namespace {
 
-const NotBuilt kLayersNotBuilt = {"embedding",        "batch_normalization", "layer_normalization", "lstm",        "gru",    "conv1d",   "conv3d",       "average_pooling2d", "global_average_pooling2d",
-                                  "max_pooling1d",    "add",                 "concatenate",         "multiply",    "reshape", "attention", "multi_head_attention", "dot", "depthwise_conv2d", "zero_padding2d"};
+const NotBuilt kLayersNotBuilt = {"embedding",
+                                  "batch_normalization",
+                                  "layer_normalization",
+                                  "lstm",
+                                  "gru",
+                                  "conv1d",
+                                  "conv3d",
+                                  "average_pooling2d",
+                                  "global_average_pooling2d",
+                                  "max_pooling1d",
+                                  "add",
+                                  "concatenate",
+                                  "multiply",
+                                  "reshape",
+                                  "attention",
+                                  "multi_head_attention",
+                                  "dot",
+                                  "depthwise_conv2d",
+                                  "zero_padding2d"};
 const NotBuilt kActivationsNotBuilt = {"gelu", "elu", "selu", "swish", "softplus", "leaky_relu", "exponential", "hard_sigmoid", "softsign"};
 const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoid", "softmax"};
 const std::vector<std::string> kInitializers = {"zeros", "ones", "glorot_uniform", "he_normal", "truncated_normal"};
-const NotBuilt kInitializersNotBuilt = {"constant", "glorot_normal", "he_uniform", "lecun_normal", "lecun_uniform", "random_normal", "random_uniform", "orthogonal", "variance_scaling", "identity"};
-const NotBuilt kLayerKeysNotBuilt = {"kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype", "dilation_rate", "groups", "data_format",
-                                     "noise_shape", "input_shape"};
+const NotBuilt kInitializersNotBuilt = {"constant",      "glorot_normal",  "he_uniform", "lecun_normal",     "lecun_uniform",
+                                        "random_normal", "random_uniform", "orthogonal", "variance_scaling", "identity"};
+const NotBuilt kLayerKeysNotBuilt = {
+    "kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype",
+    "dilation_rate",      "groups",           "data_format",          "noise_shape",       "input_shape"};
 
 // `kernel_size: 3` or `kernel_size: [3, 5]`.
 Key<LayerSpec> Pair(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w, std::uint64_t max, std::string help) {
-  return {name, absl::StrCat(IntegerType(1, max), ", or [height, width]"), std::move(help), false,
+  return {name,
+          absl::StrCat(IntegerType(1, max), ", or [height, width]"),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, LayerSpec* t) {
             if (n.kind != Node::Kind::kSequence) {
               if (const auto v = r.Unsigned(n, name, 1, max)) t->*h = t->*w = *v;
@@ -43,19 +65,28 @@ Key<LayerSpec> Pair(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t
 }
 
 Key<LayerSpec> LayerName() {
-  Key<LayerSpec> key{"name", "letters, digits, _ - .", "unique in the model; the layer's variables are called name/kernel and name/bias", true,
+  Key<LayerSpec> key{"name",
+                     "letters, digits, _ - .",
+                     "unique in the model; the layer's variables are called name/kernel and name/bias",
+                     true,
                      [](Reader& r, const Node& n, LayerSpec* t) {
                        const auto v = r.Text(n, "name");
                        if (!v) return;
-                       if (!IsPartName(*v)) r.Report(n.where(), absl::StrCat("`name`: expected a letter, then letters, digits, `_`, `-` or `.`, at most ", kNameBytesMax, "; got ", n.Describe()));
-                       else t->name = *v;
+                       if (!IsPartName(*v))
+                         r.Report(n.where(), absl::StrCat("`name`: expected a letter, then letters, digits, `_`, `-` or `.`, at most ", kNameBytesMax,
+                                                          "; got ", n.Describe()));
+                       else
+                         t->name = *v;
                      },
                      [](const LayerSpec& t) { return std::optional<Node>(MakeText(t.name)); }};
   return key;
 }
 
 Key<LayerSpec> LayerInput() {
-  return {"input", "name, or a list of one name", "the layer or model input that it reads; left out: the layer above", false,
+  return {"input",
+          "name, or a list of one name",
+          "the layer or model input that it reads; left out: the layer above",
+          false,
           [](Reader& r, const Node& n, LayerSpec* t) {
             std::vector<const Node*> names;
             if (n.kind == Node::Kind::kSequence) {
@@ -76,13 +107,17 @@ Key<LayerSpec> LayerInput() {
           }};
 }
 
-Key<LayerSpec> ActivationKey(std::string help) { return Choice<LayerSpec>("activation", &LayerSpec::activation, kActivations, kActivationsNotBuilt, "", std::move(help)); }
+Key<LayerSpec> ActivationKey(std::string help) {
+  return Choice<LayerSpec>("activation", &LayerSpec::activation, kActivations, kActivationsNotBuilt, "", std::move(help));
+}
 Key<LayerSpec> PaddingKey() {
-  return Choice<LayerSpec>("padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "", "`same` as TensorFlow does it: the output has ceil(size / stride)");
+  return Choice<LayerSpec>("padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
+                           "`same` as TensorFlow does it: the output has ceil(size / stride)");
 }
 std::vector<Key<LayerSpec>> WeightKeys() {
   return {ActivationKey("applied to the output"), Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
-          Choice<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer, kInitializers, kInitializersNotBuilt, "", "first values of the kernel, by Keras' formulas; keyed by the job's seed and the variable's name"),
+          Choice<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer, kInitializers, kInitializersNotBuilt, "",
+                            "first values of the kernel, by Keras' formulas; keyed by the job's seed and the variable's name"),
           Choice<LayerSpec>("bias_initializer", &LayerSpec::bias_initializer, kInitializers, kInitializersNotBuilt, "", "first values of the bias")};
 }
 
@@ -117,45 +152,51 @@ Key<IdxSource> PathKey(std::string name, std::string IdxSource::*member, std::st
 
 const Table<IdxSource>& IdxTable() {
   static const Table<IdxSource> table{"an idx source",
-                                      {PathKey("images", &IdxSource::images, "relative paths are taken from the job file's folder", "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz\""),
-                                       PathKey("labels", &IdxSource::labels, "one class number an example", "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-labels-idx1-ubyte.gz\"")},
+                                      {PathKey("images", &IdxSource::images, "relative paths are taken from the job file's folder",
+                                               "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz\""),
+                                       PathKey("labels", &IdxSource::labels, "one class number an example",
+                                               "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-labels-idx1-ubyte.gz\"")},
                                       {"shard_by", "cache"}};
   return table;
 }
 
 Key<DataSpec> SourceKey(std::string name, std::optional<IdxSource> DataSpec::*member, std::string help, bool required) {
-  Key<DataSpec> key{name, "mapping with format: idx", std::move(help), required,
-                    [=](Reader& r, const Node& n, DataSpec* t) {
-                      const std::string what = absl::StrCat("data.", name);
-                      if (!r.IsMap(n, what)) return;
-                      if (const Node* format = n.Find("format")) {
-                        const auto v = r.Text(*format, "format");
-                        if (!v) return;
-                        if (*v == "csv" || *v == "tsv" || *v == "tfrecord" || *v == "parquet" || *v == "libsvm" || *v == "png" || *v == "npz" || *v == "jsonl") {
-                          r.Report(format->where(), absl::StrCat("not built yet: data format `", *v, "`"));
-                          return;
-                        }
-                        if (*v != "idx") {
-                          r.Report(format->where(), absl::StrCat("`format`: expected idx, got ", format->Describe(), Suggestion(*v, {"idx"})));
-                          return;
-                        }
-                      } else {
-                        r.Report(n.where(), absl::StrCat("missing key `format` in ", what, ": expected idx"));
-                      }
-                      IdxSource source;
-                      source.where = n.where();
-                      IdxTable().Read(r, n, &source, {"format"});
-                      t->*member = std::move(source);
-                    },
-                    [=](const DataSpec& t) {
-                      if (!(t.*member).has_value()) return std::optional<Node>();
-                      Node map;
-                      Append(&map, "format", MakeText("idx"));
-                      Node rest;
-                      IdxTable().Write(*(t.*member), &rest);
-                      for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
-                      return std::optional<Node>(std::move(map));
-                    }};
+  Key<DataSpec> key{
+      name,
+      "mapping with format: idx",
+      std::move(help),
+      required,
+      [=](Reader& r, const Node& n, DataSpec* t) {
+        const std::string what = absl::StrCat("data.", name);
+        if (!r.IsMap(n, what)) return;
+        if (const Node* format = n.Find("format")) {
+          const auto v = r.Text(*format, "format");
+          if (!v) return;
+          if (*v == "csv" || *v == "tsv" || *v == "tfrecord" || *v == "parquet" || *v == "libsvm" || *v == "png" || *v == "npz" || *v == "jsonl") {
+            r.Report(format->where(), absl::StrCat("not built yet: data format `", *v, "`"));
+            return;
+          }
+          if (*v != "idx") {
+            r.Report(format->where(), absl::StrCat("`format`: expected idx, got ", format->Describe(), Suggestion(*v, {"idx"})));
+            return;
+          }
+        } else {
+          r.Report(n.where(), absl::StrCat("missing key `format` in ", what, ": expected idx"));
+        }
+        IdxSource source;
+        source.where = n.where();
+        IdxTable().Read(r, n, &source, {"format"});
+        t->*member = std::move(source);
+      },
+      [=](const DataSpec& t) {
+        if (!(t.*member).has_value()) return std::optional<Node>();
+        Node map;
+        Append(&map, "format", MakeText("idx"));
+        Node rest;
+        IdxTable().Write(*(t.*member), &rest);
+        for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
+        return std::optional<Node>(std::move(map));
+      }};
   key.explain_inner = [name](std::string* out, const std::string& indent) {
     absl::StrAppend(out, indent, "# what the files are (one of idx; required)\n", indent, "format: idx\n");
     std::string inner;
@@ -165,7 +206,8 @@ Key<DataSpec> SourceKey(std::string name, std::optional<IdxSource> DataSpec::*me
   return key;
 }
 
-const NotBuilt kTransformsNotBuilt = {"bucketize", "vocabulary", "map", "normalize", "hash", "log", "clip", "one_hot", "standardize", "crop", "flip", "resize", "shift"};
+const NotBuilt kTransformsNotBuilt = {"bucketize", "vocabulary",  "map",  "normalize", "hash",   "log",  "clip",
+                                      "one_hot",   "standardize", "crop", "flip",      "resize", "shift"};
 
 void ReadTransforms(Reader& r, const Node& n, FieldSpec* t) {
   if (!r.IsList(n, "transforms", "mappings like {scale: 0.5}")) return;
@@ -190,20 +232,25 @@ void ReadTransforms(Reader& r, const Node& n, FieldSpec* t) {
 }
 
 Key<DataSpec> FieldsKey() {
-  Key<DataSpec> key{"fields", "mapping of image and label", "transforms of each field, in order; an idx source has the fields image and label", false,
+  Key<DataSpec> key{"fields",
+                    "mapping of image and label",
+                    "transforms of each field, in order; an idx source has the fields image and label",
+                    false,
                     [](Reader& r, const Node& n, DataSpec* t) {
                       if (!r.IsMap(n, "data.fields")) return;
                       static const NotBuilt kFieldKeysNotBuilt = {"column", "type", "default", "missing", "vocabulary", "hash_buckets"};
                       for (const Entry& entry : n.entries) {
                         if (entry.key != "image" && entry.key != "label") {
-                          r.Report(entry.where(), absl::StrCat("unknown field `", entry.key.substr(0, 60), "`: an idx source has image and label", Suggestion(entry.key, {"image", "label"})));
+                          r.Report(entry.where(), absl::StrCat("unknown field `", entry.key.substr(0, 60), "`: an idx source has image and label",
+                                                               Suggestion(entry.key, {"image", "label"})));
                           continue;
                         }
                         FieldSpec field;
                         field.name = entry.key;
-                        const Table<FieldSpec> table{absl::StrCat("field ", entry.key),
-                                                     {{"transforms", "list", "", false, ReadTransforms, [](const FieldSpec&) { return std::optional<Node>(); }}},
-                                                     kFieldKeysNotBuilt};
+                        const Table<FieldSpec> table{
+                            absl::StrCat("field ", entry.key),
+                            {{"transforms", "list", "", false, ReadTransforms, [](const FieldSpec&) { return std::optional<Node>(); }}},
+                            kFieldKeysNotBuilt};
                         if (entry.value.kind != Node::Kind::kNull) table.Read(r, entry.value, &field);
                         t->fields.push_back(std::move(field));
                       }
@@ -229,14 +276,21 @@ Key<DataSpec> FieldsKey() {
 }
 
 Key<DataSpec> ShuffleKey() {
-  return {"shuffle", "{seed: integer}, or off", "each epoch has an order of its own, a function of (seed, epoch)", false,
+  return {"shuffle",
+          "{seed: integer}, or off",
+          "each epoch has an order of its own, a function of (seed, epoch)",
+          false,
           [](Reader& r, const Node& n, DataSpec* t) {
             if (n.kind == Node::Kind::kScalar) {
-              if (!n.quoted && n.text == "off") t->shuffle = false;
-              else r.Report(n.where(), absl::StrCat("`shuffle`: expected {seed: integer} or off, got ", n.Describe(), n.text == "false" || n.text == "no" ? "; did you mean `off`?" : ""));
+              if (!n.quoted && n.text == "off")
+                t->shuffle = false;
+              else
+                r.Report(n.where(), absl::StrCat("`shuffle`: expected {seed: integer} or off, got ", n.Describe(),
+                                                 n.text == "false" || n.text == "no" ? "; did you mean `off`?" : ""));
               return;
             }
-            static const Table<DataSpec> table{"data.shuffle", {Required(Integer<DataSpec>("seed", &DataSpec::shuffle_seed, 0, kAny, ""))}, {"buffer", "buffer_size", "blocks"}};
+            static const Table<DataSpec> table{
+                "data.shuffle", {Required(Integer<DataSpec>("seed", &DataSpec::shuffle_seed, 0, kAny, ""))}, {"buffer", "buffer_size", "blocks"}};
             t->shuffle = true;
             table.Read(r, n, t);
           },
@@ -256,7 +310,10 @@ const NotBuilt kDataKeysNotBuilt = {"global_batch_size", "predict", "prefetch", 
 // ---- model
 
 Key<ModelSpec> InputsKey() {
-  return {"inputs", "mapping of field name to {shape}", "what the model reads: fields of the data, with the shape of one example", true,
+  return {"inputs",
+          "mapping of field name to {shape}",
+          "what the model reads: fields of the data, with the shape of one example",
+          true,
           [](Reader& r, const Node& n, ModelSpec* t) {
             if (!r.IsMap(n, "model.inputs")) return;
             if (n.entries.empty()) r.Report(n.where(), "model.inputs: expected one input, got none");
@@ -265,26 +322,30 @@ Key<ModelSpec> InputsKey() {
               InputSpec input;
               input.name = entry.key;
               if (!IsPartName(entry.key)) {
-                r.Report(entry.where(), absl::StrCat("name of a model input: expected a letter, then letters, digits, `_`, `-` or `.`, got `", entry.key.substr(0, 60), "`"));
+                r.Report(entry.where(), absl::StrCat("name of a model input: expected a letter, then letters, digits, `_`, `-` or `.`, got `",
+                                                     entry.key.substr(0, 60), "`"));
                 continue;
               }
-              const Table<InputSpec> table{absl::StrCat("input ", entry.key),
-                                           {Required(Key<InputSpec>{"shape", "list of 1 to 7 integers", "", false,
-                                                                    [](Reader& rr, const Node& shape, InputSpec* out) {
-                                                                      if (!rr.IsList(shape, "shape", "integers")) return;
-                                                                      if (shape.items.empty() || shape.items.size() > 7) {
-                                                                        rr.Report(shape.where(), absl::StrCat("`shape`: expected 1 to 7 integers, got ", shape.items.size()));
-                                                                        return;
-                                                                      }
-                                                                      std::vector<std::uint64_t> dims;
-                                                                      for (const Node& item : shape.items)
-                                                                        if (const auto v = rr.Unsigned(item, "shape", 1, 1u << 24)) dims.push_back(*v);
-                                                                      const auto elements = CheckedProduct(dims);
-                                                                      if (!elements || *elements > (1ull << 28)) rr.Report(shape.where(), "`shape`: too many elements: limit=268435456");
-                                                                      else out->shape = std::move(dims);
-                                                                    },
-                                                                    [](const InputSpec&) { return std::optional<Node>(); }})},
-                                           {"dtype", "sparse", "ragged"}};
+              const Table<InputSpec> table{
+                  absl::StrCat("input ", entry.key),
+                  {Required(Key<InputSpec>{"shape", "list of 1 to 7 integers", "", false,
+                                           [](Reader& rr, const Node& shape, InputSpec* out) {
+                                             if (!rr.IsList(shape, "shape", "integers")) return;
+                                             if (shape.items.empty() || shape.items.size() > 7) {
+                                               rr.Report(shape.where(), absl::StrCat("`shape`: expected 1 to 7 integers, got ", shape.items.size()));
+                                               return;
+                                             }
+                                             std::vector<std::uint64_t> dims;
+                                             for (const Node& item : shape.items)
+                                               if (const auto v = rr.Unsigned(item, "shape", 1, 1u << 24)) dims.push_back(*v);
+                                             const auto elements = CheckedProduct(dims);
+                                             if (!elements || *elements > (1ull << 28))
+                                               rr.Report(shape.where(), "`shape`: too many elements: limit=268435456");
+                                             else
+                                               out->shape = std::move(dims);
+                                           },
+                                           [](const InputSpec&) { return std::optional<Node>(); }})},
+                  {"dtype", "sparse", "ragged"}};
               table.Read(r, entry.value, &input);
               t->inputs.push_back(std::move(input));
             }
@@ -305,7 +366,10 @@ Key<ModelSpec> InputsKey() {
 }
 
 Key<ModelSpec> LayersKey() {
-  Key<ModelSpec> key{"layers", "list of layers", "in order: a layer reads layers above it; Keras names, weights and layouts", true,
+  Key<ModelSpec> key{"layers",
+                     "list of layers",
+                     "in order: a layer reads layers above it; Keras names, weights and layouts",
+                     true,
                      [](Reader& r, const Node& n, ModelSpec* t) {
                        if (!r.IsList(n, "layers", "layers")) return;
                        if (n.items.empty()) r.Report(n.where(), "`layers`: expected at least one layer, got none");
@@ -321,7 +385,8 @@ Key<ModelSpec> LayersKey() {
                            layer.type.clear();
                          }
                          // Keras: a pool moves by its own size unless told otherwise.
-                         if (layer.type == "max_pooling2d" && item.Find("strides") == nullptr) layer.stride_h = layer.pool_h, layer.stride_w = layer.pool_w;
+                         if (layer.type == "max_pooling2d" && item.Find("strides") == nullptr)
+                           layer.stride_h = layer.pool_h, layer.stride_w = layer.pool_w;
                          layer.where = item.where();
                          t->layers.push_back(std::move(layer));
                        }
@@ -334,12 +399,16 @@ Key<ModelSpec> LayersKey() {
   key.explain_inner = [](std::string* out, const std::string& indent) {
     // A chain that is a valid model and has each type once.
     const std::map<std::string, std::map<std::string, std::string>> examples = {
-        {"conv2d", {{"name", "conv1"}, {"filters", "16"}, {"kernel_size", "3"}, {"input", "image"}}}, {"max_pooling2d", {{"name", "pool1"}, {"strides", "[2, 2]"}, {"input", "conv1"}}},
-        {"flatten", {{"name", "flat"}, {"input", "pool1"}}},      {"dense", {{"name", "hidden"}, {"units", "64"}, {"input", "flat"}}},
-        {"activation", {{"name", "act"}, {"activation", "relu"}, {"input", "hidden"}}}, {"dropout", {{"name", "drop"}, {"rate", "0.2"}, {"input", "act"}}}};
+        {"conv2d", {{"name", "conv1"}, {"filters", "16"}, {"kernel_size", "3"}, {"input", "image"}}},
+        {"max_pooling2d", {{"name", "pool1"}, {"strides", "[2, 2]"}, {"input", "conv1"}}},
+        {"flatten", {{"name", "flat"}, {"input", "pool1"}}},
+        {"dense", {{"name", "hidden"}, {"units", "64"}, {"input", "flat"}}},
+        {"activation", {{"name", "act"}, {"activation", "relu"}, {"input", "hidden"}}},
+        {"dropout", {{"name", "drop"}, {"rate", "0.2"}, {"input", "act"}}}};
     for (const char* type : {"conv2d", "max_pooling2d", "flatten", "dense", "activation", "dropout"}) {
       Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
-      absl::StrAppend(out, indent, "-\n", indent, "  # the kind of layer (one of ", absl::StrJoin(LayerVariant().Types(), ", "), "; required)\n", indent, "  type: ", type, "\n");
+      absl::StrAppend(out, indent, "-\n", indent, "  # the kind of layer (one of ", absl::StrJoin(LayerVariant().Types(), ", "), "; required)\n",
+                      indent, "  type: ", type, "\n");
       for (Key<LayerSpec>& k : c.table.keys)
         if (const auto found = examples.at(type).find(k.name); found != examples.at(type).end()) k.example = found->second;
       c.table.Explain(c.defaults, indent + "  ", out);
@@ -350,7 +419,10 @@ Key<ModelSpec> LayersKey() {
 }
 
 Key<ModelSpec> LossesKey() {
-  Key<ModelSpec> key{"losses", "list of one mapping, or the mapping itself", "what is minimised: its mean over the batch", true,
+  Key<ModelSpec> key{"losses",
+                     "list of one mapping, or the mapping itself",
+                     "what is minimised: its mean over the batch",
+                     true,
                      [](Reader& r, const Node& n, ModelSpec* t) {
                        std::vector<const Node*> losses;
                        if (n.kind == Node::Kind::kSequence) {
@@ -377,7 +449,8 @@ Key<ModelSpec> LossesKey() {
       const bool first = &c == &LossVariant().cases.front();
       // One loss today: the other types are shown, commented out.
       std::string text;
-      absl::StrAppend(&text, indent, "-\n", indent, "  # the kind of loss (one of ", absl::StrJoin(LossVariant().Types(), ", "), "; required)\n", indent, "  type: ", c.type, "\n");
+      absl::StrAppend(&text, indent, "-\n", indent, "  # the kind of loss (one of ", absl::StrJoin(LossVariant().Types(), ", "), "; required)\n",
+                      indent, "  type: ", c.type, "\n");
       LossSpec defaults = c.defaults;
       defaults.output = "logits";
       c.table.Explain(defaults, indent + "  ", &text);
@@ -393,17 +466,25 @@ Key<ModelSpec> LossesKey() {
 }
 
 Key<ModelSpec> MetricsKey() {
-  return {"metrics", "list of: accuracy", "measured at each evaluation; the mean loss always is", false,
+  return {"metrics",
+          "list of: accuracy",
+          "measured at each evaluation; the mean loss always is",
+          false,
           [](Reader& r, const Node& n, ModelSpec* t) {
             if (!r.IsList(n, "metrics", "names")) return;
-            static const NotBuilt kMetricsNotBuilt = {"auc", "precision", "recall", "mean_absolute_error", "mean_squared_error", "top_k_accuracy", "f1", "log_loss", "rmse"};
+            static const NotBuilt kMetricsNotBuilt = {"auc", "precision", "recall", "mean_absolute_error", "mean_squared_error", "top_k_accuracy",
+                                                      "f1",  "log_loss",  "rmse"};
             for (const Node& item : n.items) {
               const auto v = r.Text(item, "metrics");
               if (!v) continue;
-              if (std::find(kMetricsNotBuilt.begin(), kMetricsNotBuilt.end(), *v) != kMetricsNotBuilt.end()) r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
-              else if (*v != "accuracy") r.Report(item.where(), absl::StrCat("`metrics`: expected accuracy, got ", item.Describe(), Suggestion(*v, {"accuracy"})));
-              else if (std::find(t->metrics.begin(), t->metrics.end(), *v) != t->metrics.end()) r.Report(item.where(), "`metrics`: accuracy is given twice");
-              else t->metrics.push_back(*v);
+              if (std::find(kMetricsNotBuilt.begin(), kMetricsNotBuilt.end(), *v) != kMetricsNotBuilt.end())
+                r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
+              else if (*v != "accuracy")
+                r.Report(item.where(), absl::StrCat("`metrics`: expected accuracy, got ", item.Describe(), Suggestion(*v, {"accuracy"})));
+              else if (std::find(t->metrics.begin(), t->metrics.end(), *v) != t->metrics.end())
+                r.Report(item.where(), "`metrics`: accuracy is given twice");
+              else
+                t->metrics.push_back(*v);
             }
           },
           [](const ModelSpec& t) {
@@ -417,7 +498,10 @@ Key<ModelSpec> MetricsKey() {
 // ---- training
 
 Key<TrainingSpec> EvaluateKey() {
-  return {"evaluate_every", "N epochs, or end", "evaluate on data.eval after every N-th epoch and at the end", false,
+  return {"evaluate_every",
+          "N epochs, or end",
+          "evaluate on data.eval after every N-th epoch and at the end",
+          false,
           [](Reader& r, const Node& n, TrainingSpec* t) {
             const auto v = r.Text(n, "evaluate_every");
             if (!v) return;
@@ -442,21 +526,29 @@ Key<TrainingSpec> EvaluateKey() {
 }
 
 const NotBuilt kModesNotBuilt = {"sync", "bounded", "allreduce", "local"};
-const NotBuilt kSpecKeysNotBuilt = {"checkpoint", "optimizers", "predict", "export", "early_stopping", "callbacks", "tables", "embeddings", "closures", "resources"};
+const NotBuilt kSpecKeysNotBuilt = {"checkpoint", "optimizers", "predict",    "export",   "early_stopping",
+                                    "callbacks",  "tables",     "embeddings", "closures", "resources"};
 
 Key<JobSpec> TypeKey() {
-  return {"type", "one of training, counting", "what the job is; counting is the fault scenarios' own, for daemons started with --failpoints", false,
+  return {"type",
+          "one of training, counting",
+          "what the job is; counting is the fault scenarios' own, for daemons started with --failpoints",
+          false,
           [](Reader&, const Node&, JobSpec*) {},  // read before, for it decides which table this is
           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};
 }
 Key<JobSpec> OptimizerKey() {
-  Key<JobSpec> key{"optimizer", "mapping", "applied on the shards; formulas and defaults of Keras 2.9", false,
+  Key<JobSpec> key{"optimizer",
+                   "mapping",
+                   "applied on the shards; formulas and defaults of Keras 2.9",
+                   false,
                    [](Reader& r, const Node& n, JobSpec* t) { OptimizerVariant().Read(r, n, &t->optimizer); },
                    [](const JobSpec& t) { return std::optional<Node>(OptimizerVariant().Write(t.optimizer)); }};
   key.explain_inner = [](std::string* out, const std::string& indent) {
     for (const auto& c : OptimizerVariant().cases) {
       std::string text;
-      absl::StrAppend(&text, indent, "# the formula (one of ", absl::StrJoin(OptimizerVariant().Types(), ", "), "; required)\n", indent, "type: ", c.type, "\n");
+      absl::StrAppend(&text, indent, "# the formula (one of ", absl::StrJoin(OptimizerVariant().Types(), ", "), "; required)\n", indent,
+                      "type: ", c.type, "\n");
       c.table.Explain(c.defaults, indent, &text);
       if (c.type == "adam") {
         *out += text;
@@ -474,12 +566,15 @@ Key<JobSpec> OptimizerKey() {
 
 bool IsDnsLabel(absl::string_view name) {
   if (name.empty() || name.size() > 63 || name.front() == '-' || name.back() == '-') return false;
-  return std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_islower(static_cast<unsigned char>(c)) || absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '-'; });
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_islower(static_cast<unsigned char>(c)) || absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '-';
+  });
 }
 
 bool IsPartName(absl::string_view name) {
   if (name.empty() || name.size() > kNameBytesMax || !(absl::ascii_isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_')) return false;
-  return std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.'; });
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.'; });
 }
 
 const Variant<LayerSpec>& LayerVariant() {
@@ -488,17 +583,23 @@ const Variant<LayerSpec>& LayerVariant() {
     const Key<LayerSpec> strides = Pair("strides", &LayerSpec::stride_h, &LayerSpec::stride_w, 1024, "how far the window moves");
     Key<LayerSpec> pool_strides = strides;
     pool_strides.default_text = "the pool size";
-    v.cases.push_back(LayerCase("dense", "a dense layer", With({Required(Integer<LayerSpec>("units", &LayerSpec::units, 1, 1u << 24, "size of the output"))}, WeightKeys())));
-    v.cases.push_back(LayerCase("conv2d", "a conv2d layer",
-                                With({Required(Integer<LayerSpec>("filters", &LayerSpec::filters, 1, 1u << 16, "channels of the output")),
-                                      Required(Pair("kernel_size", &LayerSpec::kernel_h, &LayerSpec::kernel_w, 1024, "height and width of the window")), strides, PaddingKey()},
-                                     WeightKeys())));
-    v.cases.push_back(LayerCase("max_pooling2d", "a max_pooling2d layer", {Pair("pool_size", &LayerSpec::pool_h, &LayerSpec::pool_w, 1024, "height and width of the window"), pool_strides, PaddingKey()}));
+    v.cases.push_back(LayerCase("dense", "a dense layer",
+                                With({Required(Integer<LayerSpec>("units", &LayerSpec::units, 1, 1u << 24, "size of the output"))}, WeightKeys())));
+    v.cases.push_back(
+        LayerCase("conv2d", "a conv2d layer",
+                  With({Required(Integer<LayerSpec>("filters", &LayerSpec::filters, 1, 1u << 16, "channels of the output")),
+                        Required(Pair("kernel_size", &LayerSpec::kernel_h, &LayerSpec::kernel_w, 1024, "height and width of the window")), strides,
+                        PaddingKey()},
+                       WeightKeys())));
+    v.cases.push_back(
+        LayerCase("max_pooling2d", "a max_pooling2d layer",
+                  {Pair("pool_size", &LayerSpec::pool_h, &LayerSpec::pool_w, 1024, "height and width of the window"), pool_strides, PaddingKey()}));
     v.cases.push_back(LayerCase("flatten", "a flatten layer", {}));
     v.cases.push_back(LayerCase("activation", "an activation layer", {Required(ActivationKey("the function"))}));
-    v.cases.push_back(LayerCase("dropout", "a dropout layer",
-                                {Required(RealNumber<LayerSpec>("rate", &LayerSpec::rate, {0, 1, false, true}, "share of the inputs set to zero while training")),
-                                 OptionalInteger<LayerSpec>("seed", &LayerSpec::seed, 0, kAny, "left out: from the job's seed and the layer's name")}));
+    v.cases.push_back(
+        LayerCase("dropout", "a dropout layer",
+                  {Required(RealNumber<LayerSpec>("rate", &LayerSpec::rate, {0, 1, false, true}, "share of the inputs set to zero while training")),
+                   OptionalInteger<LayerSpec>("seed", &LayerSpec::seed, 0, kAny, "left out: from the job's seed and the layer's name")}));
     return v;
   }();
   return variant;
@@ -506,10 +607,17 @@ const Variant<LayerSpec>& LayerVariant() {
 
 const Variant<LossSpec>& LossVariant() {
   static const Variant<LossSpec> variant = [] {
-    Variant<LossSpec> v{"a loss", "type", &LossSpec::type, {}, {"categorical_crossentropy", "hinge", "huber", "mean_absolute_error", "kl_divergence", "cosine_similarity", "poisson", "sampled_softmax"}, ""};
+    Variant<LossSpec> v{
+        "a loss",
+        "type",
+        &LossSpec::type,
+        {},
+        {"categorical_crossentropy", "hinge", "huber", "mean_absolute_error", "kl_divergence", "cosine_similarity", "poisson", "sampled_softmax"},
+        ""};
     auto add = [&](std::string type, bool logits) {
       Table<LossSpec> table{absl::StrCat("the loss ", type), {}, {"weight", "label_smoothing", "reduction", "class_weight", "ignore_class"}};
-      if (logits) table.keys.push_back(Flag<LossSpec>("from_logits", &LossSpec::from_logits, "whether the output is logits rather than probabilities"));
+      if (logits)
+        table.keys.push_back(Flag<LossSpec>("from_logits", &LossSpec::from_logits, "whether the output is logits rather than probabilities"));
       Key<LossSpec> output = PlainText<LossSpec>("output", &LossSpec::output, "the layer that it reads; left out: the last");
       output.type = "name of a layer";
       Key<LossSpec> labels = PlainText<LossSpec>("labels", &LossSpec::labels, "the field of the data that it compares with");
@@ -531,12 +639,19 @@ const Variant<LossSpec>& LossVariant() {
 
 const Variant<OptimizerSpec>& OptimizerVariant() {
   static const Variant<OptimizerSpec> variant = [] {
-    Variant<OptimizerSpec> v{"the optimizer", "type", &OptimizerSpec::type, {}, {"adagrad", "ftrl", "rmsprop", "adamw", "adadelta", "adamax", "nadam", "lamb", "lars", "lion"}, ""};
+    Variant<OptimizerSpec> v{"the optimizer",
+                             "type",
+                             &OptimizerSpec::type,
+                             {},
+                             {"adagrad", "ftrl", "rmsprop", "adamw", "adadelta", "adamax", "nadam", "lamb", "lars", "lion"},
+                             ""};
     Key<OptimizerSpec> rate = RealNumber<OptimizerSpec>("learning_rate", &OptimizerSpec::learning_rate, {0, 1e6, true, false}, "size of a step");
     const auto read_number = rate.read;
     rate.read = [read_number](Reader& r, const Node& n, OptimizerSpec* t) {
-      if (n.kind == Node::Kind::kMap) r.Report(n.where(), "not built yet: learning-rate schedules; expected a number");
-      else read_number(r, n, t);
+      if (n.kind == Node::Kind::kMap)
+        r.Report(n.where(), "not built yet: learning-rate schedules; expected a number");
+      else
+        read_number(r, n, t);
     };
     const NotBuilt keys_not_built = {"clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "decay", "amsgrad", "schedule", "use_ema", "match"};
     OptimizerSpec adam;
@@ -564,19 +679,33 @@ const Variant<OptimizerSpec>& OptimizerVariant() {
 const Variant<PartitionerSpec>& PartitionerVariant() {
   static const Variant<PartitionerSpec> variant = [] {
     Variant<PartitionerSpec> v{"the partitioner", "type", &PartitionerSpec::type, {}, {"hash"}, ""};
-    const Key<PartitionerSpec> cap = OptionalInteger<PartitionerSpec>("max_shards", &PartitionerSpec::max_shards, 1, 1u << 20, "at most so many of one variable");
+    const Key<PartitionerSpec> cap =
+        OptionalInteger<PartitionerSpec>("max_shards", &PartitionerSpec::max_shards, 1, 1u << 20, "at most so many of one variable");
     PartitionerSpec defaults;
     v.cases.push_back({"min_size",
-                       {"the partitioner min_size", {ByteSize<PartitionerSpec>("min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1, 1ull << 40, "no shard is smaller unless the variable is"), cap}, {}},
+                       {"the partitioner min_size",
+                        {ByteSize<PartitionerSpec>("min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1, 1ull << 40,
+                                                   "no shard is smaller unless the variable is"),
+                         cap},
+                        {}},
                        defaults});
     defaults.type = "max_size";
     defaults.max_shard_bytes = 0;
     v.cases.push_back({"max_size",
-                       {"the partitioner max_size", {Required(ByteSize<PartitionerSpec>("max_shard_bytes", &PartitionerSpec::max_shard_bytes, 1, 1ull << 40, "no shard is larger unless one row is"), "1MiB"), cap}, {}},
+                       {"the partitioner max_size",
+                        {Required(ByteSize<PartitionerSpec>("max_shard_bytes", &PartitionerSpec::max_shard_bytes, 1, 1ull << 40,
+                                                            "no shard is larger unless one row is"),
+                                  "1MiB"),
+                         cap},
+                        {}},
                        defaults});
     defaults.type = "fixed_shards";
     v.cases.push_back({"fixed_shards",
-                       {"the partitioner fixed_shards", {Required(Integer<PartitionerSpec>("num_shards", &PartitionerSpec::num_shards, 1, 1u << 20, "so many, or one a row where there are fewer rows"), "4")}, {}},
+                       {"the partitioner fixed_shards",
+                        {Required(Integer<PartitionerSpec>("num_shards", &PartitionerSpec::num_shards, 1, 1u << 20,
+                                                           "so many, or one a row where there are fewer rows"),
+                                  "4")},
+                        {}},
                        defaults});
     return v;
   }();
@@ -585,13 +714,17 @@ const Variant<PartitionerSpec>& PartitionerVariant() {
 
 const Table<StrategySpec>& StrategyTable() {
   static const Table<StrategySpec> table = [] {
-    Key<StrategySpec> partitioner{"partitioner", "mapping", "how variables are cut by rows into shards", false,
+    Key<StrategySpec> partitioner{"partitioner",
+                                  "mapping",
+                                  "how variables are cut by rows into shards",
+                                  false,
                                   [](Reader& r, const Node& n, StrategySpec* t) { PartitionerVariant().Read(r, n, &t->partitioner); },
                                   [](const StrategySpec& t) { return std::optional<Node>(PartitionerVariant().Write(t.partitioner)); }};
     partitioner.explain_inner = [](std::string* out, const std::string& indent) {
       for (const auto& c : PartitionerVariant().cases) {
         std::string text;
-        absl::StrAppend(&text, indent, "# the rule (one of ", absl::StrJoin(PartitionerVariant().Types(), ", "), "; required)\n", indent, "type: ", c.type, "\n");
+        absl::StrAppend(&text, indent, "# the rule (one of ", absl::StrJoin(PartitionerVariant().Types(), ", "), "; required)\n", indent,
+                        "type: ", c.type, "\n");
         c.table.Explain(c.defaults, indent, &text);
         if (c.type == "min_size") {
           *out += text;
@@ -602,11 +735,13 @@ const Table<StrategySpec>& StrategyTable() {
         for (const std::string& line : lines) absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
       }
     };
-    return Table<StrategySpec>{"spec.strategy",
-                               {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.", "how far workers may be apart"),
-                                Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1, "1: the pull of the next step overlaps this one, at one step of staleness"),
-                                Flag<StrategySpec>("deterministic", &StrategySpec::deterministic, "two runs give the same bits; one worker and pipeline 0 only"), partitioner},
-                               {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps", "replicas", "durability"}};
+    return Table<StrategySpec>{
+        "spec.strategy",
+        {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.", "how far workers may be apart"),
+         Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1, "1: the pull of the next step overlaps this one, at one step of staleness"),
+         Flag<StrategySpec>("deterministic", &StrategySpec::deterministic, "two runs give the same bits; one worker and pipeline 0 only"),
+         partitioner},
+        {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps", "replicas", "durability"}};
   }();
   return table;
 }
@@ -615,30 +750,36 @@ const Table<TrainingSpec>& TrainingTable() {
   static const Table<TrainingSpec> table{
       "spec.training",
       {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000, "passes over the data"),
-       Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096, "steps that are granted, retried and reported as one"), EvaluateKey(),
-       Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout")},
+       Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096, "steps that are granted, retried and reported as one"),
+       EvaluateKey(), Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout")},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "on_lost_updates", "steps", "callbacks", "validation_split"}};
   return table;
 }
 
 const Table<CountingSpec>& CountingTable() {
-  static const Table<CountingSpec> table{"spec.counting",
-                                         {Required(Integer<CountingSpec>("examples", &CountingSpec::examples, 1, 1ull << 32, "rows that are counted, one an example"), "600"),
-                                          Integer<CountingSpec>("shards", &CountingSpec::shards, 1, 4096, "partitions of the [examples, 1] variable"),
-                                          Integer<CountingSpec>("step_ms", &CountingSpec::step_ms, 0, 60000, "each step takes at least so long"),
-                                          Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"}, {"sgd", "adam", "adagrad"}, "counting.", "weight += g, slot += 2 g")},
-                                         {}};
+  static const Table<CountingSpec> table{
+      "spec.counting",
+      {Required(Integer<CountingSpec>("examples", &CountingSpec::examples, 1, 1ull << 32, "rows that are counted, one an example"), "600"),
+       Integer<CountingSpec>("shards", &CountingSpec::shards, 1, 4096, "partitions of the [examples, 1] variable"),
+       Integer<CountingSpec>("step_ms", &CountingSpec::step_ms, 0, 60000, "each step takes at least so long"),
+       Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"}, {"sgd", "adam", "adagrad"}, "counting.",
+                            "weight += g, slot += 2 g")},
+      {}};
   return table;
 }
 
 const Table<ModelSpec>& ModelTable() {
-  static const Table<ModelSpec> table{"spec.model", {InputsKey(), LayersKey(), LossesKey(), MetricsKey()}, {"outputs", "initializers", "python", "pretrained", "weights"}};
+  static const Table<ModelSpec> table{
+      "spec.model", {InputsKey(), LayersKey(), LossesKey(), MetricsKey()}, {"outputs", "initializers", "python", "pretrained", "weights"}};
   return table;
 }
 
 const Table<DataSpec>& DataTable() {
   static const Table<DataSpec> table = [] {
-    Table<DataSpec> t{"spec.data", {SourceKey("train", &DataSpec::train, "what is trained on", true), SourceKey("eval", &DataSpec::eval, "what is evaluated on; left out: nothing is", false), FieldsKey()}, kDataKeysNotBuilt};
+    Table<DataSpec> t{"spec.data",
+                      {SourceKey("train", &DataSpec::train, "what is trained on", true),
+                       SourceKey("eval", &DataSpec::eval, "what is evaluated on; left out: nothing is", false), FieldsKey()},
+                      kDataKeysNotBuilt};
     for (Key<DataSpec>& key : CommonDataKeys()) t.keys.push_back(std::move(key));
     return t;
   }();
@@ -646,23 +787,25 @@ const Table<DataSpec>& DataTable() {
 }
 
 const Table<JobSpec>& TrainingJobTable() {
-  static const Table<JobSpec> table{"spec",
-                                    {TypeKey(), Required(Section<JobSpec, DataSpec>("data", &JobSpec::data, &DataTable(), "the examples")),
-                                     Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), Required(OptimizerKey()),
-                                     Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-                                     Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
-                                    kSpecKeysNotBuilt};
+  static const Table<JobSpec> table{
+      "spec",
+      {TypeKey(), Required(Section<JobSpec, DataSpec>("data", &JobSpec::data, &DataTable(), "the examples")),
+       Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), Required(OptimizerKey()),
+       Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
+      kSpecKeysNotBuilt};
   return table;
 }
 
 const Table<JobSpec>& CountingJobTable() {
   static const Table<DataSpec> data{"spec.data of a counting job", CommonDataKeys(), kDataKeysNotBuilt};
-  static const Table<JobSpec> table{"spec of a counting job",
-                                    {TypeKey(), Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(), "what is counted")),
-                                     Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
-                                     Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-                                     Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
-                                    kSpecKeysNotBuilt};
+  static const Table<JobSpec> table{
+      "spec of a counting job",
+      {TypeKey(), Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(), "what is counted")),
+       Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
+       Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
+      kSpecKeysNotBuilt};
   return table;
 }
 

@@ -17,8 +17,8 @@
 namespace evergrad::config {
 
 struct Location {
-  std::string file;   // or "<--set 2>"
-  int line = 0, column = 0;   // 1-based
+  std::string file;              // or "<--set 2>"
+  int line = 0, column = 0;      // 1-based
   std::string ToString() const;  // file:line:column
   friend bool operator==(const Location&, const Location&) = default;
 };
@@ -31,17 +31,17 @@ struct Mistake {
 };
 
 struct IdxSource {
-  std::string images, labels;   // absolute after resolution
+  std::string images, labels;  // absolute after resolution
   Location where;
   friend bool operator==(const IdxSource&, const IdxSource&) = default;
 };
 struct Transform {
-  std::string type;             // scale
+  std::string type;  // scale
   double value = 1.0;
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 struct FieldSpec {
-  std::string name;             // image | label
+  std::string name;  // image | label
   std::vector<Transform> transforms;
   friend bool operator==(const FieldSpec&, const FieldSpec&) = default;
 };
@@ -56,18 +56,18 @@ struct DataSpec {
 
 struct LayerSpec {
   std::string name, type;
-  std::vector<std::string> inputs;   // names of layers or model inputs; never empty after parsing (default: the layer above)
+  std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing (default: the layer above)
   // dense
   std::uint64_t units = 0;
   bool use_bias = true;
   // conv2d
   std::uint64_t filters = 0;
   std::uint64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1;
-  std::string padding = "valid";     // valid | same
+  std::string padding = "valid";  // valid | same
   // max_pooling2d (strides default to the pool size)
   std::uint64_t pool_h = 2, pool_w = 2;
   // activation: of dense and conv2d, or the layer `activation` itself
-  std::string activation = "linear"; // linear | relu | tanh | sigmoid | softmax
+  std::string activation = "linear";  // linear | relu | tanh | sigmoid | softmax
   // dropout
   double rate = 0;
   std::optional<std::uint64_t> seed;
@@ -81,9 +81,9 @@ struct InputSpec {
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
 struct LossSpec {
-  std::string type;                  // sparse_categorical_crossentropy | binary_crossentropy | mean_squared_error
+  std::string type;  // sparse_categorical_crossentropy | binary_crossentropy | mean_squared_error
   bool from_logits = false;
-  std::string output, labels;        // layer name; field name
+  std::string output, labels;  // layer name; field name
   Location where;
   friend bool operator==(const LossSpec&, const LossSpec&) = default;
 };
@@ -95,7 +95,7 @@ struct ModelSpec {
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 struct OptimizerSpec {
-  std::string type = "sgd";          // sgd | adam | counting (counting jobs only)
+  std::string type = "sgd";  // sgd | adam | counting (counting jobs only)
   double learning_rate = 0.01;
   double momentum = 0;
   bool nesterov = false;
@@ -103,37 +103,37 @@ struct OptimizerSpec {
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 struct PartitionerSpec {
-  std::string type = "min_size";     // fixed_shards | min_size | max_size
+  std::string type = "min_size";  // fixed_shards | min_size | max_size
   std::uint64_t num_shards = 1;
   std::uint64_t min_shard_bytes = 256 * 1024, max_shard_bytes = 0;
   std::optional<std::uint64_t> max_shards;
   friend bool operator==(const PartitionerSpec&, const PartitionerSpec&) = default;
 };
 struct StrategySpec {
-  std::string mode = "async";        // others are refused by name
-  std::uint32_t pipeline = 0;        // 0 | 1
-  bool deterministic = false;        // only with one worker and pipeline 0
+  std::string mode = "async";  // others are refused by name
+  std::uint32_t pipeline = 0;  // 0 | 1
+  bool deterministic = false;  // only with one worker and pipeline 0
   PartitionerSpec partitioner;
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 struct TrainingSpec {
   std::uint32_t epochs = 1;
   std::uint32_t steps_per_closure = 16;
-  std::uint32_t evaluate_every_epochs = 1;   // 0: at the end only
-  std::uint64_t seed = 0;                    // initialisers, dropout
+  std::uint32_t evaluate_every_epochs = 1;  // 0: at the end only
+  std::uint64_t seed = 0;                   // initialisers, dropout
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 // spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
 struct CountingSpec {
   std::uint64_t examples = 0;
-  std::uint32_t shards = 8;          // of the [examples, 1] variable
-  std::uint32_t step_ms = 0;         // each step waits this long on the clock seam
+  std::uint32_t shards = 8;   // of the [examples, 1] variable
+  std::uint32_t step_ms = 0;  // each step waits this long on the clock seam
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
 struct JobSpec {
   std::string name;
-  std::string type = "training";     // training | counting
+  std::string type = "training";  // training | counting
   DataSpec data;
   ModelSpec model;
   OptimizerSpec optimizer;
@@ -145,19 +145,19 @@ struct JobSpec {
 
 // `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
 struct Override {
-  std::string path, value;   // value is YAML
-  std::string file;          // "": `--set`; else the file that `--set-file path=file` read the value from
+  std::string path, value;  // value is YAML
+  std::string file;         // "": `--set`; else the file that `--set-file path=file` read the value from
 };
 
 struct ParseOptions {
-  std::string file_name;     // for messages
-  std::string base_folder;   // relative data paths are resolved against it; "" leaves them alone (the coordinator)
+  std::string file_name;                           // for messages
+  std::string base_folder;                         // relative data paths are resolved against it; "" leaves them alone (the coordinator)
   std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data`
   std::vector<Override> overrides;
 };
 struct ParsedJob {
-  std::optional<JobSpec> spec;        // set when there is no mistake
-  std::vector<Mistake> mistakes;      // in order of position
+  std::optional<JobSpec> spec;    // set when there is no mistake
+  std::vector<Mistake> mistakes;  // in order of position
 };
 // Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);

@@ -42,9 +42,12 @@ std::string Expand(const Node& node, const std::map<std::string, std::string>& e
       return out;
     }
     const auto found = environment.find(name);
-    if (found != environment.end() && !(found->second.empty() && dash != std::string::npos)) out += found->second;
-    else if (dash != std::string::npos) out += inside.substr(dash + 2);
-    else reader->Report(node.where(), absl::StrCat("the environment has no variable `", name, "`: set it, or write ${", name, ":-default}"));
+    if (found != environment.end() && !(found->second.empty() && dash != std::string::npos))
+      out += found->second;
+    else if (dash != std::string::npos)
+      out += inside.substr(dash + 2);
+    else
+      reader->Report(node.where(), absl::StrCat("the environment has no variable `", name, "`: set it, or write ${", name, ":-default}"));
     i = end + 1;
   }
   return out;
@@ -81,7 +84,8 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   static const NotBuilt kKindsNotBuilt = {"PredictionJob", "ServingJob", "EvaluationJob", "ClosureJob", "HyperparameterJob"};
   for (const Entry& entry : root.entries) {
     if (entry.key == "apiVersion" || entry.key == "kind" || entry.key == "metadata" || entry.key == "spec") continue;
-    reader->Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top", Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
+    reader->Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top",
+                                               Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
   }
   if (const Node* api = root.Find("apiVersion")) {
     if (const auto text = reader->Text(*api, "apiVersion"); text && *text != kApiVersion)
@@ -92,7 +96,9 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   if (const Node* kind = root.Find("kind")) {
     if (const auto text = reader->Text(*kind, "kind"); text && *text != "TrainingJob") {
       const bool planned = std::find(kKindsNotBuilt.begin(), kKindsNotBuilt.end(), *text) != kKindsNotBuilt.end();
-      reader->Report(kind->where(), planned ? absl::StrCat("not built yet: kind `", *text, "`") : absl::StrCat("`kind`: expected TrainingJob, got ", kind->Describe(), Suggestion(*text, {"TrainingJob"})));
+      reader->Report(kind->where(), planned
+                                        ? absl::StrCat("not built yet: kind `", *text, "`")
+                                        : absl::StrCat("`kind`: expected TrainingJob, got ", kind->Describe(), Suggestion(*text, {"TrainingJob"})));
     }
   } else {
     reader->Report(root.where(), "missing key `kind`: expected TrainingJob");
@@ -102,23 +108,25 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
     reader->Report(root.where(), "missing key `metadata`: expected {name: …}");
     return;
   }
-  static const Table<JobSpec> table{"metadata",
-                                    {Required(Key<JobSpec>{"name", "DNS label", "", false,
-                                                           [](Reader& r, const Node& n, JobSpec* t) {
-                                                             const auto text = r.Text(n, "name");
-                                                             if (!text) return;
-                                                             if (!IsDnsLabel(*text)) {
-                                                               std::string fixed = absl::AsciiStrToLower(*text);
-                                                               for (char& c : fixed)
-                                                                 if (c == '_' || c == ' ' || c == '.') c = '-';
-                                                               r.Report(n.where(), absl::StrCat("`name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got ", n.Describe(),
-                                                                                                IsDnsLabel(fixed) ? absl::StrCat("; did you mean `", fixed, "`?") : ""));
-                                                             } else {
-                                                               t->name = *text;
-                                                             }
-                                                           },
-                                                           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.name)); }})},
-                                    {"labels", "annotations", "namespace", "uid"}};
+  static const Table<JobSpec> table{
+      "metadata",
+      {Required(Key<JobSpec>{"name", "DNS label", "", false,
+                             [](Reader& r, const Node& n, JobSpec* t) {
+                               const auto text = r.Text(n, "name");
+                               if (!text) return;
+                               if (!IsDnsLabel(*text)) {
+                                 std::string fixed = absl::AsciiStrToLower(*text);
+                                 for (char& c : fixed)
+                                   if (c == '_' || c == ' ' || c == '.') c = '-';
+                                 r.Report(n.where(),
+                                          absl::StrCat("`name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got ",
+                                                       n.Describe(), IsDnsLabel(fixed) ? absl::StrCat("; did you mean `", fixed, "`?") : ""));
+                               } else {
+                                 t->name = *text;
+                               }
+                             },
+                             [](const JobSpec& t) { return std::optional<Node>(MakeText(t.name)); }})},
+      {"labels", "annotations", "namespace", "uid"}};
   table.Read(*reader, *metadata, spec);
 }
 
@@ -144,7 +152,8 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
     const Node* inputs = At(root, {"spec", "model", "inputs"});
     for (const Entry& entry : inputs->entries)
       if (entry.key == input.name)
-        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected image", Suggestion(input.name, {"image"})));
+        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected image",
+                                                   Suggestion(input.name, {"image"})));
   }
   const Node* layers = At(root, {"spec", "model", "layers"});
   std::map<std::string, int> lines;
@@ -154,37 +163,50 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
     LayerSpec& layer = model.layers[i];
     const Node* node = layers != nullptr && i < layers->items.size() ? &layers->items[i] : nullptr;
     if (layer.inputs.empty() && (node == nullptr || node->Find("input") == nullptr)) {
-      if (i > 0) layer.inputs = {model.layers[i - 1].name};
-      else if (model.inputs.size() == 1) layer.inputs = {model.inputs[0].name};
-      else if (!model.inputs.empty() && !layer.type.empty()) reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
+      if (i > 0)
+        layer.inputs = {model.layers[i - 1].name};
+      else if (model.inputs.size() == 1)
+        layer.inputs = {model.inputs[0].name};
+      else if (!model.inputs.empty() && !layer.type.empty())
+        reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
     }
-    if (layer.inputs.size() > 1) reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
+    if (layer.inputs.size() > 1)
+      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
     for (const std::string& input : layer.inputs) {
       if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end()) continue;
       if (node == nullptr || node->Find("input") == nullptr) continue;  // the layer above is at fault, and named
       const Location where = KeyPlace(node, "input", layer.where);
-      if (input == layer.name) reader->Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
-      else if (all.count(input) != 0) reader->Report(where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
-      else reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`", Suggestion(input, readable)));
+      if (input == layer.name)
+        reader->Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
+      else if (all.count(input) != 0)
+        reader->Report(where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
+      else
+        reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`", Suggestion(input, readable)));
     }
     if (layer.name.empty()) continue;
     const Location name_place = KeyPlace(node, "name", layer.where);
     const bool is_input = std::any_of(model.inputs.begin(), model.inputs.end(), [&](const InputSpec& input) { return input.name == layer.name; });
     const auto [first, fresh] = lines.emplace(layer.name, name_place.line);
-    if (is_input) reader->Report(name_place, absl::StrCat("layer `", layer.name, "` has the name of a model input"));
-    else if (!fresh) reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name, "`: first given on line ", first->second));
-    else readable.push_back(layer.name);
+    if (is_input)
+      reader->Report(name_place, absl::StrCat("layer `", layer.name, "` has the name of a model input"));
+    else if (!fresh)
+      reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name, "`: first given on line ", first->second));
+    else
+      readable.push_back(layer.name);
   }
   const Node* losses = At(root, {"spec", "model", "losses"});
   for (std::size_t i = 0; i < model.losses.size(); ++i) {
     LossSpec& loss = model.losses[i];
-    const Node* node = losses == nullptr ? nullptr : losses->kind == Node::Kind::kSequence ? (i < losses->items.size() ? &losses->items[i] : nullptr) : losses;
+    const Node* node = losses == nullptr                       ? nullptr
+                       : losses->kind == Node::Kind::kSequence ? (i < losses->items.size() ? &losses->items[i] : nullptr)
+                                                               : losses;
     if (loss.output.empty() && !model.layers.empty()) loss.output = model.layers.back().name;
     if (!loss.output.empty() && all.count(loss.output) == 0)
-      reader->Report(KeyPlace(node, "output", loss.where),
-                     absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`", Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
+      reader->Report(KeyPlace(node, "output", loss.where), absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
+                                                                        Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
     if (loss.labels != "label")
-      reader->Report(KeyPlace(node, "labels", loss.where), absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60), "` that can be a label: expected label", Suggestion(loss.labels, {"label"})));
+      reader->Report(KeyPlace(node, "labels", loss.where), absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60),
+                                                                        "` that can be a label: expected label", Suggestion(loss.labels, {"label"})));
     if (loss.type == "mean_squared_error" && !model.metrics.empty()) {
       const Node* metrics = At(root, {"spec", "model", "metrics"});
       reader->Report(metrics->where(), "the metric accuracy needs classes: the loss is mean_squared_error");
@@ -194,10 +216,12 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
 
 void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
-    reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(), "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
+    reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
+                   "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
   }
   if (spec->optimizer.nesterov && spec->optimizer.momentum == 0) {
-    if (const Node* nesterov = At(root, {"spec", "optimizer", "nesterov"})) reader->Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+    if (const Node* nesterov = At(root, {"spec", "optimizer", "nesterov"}))
+      reader->Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
   }
   if (spec->type == "training" && !spec->data.eval) {
     if (const Node* every = At(root, {"spec", "training", "evaluate_every"}); every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
@@ -246,8 +270,10 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
     }
     if (known) {
       (spec.type == "counting" ? CountingJobTable() : TrainingJobTable()).Read(reader, *body, &spec);
-      if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
-      else CheckModel(*root, &reader, &spec);
+      if (spec.type == "counting")
+        spec.optimizer.type = spec.counting.optimizer;
+      else
+        CheckModel(*root, &reader, &spec);
       CheckRest(*root, &reader, &spec);
       for (std::optional<IdxSource>* source : {&spec.data.train, &spec.data.eval}) {
         if (!source->has_value()) continue;
@@ -273,7 +299,9 @@ std::string EmitYaml(const JobSpec& spec) {
   // Without evaluation data the key would be refused when read back.
   if (spec.type == "training" && !spec.data.eval) {
     if (Node* training = body.Find("training"))
-      training->entries.erase(std::remove_if(training->entries.begin(), training->entries.end(), [](const Entry& e) { return e.key == "evaluate_every"; }), training->entries.end());
+      training->entries.erase(
+          std::remove_if(training->entries.begin(), training->entries.end(), [](const Entry& e) { return e.key == "evaluate_every"; }),
+          training->entries.end());
   }
   Append(&root, "spec", std::move(body));
   return PrintYaml(root);

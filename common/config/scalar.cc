@@ -62,11 +62,13 @@ bool LooksReal(absl::string_view text) {
 }  // namespace
 
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max) {
-  const std::string range = max == std::numeric_limits<std::uint64_t>::max() ? (min == 0 ? "an integer" : absl::StrCat("an integer of at least ", min))
-                                                                             : absl::StrCat("an integer from ", min, " to ", max);
+  const std::string range = max == std::numeric_limits<std::uint64_t>::max()
+                                ? (min == 0 ? "an integer" : absl::StrCat("an integer of at least ", min))
+                                : absl::StrCat("an integer from ", min, " to ", max);
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
   if (digits && text.size() > 1 && text[0] == '0')
-    return absl::InvalidArgumentError(absl::StrCat("expected ", range, ", got `", Shown(text), "`: leading zeros are refused, for YAML 1.1 reads them as octal"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected ", range, ", got `", Shown(text), "`: leading zeros are refused, for YAML 1.1 reads them as octal"));
   std::uint64_t value = 0;
   if (!digits || !absl::SimpleAtoi(text, &value) || value < min || value > max)
     return absl::InvalidArgumentError(absl::StrCat("expected ", range, ", got `", Shown(text), "`"));
@@ -91,8 +93,8 @@ absl::StatusOr<bool> ParseBool(absl::string_view text) {
 }
 
 absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text) {
-  static constexpr Unit kUnits[] = {{"", 1},          {"B", 1},           {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-                                    {"KB", 1000.0},   {"MB", 1e6},        {"GB", 1e9},     {"TB", 1e12}};
+  static constexpr Unit kUnits[] = {{"", 1},        {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+                                    {"KB", 1000.0}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12}};
   const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat("expected a size like 65536, 64KiB or 1GiB, got `", Shown(text), "`"));
   absl::string_view number, suffix;
   if (!SplitUnit(text, &number, &suffix)) return refusal;

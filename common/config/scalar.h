@@ -26,7 +26,7 @@ absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text);
 
 std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537"
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
-std::string FormatReal(double value);                          // shortest text that reads back equal
+std::string FormatReal(double value);                         // shortest text that reads back equal
 
 // The candidate nearest to `name` if it is near enough to be meant, else "".
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);

@@ -22,11 +22,16 @@ bool PlainIsSafe(absl::string_view text) {
 std::string Quote(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\') absl::StrAppend(&out, "\\", std::string(1, c));
-    else if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(c));
-    else out.push_back(c);
+    if (c == '"' || c == '\\')
+      absl::StrAppend(&out, "\\", std::string(1, c));
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (absl::ascii_iscntrl(static_cast<unsigned char>(c)))
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(c));
+    else
+      out.push_back(c);
   }
   return out + "\"";
 }
@@ -39,9 +44,12 @@ void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
   for (const Entry& entry : node.entries) {
     const std::string key = PlainIsSafe(entry.key) ? entry.key : Quote(entry.key);
     const std::string flow = PrintFlow(entry.value);
-    const bool open = (entry.value.kind == Node::Kind::kMap && !entry.value.entries.empty()) || (entry.value.kind == Node::Kind::kSequence && !entry.value.items.empty());
-    const bool nested = std::any_of(entry.value.entries.begin(), entry.value.entries.end(), [](const Entry& e) { return e.value.kind == Node::Kind::kMap; }) ||
-                        std::any_of(entry.value.items.begin(), entry.value.items.end(), [](const Node& n) { return n.kind == Node::Kind::kMap && n.entries.size() > 1; });
+    const bool open = (entry.value.kind == Node::Kind::kMap && !entry.value.entries.empty()) ||
+                      (entry.value.kind == Node::Kind::kSequence && !entry.value.items.empty());
+    const bool nested =
+        std::any_of(entry.value.entries.begin(), entry.value.entries.end(), [](const Entry& e) { return e.value.kind == Node::Kind::kMap; }) ||
+        std::any_of(entry.value.items.begin(), entry.value.items.end(),
+                    [](const Node& n) { return n.kind == Node::Kind::kMap && n.entries.size() > 1; });
     if (!open || (!nested && indent.size() + key.size() + flow.size() < kFlowWidthMax)) {
       absl::StrAppend(out, indent, key, ": ", flow, "\n");
       continue;
@@ -91,12 +99,14 @@ std::string PrintFlow(const Node& node) {
     case Node::Kind::kNull: return "null";
     case Node::Kind::kScalar: return ScalarText(node);
     case Node::Kind::kSequence:
-      return absl::StrCat("[", absl::StrJoin(node.items, ", ", [](std::string* out, const Node& item) { absl::StrAppend(out, PrintFlow(item)); }), "]");
+      return absl::StrCat("[", absl::StrJoin(node.items, ", ", [](std::string* out, const Node& item) { absl::StrAppend(out, PrintFlow(item)); }),
+                          "]");
     case Node::Kind::kMap:
-      return absl::StrCat("{", absl::StrJoin(node.entries, ", ",
-                                             [](std::string* out, const Entry& entry) {
-                                               absl::StrAppend(out, PlainIsSafe(entry.key) ? entry.key : Quote(entry.key), ": ", PrintFlow(entry.value));
-                                             }),
+      return absl::StrCat("{",
+                          absl::StrJoin(node.entries, ", ",
+                                        [](std::string* out, const Entry& entry) {
+                                          absl::StrAppend(out, PlainIsSafe(entry.key) ? entry.key : Quote(entry.key), ": ", PrintFlow(entry.value));
+                                        }),
                           "}");
   }
   return "";
@@ -142,7 +152,8 @@ std::optional<std::uint64_t> Reader::Unsigned(const Node& node, absl::string_vie
 
 std::optional<double> Reader::Real(const Node& node, absl::string_view key) {
   if (!IsScalar(node, key, "a number")) return std::nullopt;
-  const auto value = node.quoted ? absl::InvalidArgumentError(absl::StrCat("expected a number, got ", node.Describe(), ": write it without quotes")) : ParseReal(node.text);
+  const auto value = node.quoted ? absl::InvalidArgumentError(absl::StrCat("expected a number, got ", node.Describe(), ": write it without quotes"))
+                                 : ParseReal(node.text);
   if (!value.ok()) {
     Report(node.where(), absl::StrCat("`", key, "`: ", value.status().message()));
     return std::nullopt;
@@ -152,7 +163,9 @@ std::optional<double> Reader::Real(const Node& node, absl::string_view key) {
 
 std::optional<bool> Reader::Bool(const Node& node, absl::string_view key) {
   if (!IsScalar(node, key, "true or false")) return std::nullopt;
-  const auto value = node.quoted ? absl::InvalidArgumentError(absl::StrCat("expected true or false, got ", node.Describe(), ": write it without quotes")) : ParseBool(node.text);
+  const auto value = node.quoted
+                         ? absl::InvalidArgumentError(absl::StrCat("expected true or false, got ", node.Describe(), ": write it without quotes"))
+                         : ParseBool(node.text);
   if (!value.ok()) {
     Report(node.where(), absl::StrCat("`", key, "`: ", value.status().message()));
     return std::nullopt;
@@ -168,7 +181,8 @@ std::optional<std::uint64_t> Reader::Bytes(const Node& node, absl::string_view k
     return std::nullopt;
   }
   if (*value < min || *value > max) {
-    Report(node.where(), absl::StrCat("`", key, "`: expected a size from ", FormatByteSize(min), " to ", FormatByteSize(max), ", got ", node.Describe()));
+    Report(node.where(),
+           absl::StrCat("`", key, "`: expected a size from ", FormatByteSize(min), " to ", FormatByteSize(max), ", got ", node.Describe()));
     return std::nullopt;
   }
   return *value;

@@ -19,8 +19,8 @@ namespace evergrad::config {
 
 // ---- nodes to write
 
-Node MakeText(absl::string_view text);     // quoted when it must be
-Node MakePlain(absl::string_view text);    // a number, a size, true: as it is
+Node MakeText(absl::string_view text);   // quoted when it must be
+Node MakePlain(absl::string_view text);  // a number, a size, true: as it is
 Node MakeList(std::vector<Node> items);
 void Append(Node* map, absl::string_view key, Node value);
 // Block style, flow style for what fits in a line.
@@ -56,10 +56,10 @@ struct Key {
   std::string name, type, help;
   bool required = false;
   std::function<void(Reader&, const Node&, T*)> read;
-  std::function<std::optional<Node>(const T&)> write;   // nullopt: left out
-  std::string example;                                  // in the reference, where there is no default
+  std::function<std::optional<Node>(const T&)> write;                              // nullopt: left out
+  std::string example;                                                             // in the reference, where there is no default
   std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
-  std::string default_text;                             // in the reference, where the default depends on another key
+  std::string default_text;                                                        // in the reference, where the default depends on another key
 };
 
 // A name that users may expect and that is refused with words of its own.
@@ -67,7 +67,7 @@ using NotBuilt = std::vector<std::string>;
 
 template <class T>
 struct Table {
-  std::string what;            // "a dense layer", for messages
+  std::string what;  // "a dense layer", for messages
   std::vector<Key<T>> keys;
   NotBuilt not_built;
 
@@ -95,7 +95,8 @@ struct Table {
       reader.Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` in ", what, Suggestion(entry.key, Names(also))));
     }
     for (const auto& key : keys)
-      if (key.required && map.Find(key.name) == nullptr) reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what, ": expected ", key.type));
+      if (key.required && map.Find(key.name) == nullptr)
+        reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what, ": expected ", key.type));
   }
   void Write(const T& source, Node* map) const {
     map->kind = Node::Kind::kMap;
@@ -111,11 +112,15 @@ struct Table {
       if (value.empty()) {
         const auto node = key.write(defaults);
         if (node) value = PrintFlow(*node);
-        if (key.explain_inner && !key.required) note += "; optional";
-        else if (!key.required) note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", value) : "; optional";
+        if (key.explain_inner && !key.required)
+          note += "; optional";
+        else if (!key.required)
+          note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", value) : "; optional";
       } else if (!key.required && !key.explain_inner) {
         const auto node = key.write(defaults);
-        note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", PrintFlow(*node)) : "; optional";
+        note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text)
+                : node                    ? absl::StrCat("; default ", PrintFlow(*node))
+                                          : "; optional";
       }
       absl::StrAppend(out, indent, "# ", key.help, " (", note, ")\n");
       if (key.explain_inner) {
@@ -138,12 +143,12 @@ struct Variant {
     Table<T> table;
     T defaults;
   };
-  std::string what;             // "a layer"
-  std::string discriminator;    // "type"
-  std::string T::*member;       // where the type is stored
+  std::string what;           // "a layer"
+  std::string discriminator;  // "type"
+  std::string T::*member;     // where the type is stored
   std::vector<Case> cases;
   NotBuilt not_built;
-  std::string default_type;     // "": required
+  std::string default_type;  // "": required
 
   std::vector<std::string> Types() const {
     std::vector<std::string> types;
@@ -174,7 +179,8 @@ struct Variant {
       if (std::find(not_built.begin(), not_built.end(), type) != not_built.end()) {
         reader.Report(node->where(), absl::StrCat("not built yet: ", what, " of ", discriminator, " `", type, "`"));
       } else {
-        reader.Report(node->where(), absl::StrCat("`", discriminator, "` of ", what, ": expected one of ", absl::StrJoin(Types(), ", "), ", got ", node->Describe(), Suggestion(type, Types())));
+        reader.Report(node->where(), absl::StrCat("`", discriminator, "` of ", what, ": expected one of ", absl::StrJoin(Types(), ", "), ", got ",
+                                                  node->Describe(), Suggestion(type, Types())));
       }
       return false;
     }
@@ -207,7 +213,10 @@ inline std::string IntegerType(std::uint64_t min, std::uint64_t max) {
 
 template <class T, class M>
 Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
-  return {name, IntegerType(min, max), std::move(help), false,
+  return {name,
+          IntegerType(min, max),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Unsigned(n, name, min, max)) t->*member = static_cast<M>(*v);
           },
@@ -215,7 +224,10 @@ Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t 
 }
 template <class T>
 Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
-  return {name, IntegerType(min, max), std::move(help), false,
+  return {name,
+          IntegerType(min, max),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Unsigned(n, name, min, max)) t->*member = *v;
           },
@@ -223,7 +235,10 @@ Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member
 }
 template <class T>
 Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
-  return {name, absl::StrCat("size from ", FormatByteSize(min), " to ", FormatByteSize(max)), std::move(help), false,
+  return {name,
+          absl::StrCat("size from ", FormatByteSize(min), " to ", FormatByteSize(max)),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Bytes(n, name, min, max)) t->*member = *v;
           },
@@ -238,18 +253,26 @@ struct RealBounds {
 };
 template <class T>
 Key<T> RealNumber(std::string name, double T::*member, RealBounds bounds, std::string help) {
-  return {name, bounds.Text(), std::move(help), false,
+  return {name,
+          bounds.Text(),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             const auto v = r.Real(n, name);
             if (!v) return;
-            if (!bounds.Holds(*v)) r.Report(n.where(), absl::StrCat("`", name, "`: expected a ", bounds.Text(), ", got ", n.Describe()));
-            else t->*member = *v;
+            if (!bounds.Holds(*v))
+              r.Report(n.where(), absl::StrCat("`", name, "`: expected a ", bounds.Text(), ", got ", n.Describe()));
+            else
+              t->*member = *v;
           },
           [=](const T& t) { return std::optional<Node>(MakePlain(FormatReal(t.*member))); }};
 }
 template <class T>
 Key<T> Flag(std::string name, bool T::*member, std::string help) {
-  return {name, "true or false", std::move(help), false,
+  return {name,
+          "true or false",
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Bool(n, name)) t->*member = *v;
           },
@@ -257,27 +280,42 @@ Key<T> Flag(std::string name, bool T::*member, std::string help) {
 }
 template <class T>
 Key<T> PlainText(std::string name, std::string T::*member, std::string help, std::string example = "") {
-  return {name, "text", std::move(help), false,
+  return {name,
+          "text",
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Text(n, name)) t->*member = *v;
           },
-          [=](const T& t) { return (t.*member).empty() ? std::nullopt : std::optional<Node>(MakeText(t.*member)); }, example};
+          [=](const T& t) { return (t.*member).empty() ? std::nullopt : std::optional<Node>(MakeText(t.*member)); },
+          example};
 }
 template <class T>
 Key<T> Choice(std::string name, std::string T::*member, std::vector<std::string> choices, NotBuilt not_built, std::string prefix, std::string help) {
-  return {name, absl::StrCat("one of ", absl::StrJoin(choices, ", ")), std::move(help), false,
+  return {name,
+          absl::StrCat("one of ", absl::StrJoin(choices, ", ")),
+          std::move(help),
+          false,
           [=](Reader& r, const Node& n, T* t) {
             const auto v = r.Text(n, name);
             if (!v) return;
-            if (std::find(choices.begin(), choices.end(), *v) != choices.end()) t->*member = *v;
-            else if (std::find(not_built.begin(), not_built.end(), *v) != not_built.end()) r.Report(n.where(), absl::StrCat("not built yet: ", prefix, name, " `", *v, "`"));
-            else r.Report(n.where(), absl::StrCat("`", name, "`: expected one of ", absl::StrJoin(choices, ", "), ", got ", n.Describe(), Suggestion(*v, choices)));
+            if (std::find(choices.begin(), choices.end(), *v) != choices.end())
+              t->*member = *v;
+            else if (std::find(not_built.begin(), not_built.end(), *v) != not_built.end())
+              r.Report(n.where(), absl::StrCat("not built yet: ", prefix, name, " `", *v, "`"));
+            else
+              r.Report(n.where(),
+                       absl::StrCat("`", name, "`: expected one of ", absl::StrJoin(choices, ", "), ", got ", n.Describe(), Suggestion(*v, choices)));
           },
           [=](const T& t) { return std::optional<Node>(MakeText(t.*member)); }};
 }
 template <class T, class M>
 Key<T> Section(std::string name, M T::*member, const Table<M>* table, std::string help) {
-  Key<T> key{name, "mapping", std::move(help), false, [=](Reader& r, const Node& n, T* t) { table->Read(r, n, &(t->*member)); },
+  Key<T> key{name,
+             "mapping",
+             std::move(help),
+             false,
+             [=](Reader& r, const Node& n, T* t) { table->Read(r, n, &(t->*member)); },
              [=](const T& t) {
                Node map;
                table->Write(t.*member, &map);

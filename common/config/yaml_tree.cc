@@ -137,7 +137,8 @@ class TreeBuilder final : public YAML::EventHandler {
       if (node.kind == Node::Kind::kScalar) {
         top.key.key = node.text;
       } else {
-        if (!node.refused && mistakes_->size() < kMistakesMax) mistakes_->push_back({node.where(), absl::StrCat("a key must be a text, got ", node.Describe())});
+        if (!node.refused && mistakes_->size() < kMistakesMax)
+          mistakes_->push_back({node.where(), absl::StrCat("a key must be a text, got ", node.Describe())});
         top.key.value.refused = true;
       }
       return;

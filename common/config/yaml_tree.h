@@ -19,7 +19,7 @@ namespace evergrad::config {
 inline constexpr std::size_t kYamlBytesMax = 1u << 20;
 inline constexpr int kYamlDepthMax = 32;
 inline constexpr std::size_t kYamlValuesMax = 65536;
-inline constexpr std::size_t kMistakesMax = 100;   // reported of one file; more are counted
+inline constexpr std::size_t kMistakesMax = 100;  // reported of one file; more are counted
 
 struct Entry;
 
@@ -28,11 +28,11 @@ struct Node {
   Kind kind = Kind::kNull;
   std::shared_ptr<const std::string> file;  // shared by all nodes of one text
   int line = 0, column = 0;
-  bool quoted = false;    // scalar in quotes: never a number, never true or false
-  bool refused = false;   // a mistake about it is reported already: readers stay silent
-  std::string text;       // kScalar
-  std::vector<Node> items;      // kSequence
-  std::vector<Entry> entries;   // kMap, in order of the file, without duplicates
+  bool quoted = false;         // scalar in quotes: never a number, never true or false
+  bool refused = false;        // a mistake about it is reported already: readers stay silent
+  std::string text;            // kScalar
+  std::vector<Node> items;     // kSequence
+  std::vector<Entry> entries;  // kMap, in order of the file, without duplicates
 
   Location where() const;
   // nullptr when there is none, or when this is not a map.

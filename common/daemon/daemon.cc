@@ -30,18 +30,21 @@ void SayOnStderr(absl::string_view program, absl::string_view text) {
 Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName(role), std::move(summary)) {
   table_.Add("listen", &common_.listen, "address to serve on; port 0 is any free one, and is reported");
   table_.Add("advertise", &common_.advertise, "address that peers are told, where it is not the one bound");
-  table_.Add("insecure_listen", &common_.insecure_listen, "serve on this address off loopback WITHOUT encryption or authentication, instead of --listen");
+  table_.Add("insecure_listen", &common_.insecure_listen,
+             "serve on this address off loopback WITHOUT encryption or authentication, instead of --listen");
   if (role != Role::kCoordinator) table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   table_.Add("metrics_listen", &common_.metrics_listen, "serve Prometheus text at http://ADDRESS/metrics; empty: off");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");
   table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
-  table_.Add("tls.ca", &common_.tls.ca, "PEM file of the authority that signed every task's certificate; gives mutual TLS on every listener and channel");
+  table_.Add("tls.ca", &common_.tls.ca,
+             "PEM file of the authority that signed every task's certificate; gives mutual TLS on every listener and channel");
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
   std::string names;
   for (const auto& [name, explanation] : fault::Failpoints::Known()) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-  table_.Add("failpoints", &common_.failpoints, absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names.empty() ? "(none)" : names));
+  table_.Add("failpoints", &common_.failpoints,
+             absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names.empty() ? "(none)" : names));
   table_.Add("failpoint_seed", &common_.failpoint_seed, "seed of failpoints that act with a probability");
   table_.Add("address_file", &common_.address_file, "write the bound address to this file once listening");
 }
@@ -116,7 +119,8 @@ absl::Status Daemon::ReportListening(const std::string& bound_address) {
   logger_->Info(absl::StrCat("listening on ", bound_address, advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
                              exporter_ == nullptr ? "" : absl::StrCat(", metrics at http://", metrics_address(), "/metrics")));
   if (insecure())
-    logger_->Warning(absl::StrCat("--insecure-listen: anyone who reaches ", bound_address, " can read, change and stop everything here; TLS closes it (psctl cert init)"));
+    logger_->Warning(absl::StrCat("--insecure-listen: anyone who reaches ", bound_address,
+                                  " can read, change and stop everything here; TLS closes it (psctl cert init)"));
   if (!common_.address_file.empty()) EG_RETURN_IF_ERROR(fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));
   return absl::OkStatus();
 }

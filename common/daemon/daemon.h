@@ -36,10 +36,10 @@ inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;          // "": the bound address
-  std::string insecure_listen;    // "" or the address to listen on instead, off loopback without TLS
-  std::string coordinator;        // tasks only
-  std::string metrics_listen;     // "": off
+  std::string advertise;        // "": the bound address
+  std::string insecure_listen;  // "" or the address to listen on instead, off loopback without TLS
+  std::string coordinator;      // tasks only
+  std::string metrics_listen;   // "": off
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
   std::string failpoints;
@@ -76,10 +76,10 @@ class Daemon {
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
   runtime::SignalWaiter& signals() { return signals_; }
-  bool failpoints_allowed() const { return !common_.failpoints.empty(); }   // daemons "started with --failpoints"
+  bool failpoints_allowed() const { return !common_.failpoints.empty(); }  // daemons "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
-  std::string metrics_address() const;                 // as bound, "" when off
-  transport::ServerOptions server_options() const;     // listen, insecure_listen and TLS filled in
+  std::string metrics_address() const;              // as bound, "" when off
+  transport::ServerOptions server_options() const;  // listen, insecure_listen and TLS filled in
   transport::ChannelOptions channel_options() const;
 
   // Once listening: logs it (with a warning for --insecure-listen), writes --address-file atomically.

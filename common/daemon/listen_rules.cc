@@ -18,9 +18,12 @@ std::optional<HostPort> Split(absl::string_view host_port) {
   if (colon == absl::string_view::npos || colon + 1 == host_port.size()) return std::nullopt;
   absl::string_view host = host_port.substr(0, colon);
   const absl::string_view port = host_port.substr(colon + 1);
-  if (port.size() > 5 || port.find_first_not_of("0123456789") != absl::string_view::npos || std::stoul(std::string(port)) > 65535) return std::nullopt;
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) host = host.substr(1, host.size() - 2);
-  else if (host.find(':') != absl::string_view::npos) return std::nullopt;
+  if (port.size() > 5 || port.find_first_not_of("0123456789") != absl::string_view::npos || std::stoul(std::string(port)) > 65535)
+    return std::nullopt;
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))
+    host = host.substr(1, host.size() - 2);
+  else if (host.find(':') != absl::string_view::npos)
+    return std::nullopt;
   if (host.empty()) return std::nullopt;
   return HostPort{std::string(host), std::string(port)};
 }
@@ -49,8 +52,11 @@ bool IsLoopback(absl::string_view host_port) {
 }
 
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
-  for (const auto& [flag, value] : {std::pair<const char*, const std::string&>{"listen", options.listen}, {"insecure-listen", options.insecure_listen},
-                                    {"metrics-listen", options.metrics_listen}, {"advertise", options.advertise}, {"coordinator", options.coordinator}}) {
+  for (const auto& [flag, value] : {std::pair<const char*, const std::string&>{"listen", options.listen},
+                                    {"insecure-listen", options.insecure_listen},
+                                    {"metrics-listen", options.metrics_listen},
+                                    {"advertise", options.advertise},
+                                    {"coordinator", options.coordinator}}) {
     if (!value.empty() && !Split(value)) return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
   }
   if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
@@ -59,8 +65,10 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   const bool tls = tls_files == 3;
   if (tls && !options.insecure_listen.empty()) return Refuse("--insecure-listen together with TLS: give one of them");
   if (!tls && !IsLoopback(options.listen)) {
-    return Refuse(absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, --tls-key; `psctl cert init` makes them), or "
-                               "--insecure-listen ", options.listen, " where the network itself is trusted"));
+    return Refuse(
+        absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, --tls-key; `psctl cert init` makes them), or "
+                     "--insecure-listen ",
+                     options.listen, " where the network itself is trusted"));
   }
   const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
   if (!options.failpoints.empty() && !IsLoopback(bound)) return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
@@ -70,7 +78,8 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }
-  if (role != Role::kCoordinator && options.coordinator.empty()) return Refuse("--coordinator is needed: the address of evergrad-coordinator, host:port");
+  if (role != Role::kCoordinator && options.coordinator.empty())
+    return Refuse("--coordinator is needed: the address of evergrad-coordinator, host:port");
   return absl::OkStatus();
 }
 

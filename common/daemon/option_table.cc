@@ -40,7 +40,8 @@ absl::Status Store(absl::StatusOr<T> value, T* target) {
 
 }  // namespace
 
-OptionTable::OptionTable(std::string program, std::string summary, Kind kind) : program_(std::move(program)), summary_(std::move(summary)), kind_(kind) {
+OptionTable::OptionTable(std::string program, std::string summary, Kind kind)
+    : program_(std::move(program)), summary_(std::move(summary)), kind_(kind) {
   if (kind_ == Kind::kDaemon) Add("config", &config_file_, "YAML file with these same settings as keys; flags override it");
 }
 
@@ -132,8 +133,8 @@ void OptionTable::AddBytes(absl::string_view name, std::uint64_t* target, absl::
     const auto value = config::ParseByteSize(text);
     if (!value.ok()) return value.status();
     if (*value < bounds.min || *value > bounds.max)
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected a size from ", config::FormatByteSize(bounds.min), " to ", config::FormatByteSize(bounds.max), ", got `", text, "`"));
+      return absl::InvalidArgumentError(absl::StrCat("expected a size from ", config::FormatByteSize(bounds.min), " to ",
+                                                     config::FormatByteSize(bounds.max), ", got `", text, "`"));
     *target = *value;
     return absl::OkStatus();
   };
@@ -144,7 +145,8 @@ void OptionTable::AddChoice(absl::string_view name, std::string* target, std::ve
   Option option{std::string(name), "", absl::StrJoin(choices, "|"), std::string(help), *target, ""};
   option.set = [target, choices = std::move(choices)](absl::string_view text) {
     if (std::find(choices.begin(), choices.end(), text) == choices.end())
-      return absl::InvalidArgumentError(absl::StrCat("expected one of ", absl::StrJoin(choices, ", "), ", got `", text, "`", config::Suggestion(text, choices)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected one of ", absl::StrJoin(choices, ", "), ", got `", text, "`", config::Suggestion(text, choices)));
     *target = std::string(text);
     return absl::OkStatus();
   };
@@ -218,8 +220,10 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
       }
     } else if (!absl::StartsWith(arg, "--") || arg.size() == 2) {
       if (argument < arguments_.size() && !(arg.size() > 1 && arg[0] == '-')) {
-        if (arguments_[argument].rest != nullptr) arguments_[argument].rest->push_back(std::string(arg));
-        else *arguments_[argument++].target = std::string(arg);
+        if (arguments_[argument].rest != nullptr)
+          arguments_[argument].rest->push_back(std::string(arg));
+        else
+          *arguments_[argument++].target = std::string(arg);
       } else {
         errors.push_back(absl::StrCat("unexpected argument `", arg, "`", kind_ == Kind::kDaemon ? ": every setting is a flag like --listen" : ""));
       }
@@ -298,8 +302,10 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
       }
     }
     if (is_group) {
-      if (entry.value.kind == config::Node::Kind::kMap) ReadConfigMap(entry.value, name + ".", errors);
-      else report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
+      if (entry.value.kind == config::Node::Kind::kMap)
+        ReadConfigMap(entry.value, name + ".", errors);
+      else
+        report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
       continue;
     }
     if (option == nullptr || option->name == "config" || option->repeatable) {
@@ -313,23 +319,27 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
       continue;
     }
     if (entry.value.quoted && !option->is_text && (option->is_bool || option->kind == "N" || option->kind == "X")) {
-      report(entry.value.where(), absl::StrCat(name, ": expected ", option->is_bool ? "true or false" : "a number", ", got ", entry.value.Describe()));
+      report(entry.value.where(),
+             absl::StrCat(name, ": expected ", option->is_bool ? "true or false" : "a number", ", got ", entry.value.Describe()));
       continue;
     }
-    if (const absl::Status status = option->set(entry.value.text); !status.ok()) report(entry.value.where(), absl::StrCat(name, ": ", status.message()));
+    if (const absl::Status status = option->set(entry.value.text); !status.ok())
+      report(entry.value.where(), absl::StrCat(name, ": ", status.message()));
   }
 }
 
 std::string OptionTable::Help() const {
   std::string out = absl::StrCat(program_, ": ", summary_, "\n\nusage: ", program_, kind_ == Kind::kDaemon ? " [--config FILE]" : "", " [flags]");
-  for (const Argument& argument : arguments_) absl::StrAppend(&out, argument.required ? " " : " [", argument.name, argument.rest != nullptr ? " …" : "", argument.required ? "" : "]");
+  for (const Argument& argument : arguments_)
+    absl::StrAppend(&out, argument.required ? " " : " [", argument.name, argument.rest != nullptr ? " …" : "", argument.required ? "" : "]");
   absl::StrAppend(&out, "\n\n");
   for (const Argument& argument : arguments_) absl::StrAppend(&out, "  ", argument.name, "  ", argument.help, "\n");
   if (!arguments_.empty()) absl::StrAppend(&out, "\n");
   std::size_t width = 0;
   std::vector<std::string> heads;
   for (const Option& option : options_) {
-    heads.push_back(absl::StrCat("  ", option.letter != 0 ? absl::StrCat("-", std::string(1, option.letter), ", ") : "", "--", option.flag, option.kind.empty() ? "" : " ", option.kind));
+    heads.push_back(absl::StrCat("  ", option.letter != 0 ? absl::StrCat("-", std::string(1, option.letter), ", ") : "", "--", option.flag,
+                                 option.kind.empty() ? "" : " ", option.kind));
     width = std::max(width, std::min<std::size_t>(heads.back().size(), 34));
   }
   for (std::size_t i = 0; i < options_.size(); ++i) {
@@ -343,7 +353,10 @@ std::string OptionTable::Help() const {
   width = std::max<std::size_t>(width, 11);
   absl::StrAppend(&out, "  --help", std::string(width - 8 + 2, ' '), "print this and exit\n");
   absl::StrAppend(&out, "  --version", std::string(width - 11 + 2, ' '), "print the version and exit\n");
-  if (kind_ == Kind::kDaemon) absl::StrAppend(&out, "\nIn the --config file the same settings are keys with underscores (metrics_listen: …), and tls is a mapping: tls: {ca: …, cert: …, key: …}.\n");
+  if (kind_ == Kind::kDaemon)
+    absl::StrAppend(&out,
+                    "\nIn the --config file the same settings are keys with underscores (metrics_listen: …), and tls is a mapping: tls: {ca: …, "
+                    "cert: …, key: …}.\n");
   return out;
 }
 
@@ -363,9 +376,12 @@ std::string OptionTable::ReferenceYaml() const {
     }
     absl::StrAppend(&out, indent, "# ", option.help, option.bounds.empty() ? "" : absl::StrCat(" (", option.bounds, ")"), "\n");
     // An optional number that nobody set has no default to spell.
-    if (option.kind == "N" && option.default_text.empty()) absl::StrAppend(&out, indent, "# ", key, ": N\n");
-    else if (option.is_text) absl::StrAppend(&out, indent, key, ": \"", option.default_text, "\"\n");
-    else absl::StrAppend(&out, indent, key, ": ", option.default_text, "\n");
+    if (option.kind == "N" && option.default_text.empty())
+      absl::StrAppend(&out, indent, "# ", key, ": N\n");
+    else if (option.is_text)
+      absl::StrAppend(&out, indent, key, ": \"", option.default_text, "\"\n");
+    else
+      absl::StrAppend(&out, indent, key, ": ", option.default_text, "\n");
   }
   return out;
 }

@@ -23,7 +23,7 @@ struct Node;
 namespace evergrad::daemon {
 
 struct ParseOutcome {
-  bool stop = false;    // --help or --version was given: print `text`, exit with 0
+  bool stop = false;  // --help or --version was given: print `text`, exit with 0
   std::string text;
 };
 
@@ -44,14 +44,14 @@ class OptionTable {
 
   // The default is what *target holds now. Adding a name twice is a broken invariant.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
-  void Add(absl::string_view name, bool* target, absl::string_view help);            // flag alone means true; --name=false
+  void Add(absl::string_view name, bool* target, absl::string_view help);  // flag alone means true; --name=false
   void Add(absl::string_view name, std::uint32_t* target, absl::string_view help, Bounds bounds = {});
   void Add(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});
   void Add(absl::string_view name, std::optional<std::uint32_t>* target, absl::string_view help, Bounds bounds = {});
   void Add(absl::string_view name, double* target, absl::string_view help, double min = -1e300, double max = 1e300);
   void Add(absl::string_view name, std::chrono::milliseconds* target, absl::string_view help,
            std::chrono::milliseconds min = std::chrono::milliseconds(0), std::chrono::milliseconds max = std::chrono::hours(24 * 365));
-  void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});           // 64KiB
+  void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});  // 64KiB
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices, absl::string_view help);
 
   // Repeatable; not in a settings file.

@@ -13,6 +13,8 @@ constexpr char kCompiler[] = "g++ " __VERSION__;
 #endif
 }  // namespace
 
-std::string VersionLine(absl::string_view program) { return absl::StrCat(program, " ", BuildId(), " (protocol ", client::kProtocolVersion, ", ", kCompiler, ")"); }
+std::string VersionLine(absl::string_view program) {
+  return absl::StrCat(program, " ", BuildId(), " (protocol ", client::kProtocolVersion, ", ", kCompiler, ")");
+}
 
 }  // namespace evergrad::daemon

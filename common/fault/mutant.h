@@ -6,16 +6,16 @@ namespace evergrad::fault {
 
 enum class Mutant {
   kNone,
-  kLedgerOff,         // bit set is not looked at: every push is applied (line 10)
-  kWatermarkOnly,     // a high-water mark instead of a bitmap (line 7)
-  kNoTodo,            // rollback leaves todo[p] empty (line 21)
-  kDoneIgnoresV0,     // Done does not compare start(p) with V0 (line 19)
-  kV0AtEnd,           // the worker reports the map of its last push as V0 (line 14)
-  kCloseIgnoresTodo,  // Close carries succeeded, not succeeded - todo[p] (line 24)
-  kDoneBeforeSettled, // the worker reports Done with up to two pushes unsettled (line 16)
-  kNoEpochCheck,      // the shard does not compare epochs (line 8)
-  kRegisterOneWay,    // a shard mapped to a server but not held by it is left alone (line 25)
-  kNoAttemptFence,    // a lower attempt is let in (line 10); caught by I9 only
+  kLedgerOff,          // bit set is not looked at: every push is applied (line 10)
+  kWatermarkOnly,      // a high-water mark instead of a bitmap (line 7)
+  kNoTodo,             // rollback leaves todo[p] empty (line 21)
+  kDoneIgnoresV0,      // Done does not compare start(p) with V0 (line 19)
+  kV0AtEnd,            // the worker reports the map of its last push as V0 (line 14)
+  kCloseIgnoresTodo,   // Close carries succeeded, not succeeded - todo[p] (line 24)
+  kDoneBeforeSettled,  // the worker reports Done with up to two pushes unsettled (line 16)
+  kNoEpochCheck,       // the shard does not compare epochs (line 8)
+  kRegisterOneWay,     // a shard mapped to a server but not held by it is left alone (line 25)
+  kNoAttemptFence,     // a lower attempt is let in (line 10); caught by I9 only
 };
 
 }  // namespace evergrad::fault

@@ -27,9 +27,9 @@ struct Line {
 };
 
 struct Options {
-  bool json = false;           // --log-format json: one object per line with the keys time, level, task, job, closure, text
+  bool json = false;  // --log-format json: one object per line with the keys time, level, task, job, closure, text
   Level level = Level::kInfo;
-  std::string file;            // "": stderr
+  std::string file;  // "": stderr
   std::size_t ring_lines_max = 4096;
 };
 

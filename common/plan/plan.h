@@ -24,10 +24,10 @@ struct PlanSpec {
 };
 
 struct ClosureRange {
-  std::uint32_t epoch = 0;            // 0-based
-  std::uint64_t begin = 0;            // positions in the epoch's order, [begin, end)
+  std::uint32_t epoch = 0;  // 0-based
+  std::uint64_t begin = 0;  // positions in the epoch's order, [begin, end)
   std::uint64_t end = 0;
-  std::uint32_t steps = 0;            // updates of the closure
+  std::uint32_t steps = 0;  // updates of the closure
   std::uint64_t first_global_step = 0;
 };
 

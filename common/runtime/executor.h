@@ -28,8 +28,8 @@ class Executor {
 class ThreadExecutor final : public Executor {
  public:
   struct Options {
-    std::string name;                   // Thread name, 15 characters shown by the system.
-    std::size_t queue_max = 1u << 20;   // Tasks waiting beyond this are a broken invariant of the caller's bounds: EG_CHECK.
+    std::string name;                  // Thread name, 15 characters shown by the system.
+    std::size_t queue_max = 1u << 20;  // Tasks waiting beyond this are a broken invariant of the caller's bounds: EG_CHECK.
   };
   explicit ThreadExecutor(Options options);
   ~ThreadExecutor() override;  // Shutdown().

@@ -13,7 +13,9 @@
 namespace evergrad::sharding {
 
 // min(num_shards, rows).
-struct FixedShards { std::uint64_t num_shards = 1; };
+struct FixedShards {
+  std::uint64_t num_shards = 1;
+};
 // max(1, min(rows, max_shards if given, floor(bytes / min_shard_bytes))).
 struct MinSize {
   std::uint64_t min_shard_bytes = 256 * 1024;

@@ -16,7 +16,8 @@ absl::Status ClientSession::CheckCall(std::uint64_t request_bytes, const DataOpt
   const std::uint64_t max = state_ == State::kUp ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_) : options_.frame_bytes_max;
   if (request_bytes > max) return absl::InvalidArgumentError(absl::StrCat("request too large: bytes=", request_bytes, " max=", max));
   if (options.response_bytes_max > options_.frame_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max, " max=", options_.frame_bytes_max));
+    return absl::InvalidArgumentError(
+        absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max, " max=", options_.frame_bytes_max));
   }
   if (pending_.size() >= options_.inflight_calls_max) {
     return absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max));
@@ -88,7 +89,10 @@ void ClientSession::Advance(std::uint64_t id, Pending& pending) {
       return;
     }
     pending.phase = Phase::kAnnounced;
-    outbox_.AddControl({.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = pending.request_bytes_max, .response_bytes_max = pending.response_bytes_max});
+    outbox_.AddControl({.kind = MessageKind::kAnnounce,
+                        .request_id = id,
+                        .frame_bytes = pending.request_bytes_max,
+                        .response_bytes_max = pending.response_bytes_max});
   } else if (pending.phase == Phase::kGranted && pending.called) {
     SendRequest(id, pending);
   }
@@ -136,7 +140,8 @@ absl::Status ClientSession::OnMessage(MessageView message, MonoTime now) {
     case MessageKind::kGrant: {
       const auto it = pending_.find(header->request_id);
       if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
-      if (it->second.phase != Phase::kAnnounced) return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header->request_id));
+      if (it->second.phase != Phase::kAnnounced)
+        return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header->request_id));
       it->second.phase = Phase::kGranted;
       Advance(it->first, it->second);
       return absl::OkStatus();
@@ -156,7 +161,8 @@ absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageVi
   const auto it = pending_.find(header.request_id);
   if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
   Pending& pending = it->second;
-  if (pending.phase != Phase::kSent) return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
+  if (pending.phase != Phase::kSent)
+    return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
   if (auto status = pending.answer.Add(header, message); !status.ok()) return status;
   if (pending.answer.complete()) {
     ReceivedFrame frame{pending.answer.Take(), nullptr};
@@ -192,7 +198,8 @@ absl::Status ClientSession::Tick(MonoTime now) {
     case Liveness::Step::kNothing: break;
     case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
     case Liveness::Step::kDead:
-      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=", std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
+      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=",
+                                                 std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
   }
   return absl::OkStatus();
 }

@@ -18,8 +18,12 @@ constexpr MonoTime kBackoffMax = 1s;
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options)
-      : loop_(std::move(loop)), open_(std::move(open)),
-        session_({.frame_bytes_max = options.frame_bytes_max, .inflight_calls_max = options.inflight_calls_max, .progress_timeout = options.progress_timeout}, std::move(pool)) {}
+      : loop_(std::move(loop)),
+        open_(std::move(open)),
+        session_({.frame_bytes_max = options.frame_bytes_max,
+                  .inflight_calls_max = options.inflight_calls_max,
+                  .progress_timeout = options.progress_timeout},
+                 std::move(pool)) {}
 
   Loop& loop() { return *loop_; }
   std::uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -145,9 +149,8 @@ class DataStreamHandle final : public DataStream {
 
   void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) override {
     const std::uint64_t id = ticket != 0 ? ticket : core_->NextId();
-    const bool posted = core_->loop().Post([core = core_, id, request = std::move(request), options, done]() mutable {
-      core->Call(id, std::move(request), options, std::move(done));
-    });
+    const bool posted = core_->loop().Post(
+        [core = core_, id, request = std::move(request), options, done]() mutable { core->Call(id, std::move(request), options, std::move(done)); });
     if (!posted) done(absl::CancelledError("transport has shut down"));
   }
 
@@ -157,7 +160,8 @@ class DataStreamHandle final : public DataStream {
 
 }  // namespace
 
-std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options) {
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
+                                           const ChannelOptions& options) {
   return std::make_unique<DataStreamHandle>(std::make_shared<Core>(std::move(loop), std::move(open), std::move(pool), options));
 }
 

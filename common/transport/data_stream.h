@@ -12,7 +12,8 @@
 namespace evergrad::transport {
 
 // Answers are received into memory of `pool`, which the streams of a transport share.
-std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options);
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
+                                           const ChannelOptions& options);
 
 // Memory that a transport's client side keeps for the next answers.
 inline constexpr std::uint64_t kClientFreeBytesMax = 128u << 20;

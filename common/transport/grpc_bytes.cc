@@ -42,7 +42,8 @@ grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces) {
       continue;
     }
     std::size_t end = i, bytes = 0;
-    while (end < pieces.size() && pieces[end].bytes.size() <= kCopyBytesMax && bytes + pieces[end].bytes.size() <= kCopyBytesMax) bytes += pieces[end++].bytes.size();
+    while (end < pieces.size() && pieces[end].bytes.size() <= kCopyBytesMax && bytes + pieces[end].bytes.size() <= kCopyBytesMax)
+      bytes += pieces[end++].bytes.size();
     if (bytes > 0) slices.push_back(Copied(std::span(pieces).subspan(i, end - i), bytes));
     i = end;
   }
@@ -87,7 +88,8 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (!status.error_details().empty()) return DecodeStatus(status.error_details());
   const std::string& message = status.error_message();
   if (status.error_code() == grpc::StatusCode::CANCELLED) return absl::UnavailableError(absl::StrCat("peer ended the call: ", message));
-  if (status.error_code() == grpc::StatusCode::INTERNAL && absl::StrContains(message, "RST_STREAM")) return absl::UnavailableError(absl::StrCat("peer reset the call: ", message));
+  if (status.error_code() == grpc::StatusCode::INTERNAL && absl::StrContains(message, "RST_STREAM"))
+    return absl::UnavailableError(absl::StrCat("peer reset the call: ", message));
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), message);
 }
 

@@ -14,11 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_bytes.h"
+#include "common/transport/grpc_credentials.h"
 #include "common/transport/link.h"
 #include "common/transport/message_stream.h"
 #include "common/transport/tls_files.h"
 #include "common/transport/tls_probe.h"
-#include "common/transport/grpc_credentials.h"
 #include "common/transport/unix_socket.h"
 #include "common/wire/stream_message.h"
 
@@ -145,27 +145,39 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
   grpc::Status status_;
   int pending_ = 0;
   bool open_ = false, writing_ = false, half_close_ = false, closing_ = false, ending_ = false, ended_ = false;
-  Tag<ClientLink, Op> start_{this, Op::kStart}, read_{this, Op::kRead}, write_{this, Op::kWrite}, writes_done_{this, Op::kWritesDone}, finish_{this, Op::kFinish};
+  Tag<ClientLink, Op> start_{this, Op::kStart}, read_{this, Op::kRead}, write_{this, Op::kWrite}, writes_done_{this, Op::kWritesDone},
+      finish_{this, Op::kFinish};
 };
 
 // The channel's state on the loop; shared with its calls and streams.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
-  ChannelCore(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, std::string target, std::string probe_address, std::optional<TlsPems> pems, ChannelOptions options)
-      : loop_(std::move(loop)), pool_(std::move(pool)), target_(std::move(target)), probe_address_(std::move(probe_address)), pems_(std::move(pems)), credentials_(ClientCredentials(pems_)), options_(std::move(options)) {
+  ChannelCore(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, std::string target, std::string probe_address,
+              std::optional<TlsPems> pems, ChannelOptions options)
+      : loop_(std::move(loop)),
+        pool_(std::move(pool)),
+        target_(std::move(target)),
+        probe_address_(std::move(probe_address)),
+        pems_(std::move(pems)),
+        credentials_(ClientCredentials(pems_)),
+        options_(std::move(options)) {
     Connect();
   }
 
   void Unary(const std::string& method, const std::string& request, std::chrono::system_clock::time_point deadline, UnaryDone done) {
     if (closed_ || loop_->stopping()) return done(absl::CancelledError("channel closed"));
-    if (calls_.size() >= options_.inflight_calls_max) return done(absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max)));
+    if (calls_.size() >= options_.inflight_calls_max)
+      return done(absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max)));
     const std::uint64_t id = next_call_++;
     calls_.emplace(id, std::make_unique<UnaryCall>(this, id, method, request, deadline, std::move(done)));
   }
 
   std::shared_ptr<Link> Open(absl::string_view method, bool fresh) {
     if (fresh) Connect();
-    return std::make_shared<ClientLink>(loop_, channel_, method, [self = shared_from_this()](absl::Status status, std::function<void(absl::Status)> then) { self->Explained(std::move(status), std::move(then)); });
+    return std::make_shared<ClientLink>(loop_, channel_, method,
+                                        [self = shared_from_this()](absl::Status status, std::function<void(absl::Status)> then) {
+                                          self->Explained(std::move(status), std::move(then));
+                                        });
   }
 
   // Ends the callers' waiting; the calls' objects go when gRPC has given them back.
@@ -189,7 +201,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
 
  private:
   struct UnaryCall final : GrpcEvent, GrpcCall {
-    UnaryCall(ChannelCore* channel, std::uint64_t number, const std::string& method, const std::string& request, std::chrono::system_clock::time_point deadline, UnaryDone d)
+    UnaryCall(ChannelCore* channel, std::uint64_t number, const std::string& method, const std::string& request,
+              std::chrono::system_clock::time_point deadline, UnaryDone d)
         : core(channel), id(number), done(std::move(d)) {
       context.set_deadline(deadline);
       core->loop_->Add(this);
@@ -230,7 +243,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   // Whether gRPC left out why: a peer that hung up in the middle of a handshake.
   static bool WantsProbe(const absl::Status& status) {
     const auto message = status.message();
-    return status.code() == absl::StatusCode::kUnavailable && absl::StrContains(message, "failed to connect") && !absl::StrContains(message, "certificate verify failed") &&
+    return status.code() == absl::StatusCode::kUnavailable && absl::StrContains(message, "failed to connect") &&
+           !absl::StrContains(message, "certificate verify failed") &&
            (absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") || absl::StrContains(message, "reset"));
   }
 
@@ -258,7 +272,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   void Connect() {
     static std::atomic<int> next_channel{0};
     grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
+    arguments.SetMaxReceiveMessageSize(
+        static_cast<int>(std::max<std::uint64_t>(options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
     arguments.SetMaxSendMessageSize(-1);
     arguments.SetInt("grpc.channel_id", next_channel.fetch_add(1));  // One connection a pair (rule 9).
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -286,7 +301,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   bool closed_ = false;
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
-  std::shared_ptr<ChannelCore> self_;  // Once closed, until the calls are back.
+  std::shared_ptr<ChannelCore> self_;                                                    // Once closed, until the calls are back.
   std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>> unexplained_;  // While a probe runs.
   std::optional<std::string> hint_;
   MonoTime hint_until_{0};
@@ -304,7 +319,8 @@ class GrpcChannel final : public Channel {
     const auto until = std::chrono::system_clock::now() + deadline;
     const bool posted = core_->loop()->Post([core = core_, method = std::string(method), request = std::move(request), until, done] {
       if (request.size() > core->options().message_bytes_max) {
-        return done(absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
+        return done(
+            absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
       }
       core->Unary(method, request, until, done);
     });
@@ -314,13 +330,16 @@ class GrpcChannel final : public Channel {
     const auto& o = core_->options();
     auto stream = std::make_shared<MessageStreamCore>(
         core_->loop(), failpoints_,
-        MessageStreamCore::Options{.message_bytes_max = o.message_bytes_max, .unsent_bytes_max = o.unsent_bytes_max, .progress_timeout = o.progress_timeout});
-    core_->loop()->Post(
-        [core = core_, stream, method = std::string(method), events = std::move(events)]() mutable { stream->Start(core->Open(method, false), std::move(events)); });
+        MessageStreamCore::Options{
+            .message_bytes_max = o.message_bytes_max, .unsent_bytes_max = o.unsent_bytes_max, .progress_timeout = o.progress_timeout});
+    core_->loop()->Post([core = core_, stream, method = std::string(method), events = std::move(events)]() mutable {
+      stream->Start(core->Open(method, false), std::move(events));
+    });
     return stream->MakeHandle();
   }
   std::unique_ptr<DataStream> OpenData() override {
-    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool fresh) { return core->Open(method, fresh); }, core_->pool(), core_->options());
+    return MakeDataStream(
+        core_->loop(), [core = core_](absl::string_view method, bool fresh) { return core->Open(method, fresh); }, core_->pool(), core_->options());
   }
 
  private:
@@ -330,12 +349,14 @@ class GrpcChannel final : public Channel {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address, const ChannelOptions& options, fault::Failpoints* failpoints) {
+absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address,
+                                                  const ChannelOptions& options, fault::Failpoints* failpoints) {
   auto pems = LoadTls(options.tls);
   if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
   std::string target = by_socket ? absl::StrCat("unix:", address.unix_path) : address.host_port;
-  auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target), by_socket ? "" : address.host_port, *std::move(pems), options);
+  auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target), by_socket ? "" : address.host_port, *std::move(pems),
+                                            options);
   return std::make_unique<GrpcChannel>(std::move(core), failpoints);
 }
 

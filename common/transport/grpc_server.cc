@@ -30,9 +30,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kCallsArmed = 16;  // Calls that may come in while the thread is busy with others.
+constexpr int kCallsArmed = 16;     // Calls that may come in while the thread is busy with others.
 constexpr auto kLastWords = 200ms;  // What a shutdown gives the peers to take their final status.
-
 
 // One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself while gRPC has operations
 // of it; everything happens on the loop.
@@ -122,7 +121,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
   }
 
   void Begin() {
-    if (!core_->AdmitCall()) return Finish(absl::ResourceExhaustedError(absl::StrCat("server has too many calls: streams_max=", core_->options().streams_max)));
+    if (!core_->AdmitCall())
+      return Finish(absl::ResourceExhaustedError(absl::StrCat("server has too many calls: streams_max=", core_->options().streams_max)));
     peer_.address = context_.peer();
     if (const auto auth = context_.auth_context(); auth != nullptr) {
       const auto names = auth->FindPropertyValues("x509_common_name");
@@ -149,7 +149,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
       if (!ok) return Finish(absl::InvalidArgumentError("call without a readable request"));
       std::string request = received_.Text();
       received_.Clear();
-      core_->Unary(peer_, context_.method(), std::move(request), [self = shared_from_this()](absl::StatusOr<std::string> response) { self->AnswerUnary(std::move(response)); });
+      core_->Unary(peer_, context_.method(), std::move(request),
+                   [self = shared_from_this()](absl::StatusOr<std::string> response) { self->AnswerUnary(std::move(response)); });
       return;
     }
     if (!ok) return Finish(absl::OkStatus());  // The peer has ended the stream, or is gone: kDone tells which.
@@ -192,9 +193,14 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service, std::unique_ptr<grpc::Server> server, std::string address,
-             std::string unix_path)
-      : loop_(std::move(loop)), core_(std::move(core)), service_(std::move(service)), server_(std::move(server)), address_(std::move(address)), unix_path_(std::move(unix_path)) {
+  GrpcServer(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service,
+             std::unique_ptr<grpc::Server> server, std::string address, std::string unix_path)
+      : loop_(std::move(loop)),
+        core_(std::move(core)),
+        service_(std::move(service)),
+        server_(std::move(server)),
+        address_(std::move(address)),
+        unix_path_(std::move(unix_path)) {
     loop_->Post([this] {
       for (int i = 0; i < kCallsArmed; ++i) ServerCall::Arm(loop_, core_, service_.get());
     });
@@ -221,7 +227,8 @@ class GrpcServer final : public Server {
 };
 
 void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
-  builder.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(options.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::max<std::uint64_t>(options.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
   builder.SetMaxSendMessageSize(-1);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -245,7 +252,8 @@ std::string WhyNotBound(const std::string& listen, const std::string& unix_path)
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  if (const int error = getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &found); error != 0) return absl::StrCat(" error=", gai_strerror(error));
+  if (const int error = getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &found); error != 0)
+    return absl::StrCat(" error=", gai_strerror(error));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int one = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
@@ -285,7 +293,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options,
     bool ok;
     while (queue->Next(&tag, &ok)) {
     }
-    return absl::UnavailableError(absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path, WhyNotBound(*listen, unix_path)));
+    return absl::UnavailableError(
+        absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path, WhyNotBound(*listen, unix_path)));
   }
   auto loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);

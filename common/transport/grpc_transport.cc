@@ -16,8 +16,12 @@ class GrpcTransport final : public Transport {
   explicit GrpcTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
   ~GrpcTransport() override { loop_->Shutdown(); }
 
-  absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override { return ListenGrpc(options, std::move(handlers), failpoints_); }
-  absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override { return DialGrpc(loop_, pool_, address, options, failpoints_); }
+  absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override {
+    return ListenGrpc(options, std::move(handlers), failpoints_);
+  }
+  absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override {
+    return DialGrpc(loop_, pool_, address, options, failpoints_);
+  }
 
  private:
   fault::Failpoints* const failpoints_;

@@ -128,12 +128,14 @@ class InprocServer final : public Server {
 // The channel's state on the loop; shared with the calls that are under way.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
-  ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry, std::shared_ptr<BufferPool> pool, std::string address, ChannelOptions options)
+  ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry, std::shared_ptr<BufferPool> pool, std::string address,
+              ChannelOptions options)
       : loop_(std::move(loop)), registry_(std::move(registry)), pool_(std::move(pool)), address_(std::move(address)), options_(std::move(options)) {}
 
   void Unary(std::string method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) {
     if (closed_) return done(absl::CancelledError("channel closed"));
-    if (calls_.size() >= options_.inflight_calls_max) return done(absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max)));
+    if (calls_.size() >= options_.inflight_calls_max)
+      return done(absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max)));
     const auto server = registry_->Find(address_);
     if (server == nullptr) return done(NoServer(address_));
     if (!server->AdmitCall()) return done(absl::ResourceExhaustedError("server has too many calls"));
@@ -147,7 +149,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
       const auto self = weak.lock();
       if (self == nullptr) return;
       if (response.ok() && response->size() > self->options_.message_bytes_max) {
-        response = absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", response->size(), " max=", self->options_.message_bytes_max));
+        response =
+            absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", response->size(), " max=", self->options_.message_bytes_max));
       }
       self->Finish(id, std::move(response));
     });
@@ -208,7 +211,8 @@ class InprocChannel final : public Channel {
   void Unary(absl::string_view method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) override {
     const bool posted = core_->loop()->Post([core = core_, method = std::string(method), request = std::move(request), deadline, done]() mutable {
       if (request.size() > core->options().message_bytes_max) {
-        return done(absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
+        return done(
+            absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
       }
       core->Unary(std::move(method), std::move(request), deadline, std::move(done));
     });
@@ -218,12 +222,16 @@ class InprocChannel final : public Channel {
     const auto& o = core_->options();
     auto stream = std::make_shared<MessageStreamCore>(
         core_->loop(), failpoints_,
-        MessageStreamCore::Options{.message_bytes_max = o.message_bytes_max, .unsent_bytes_max = o.unsent_bytes_max, .progress_timeout = o.progress_timeout});
-    core_->loop()->Post([core = core_, stream, method = std::string(method), events = std::move(events)]() mutable { stream->Start(core->Open(method), std::move(events)); });
+        MessageStreamCore::Options{
+            .message_bytes_max = o.message_bytes_max, .unsent_bytes_max = o.unsent_bytes_max, .progress_timeout = o.progress_timeout});
+    core_->loop()->Post([core = core_, stream, method = std::string(method), events = std::move(events)]() mutable {
+      stream->Start(core->Open(method), std::move(events));
+    });
     return stream->MakeHandle();
   }
   std::unique_ptr<DataStream> OpenData() override {
-    return MakeDataStream(core_->loop(), [core = core_](absl::string_view method, bool) { return core->Open(method); }, core_->pool(), core_->options());
+    return MakeDataStream(
+        core_->loop(), [core = core_](absl::string_view method, bool) { return core->Open(method); }, core_->pool(), core_->options());
   }
 
  private:

@@ -49,8 +49,9 @@ absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   const auto parts = Split(options.listen);
   if (!parts.ok()) return parts.status();
   if (options.tls.empty() && !IsLoopback(parts->host)) {
-    return absl::InvalidArgumentError(absl::StrCat("will not listen off loopback without credentials: give tls {ca, cert, key} (psctl cert issue), or --insecure-listen ",
-                                                   options.listen, ": listen=", options.listen));
+    return absl::InvalidArgumentError(
+        absl::StrCat("will not listen off loopback without credentials: give tls {ca, cert, key} (psctl cert issue), or --insecure-listen ",
+                     options.listen, ": listen=", options.listen));
   }
   return options.listen;
 }

@@ -21,7 +21,7 @@ class MessageStreamCore final : public LinkEvents, public std::enable_shared_fro
     std::uint64_t message_bytes_max = 0;
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
-    std::function<void()> on_gone;  // On the loop, once, when the link is no longer used.
+    std::function<void()> on_gone;                                          // On the loop, once, when the link is no longer used.
     std::function<void(std::uint64_t received, std::uint64_t sent)> count;  // On the loop; may be empty.
   };
   // `failpoints` may be null.

@@ -41,7 +41,7 @@ class Outbox {
     wire::StreamHeader header;
     Frame frame;
     bool is_frame = false;
-    std::size_t piece = 0;        // Where the next message starts.
+    std::size_t piece = 0;  // Where the next message starts.
     std::uint64_t piece_offset = 0;
   };
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // (bytes left, order of arrival)

@@ -54,8 +54,14 @@ class PostedUnaryResponder final : public UnaryResponder {
 class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_from_this<DataPeer> {
  public:
   DataPeer(std::shared_ptr<ServerCore> server, std::uint64_t id, std::shared_ptr<Link> link, PeerInfo peer)
-      : server_(std::move(server)), id_(id), link_(std::move(link)), peer_(std::move(peer)),
-        session_(std::in_place, ServerSession::Options{.frame_bytes_max = server_->options_.frame_bytes_max, .progress_timeout = server_->options_.progress_timeout, .grant_unused_max = server_->options_.grant_unused_max},
+      : server_(std::move(server)),
+        id_(id),
+        link_(std::move(link)),
+        peer_(std::move(peer)),
+        session_(std::in_place,
+                 ServerSession::Options{.frame_bytes_max = server_->options_.frame_bytes_max,
+                                        .progress_timeout = server_->options_.progress_timeout,
+                                        .grant_unused_max = server_->options_.grant_unused_max},
                  id, server_->budget_, server_->pool_) {}
 
   void Start() { link_->Start(shared_from_this()); }
@@ -206,7 +212,8 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
 class ServerCore::Responder final : public DataResponder {
  public:
   // `request` 0: the answer is swallowed (the twin of a duplicated request).
-  Responder(std::shared_ptr<Loop> loop, std::weak_ptr<DataPeer> peer, std::uint64_t request) : loop_(std::move(loop)), peer_(std::move(peer)), request_(request) {}
+  Responder(std::shared_ptr<Loop> loop, std::weak_ptr<DataPeer> peer, std::uint64_t request)
+      : loop_(std::move(loop)), peer_(std::move(peer)), request_(request) {}
   ~Responder() override { Fail(absl::InternalError("request dropped without an answer")); }
   void Answer(Frame response) override {
     if (std::exchange(answered_, true) || request_ == 0) return;
@@ -236,18 +243,23 @@ void ServerCore::DataPeer::DeliverOnce(ServerSession::Ready ready, bool answered
 // ------------------------------------------------------------------------------------------------
 
 ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints)
-    : options_(options), handlers_(std::move(handlers)), loop_(std::move(loop)), failpoints_(failpoints),
+    : options_(options),
+      handlers_(std::move(handlers)),
+      loop_(std::move(loop)),
+      failpoints_(failpoints),
       pool_(std::make_shared<BufferPool>(options.budget_bytes_max / 2)) {}
 
-std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints) {
+std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
+                                             fault::Failpoints* failpoints) {
   std::shared_ptr<ServerCore> core(new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
-  core->budget_ = std::make_shared<Budget>(
-      CreditCore::Options{.budget_bytes_max = options.budget_bytes_max, .small_reserve_bytes_max = options.small_reserve_bytes_max, .peer_small_bytes_max = options.peer_small_bytes_max},
-      [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
-        loop->Post([weak] {
-          if (const auto server = weak.lock()) server->DispatchAdmitted();
-        });
-      });
+  core->budget_ = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = options.budget_bytes_max,
+                                                               .small_reserve_bytes_max = options.small_reserve_bytes_max,
+                                                               .peer_small_bytes_max = options.peer_small_bytes_max},
+                                           [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
+                                             loop->Post([weak] {
+                                               if (const auto server = weak.lock()) server->DispatchAdmitted();
+                                             });
+                                           });
   return core;
 }
 
@@ -287,25 +299,25 @@ void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
 void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method) {
   const std::uint64_t id = next_peer_++;
   std::optional<MessageStreamEvents> events;
-  const auto stream = std::make_shared<MessageStreamCore>(
-      loop_, failpoints_,
-      MessageStreamCore::Options{.message_bytes_max = options_.message_bytes_max,
-                                 .unsent_bytes_max = options_.unsent_bytes_max,
-                                 .progress_timeout = options_.progress_timeout,
-                                 .on_gone =
-                                     [weak = weak_from_this(), id] {
-                                       const auto self = weak.lock();
-                                       if (self == nullptr) return;
-                                       self->CallEnded();
-                                       self->streams_.erase(id);
-                                     },
-                                 .count =
-                                     [weak = weak_from_this()](std::uint64_t received, std::uint64_t sent) {
-                                       const auto self = weak.lock();
-                                       if (self == nullptr) return;
-                                       self->received_.fetch_add(received, std::memory_order_relaxed);
-                                       self->sent_.fetch_add(sent, std::memory_order_relaxed);
-                                     }});
+  const auto stream =
+      std::make_shared<MessageStreamCore>(loop_, failpoints_,
+                                          MessageStreamCore::Options{.message_bytes_max = options_.message_bytes_max,
+                                                                     .unsent_bytes_max = options_.unsent_bytes_max,
+                                                                     .progress_timeout = options_.progress_timeout,
+                                                                     .on_gone =
+                                                                         [weak = weak_from_this(), id] {
+                                                                           const auto self = weak.lock();
+                                                                           if (self == nullptr) return;
+                                                                           self->CallEnded();
+                                                                           self->streams_.erase(id);
+                                                                         },
+                                                                     .count =
+                                                                         [weak = weak_from_this()](std::uint64_t received, std::uint64_t sent) {
+                                                                           const auto self = weak.lock();
+                                                                           if (self == nullptr) return;
+                                                                           self->received_.fetch_add(received, std::memory_order_relaxed);
+                                                                           self->sent_.fetch_add(sent, std::memory_order_relaxed);
+                                                                         }});
   if (!shut_ && handlers_.stream) events = handlers_.stream(peer, method, stream->MakeHandle());
   if (!events) {
     link->Finish(absl::UnimplementedError(absl::StrCat("stream not served: method=", method)));

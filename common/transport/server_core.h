@@ -50,7 +50,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   Handlers handlers_;  // Let go of after Shutdown: they may hold responders, which hold the server.
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
-  std::shared_ptr<Budget> budget_;  // Shared with the tokens.
+  std::shared_ptr<Budget> budget_;          // Shared with the tokens.
   const std::shared_ptr<BufferPool> pool_;  // Shared with the frames that are out.
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;

@@ -11,8 +11,14 @@ namespace evergrad::transport {
 using wire::MessageKind;
 
 ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool)
-    : options_(options), peer_(peer), budget_(std::move(budget)), pool_(std::move(pool)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {
-  outbox_.AddControl({.kind = MessageKind::kHello, .frame_bytes = options_.frame_bytes_max, .response_bytes_max = budget_->options().peer_small_bytes_max});
+    : options_(options),
+      peer_(peer),
+      budget_(std::move(budget)),
+      pool_(std::move(pool)),
+      outbox_(options.message_bytes_max),
+      liveness_(options.progress_timeout) {
+  outbox_.AddControl(
+      {.kind = MessageKind::kHello, .frame_bytes = options_.frame_bytes_max, .response_bytes_max = budget_->options().peer_small_bytes_max});
 }
 
 ServerSession::~ServerSession() { budget_->DropPeer(peer_); }
@@ -70,7 +76,8 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
   if (requests_.contains(id) || dropping_.contains(id)) return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
   if (header.frame_bytes > options_.frame_bytes_max || header.response_bytes_max > options_.frame_bytes_max) {
     ++counters_.frame_refused;
-    Refuse(id, absl::InvalidArgumentError(absl::StrCat("frame too large: request_bytes=", header.frame_bytes, " response_bytes=", header.response_bytes_max, " max=", options_.frame_bytes_max)));
+    Refuse(id, absl::InvalidArgumentError(absl::StrCat("frame too large: request_bytes=", header.frame_bytes,
+                                                       " response_bytes=", header.response_bytes_max, " max=", options_.frame_bytes_max)));
     return absl::OkStatus();
   }
   if (requests_.size() >= options_.requests_max) {
@@ -87,7 +94,8 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     case CreditCore::Answer::kOverBudget:
       // Not to be tried again: it never fits.
       ++counters_.budget_refused;
-      Refuse(id, absl::OutOfRangeError(absl::StrCat("request over the budget: bytes=", bytes, " budget_bytes_max=", budget_->options().budget_bytes_max)));
+      Refuse(id, absl::OutOfRangeError(
+                     absl::StrCat("request over the budget: bytes=", bytes, " budget_bytes_max=", budget_->options().budget_bytes_max)));
       break;
     case CreditCore::Answer::kFull:
       ++counters_.budget_refused;
@@ -104,7 +112,10 @@ void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
   request.response_token = budget_->MakeToken(peer_, request.response_bytes_max, /*small=*/false);
   request.phase = Phase::kGranted;
   Touch(it->first, request, now);
-  outbox_.AddControl({.kind = MessageKind::kGrant, .request_id = it->first, .frame_bytes = request.request_bytes_max, .response_bytes_max = request.response_bytes_max});
+  outbox_.AddControl({.kind = MessageKind::kGrant,
+                      .request_id = it->first,
+                      .frame_bytes = request.request_bytes_max,
+                      .response_bytes_max = request.response_bytes_max});
 }
 
 void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime now) {
@@ -123,7 +134,8 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     if (dropping_.contains(id)) return absl::OkStatus();
     const auto bytes = CheckedAdd(header.frame_bytes, header.response_bytes_max);
     if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes, " response_bytes_max=", header.response_bytes_max));
+      return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes,
+                                                     " response_bytes_max=", header.response_bytes_max));
     }
     if (requests_.size() >= options_.requests_max) {
       Refuse(id, absl::ResourceExhaustedError(absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
@@ -131,7 +143,8 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     }
     if (!budget_->TakeSmall(peer_, *bytes)) {
       ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max ? counters_.small_refused : counters_.peer_small_refused);
-      Refuse(id, absl::ResourceExhaustedError(absl::StrCat("small requests above their reserve: peer_small_bytes_max=", budget_->options().peer_small_bytes_max)));
+      Refuse(id, absl::ResourceExhaustedError(
+                     absl::StrCat("small requests above their reserve: peer_small_bytes_max=", budget_->options().peer_small_bytes_max)));
       return absl::OkStatus();
     }
     Request& request = Add(header, now);
@@ -143,7 +156,8 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
   }
   Request& request = it->second;
   if (header.response_bytes_max > request.response_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max, " granted=", request.response_bytes_max));
+    return absl::InvalidArgumentError(absl::StrCat("answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max,
+                                                   " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, message); !status.ok()) return status;
   if (!request.frame.complete()) {
@@ -173,7 +187,8 @@ void ServerSession::Answer(std::uint64_t id, Frame response, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || it->second.phase != Phase::kHandling) return;
   const std::uint64_t bytes = response.size();
-  const std::uint64_t max = std::min(it->second.response_bytes_max + wire::kAnswerHeaderBytesMax, options_.frame_bytes_max + wire::kAnswerHeaderBytesMax);
+  const std::uint64_t max =
+      std::min(it->second.response_bytes_max + wire::kAnswerHeaderBytesMax, options_.frame_bytes_max + wire::kAnswerHeaderBytesMax);
   if (bytes > max) {
     Fail(id, absl::InternalError(absl::StrCat("answer larger than announced: bytes=", bytes, " max=", max)));
     return;
@@ -218,7 +233,8 @@ absl::Status ServerSession::Tick(MonoTime now) {
     case Liveness::Step::kNothing: break;
     case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
     case Liveness::Step::kDead:
-      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=", std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
+      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=",
+                                                 std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
   }
   return absl::OkStatus();
 }

@@ -34,7 +34,7 @@ class ServerSession {
   };
   // Counts what happens; read by the owner after each step.
   struct Counters {
-    std::uint64_t refused = 0, granted = 0;                                                  // refused: all
+    std::uint64_t refused = 0, granted = 0;                                                          // refused: all
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;  // by limit
   };
   // `peer` names the stream at the budget. Puts HELLO into the outbox.
@@ -94,8 +94,8 @@ class ServerSession {
   Liveness liveness_;
   RequestMap requests_;
   std::set<std::pair<MonoTime, std::uint64_t>> granted_;  // By last piece: which grants are dead.
-  std::set<std::uint64_t> dropping_;  // Ended by us; their pieces are dropped until the client's CANCEL.
-  std::uint64_t answer_sent_ = 0;     // The request whose last piece is on its way, 0 for none.
+  std::set<std::uint64_t> dropping_;                      // Ended by us; their pieces are dropped until the client's CANCEL.
+  std::uint64_t answer_sent_ = 0;                         // The request whose last piece is on its way, 0 for none.
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

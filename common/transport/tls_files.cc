@@ -23,7 +23,9 @@ constexpr std::size_t kFileBytesMax = 1u << 20;
 template <auto Free>
 struct Freer {
   template <class T>
-  void operator()(T* object) const { Free(object); }
+  void operator()(T* object) const {
+    Free(object);
+  }
 };
 using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
@@ -37,7 +39,8 @@ absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& p
   std::stringstream text;
   text << in.rdbuf();
   std::string pem = text.str();
-  if (pem.empty() || pem.size() > kFileBytesMax) return absl::InvalidArgumentError(absl::StrCat(what, " has an odd size: file=", path, " bytes=", pem.size()));
+  if (pem.empty() || pem.size() > kFileBytesMax)
+    return absl::InvalidArgumentError(absl::StrCat(what, " has an odd size: file=", path, " bytes=", pem.size()));
   return pem;
 }
 
@@ -64,7 +67,8 @@ absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles
   const bool of_ca = X509_STORE_CTX_get_error_depth(context.get()) > 0;
   ERR_clear_error();
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error), ": file=", of_ca ? files.ca : files.cert, " ca=", files.ca));
+  return absl::InvalidArgumentError(
+      absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error), ": file=", of_ca ? files.ca : files.cert, " ca=", files.ca));
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles
 int AddAuthorities(const std::string& pem, X509_STORE* store) {
   const Bio bio = Reader(pem);
   int added = 0;
-  while (const auto ca = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))) added += X509_STORE_add_cert(store, ca.get()) == 1 ? 1 : 0;
+  while (const auto ca = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)))
+    added += X509_STORE_add_cert(store, ca.get()) == 1 ? 1 : 0;
   ERR_clear_error();
   return added;
 }

@@ -21,7 +21,9 @@ constexpr int kStepMillis = 500;
 template <auto Free>
 struct Freer {
   template <class T>
-  void operator()(T* object) const { Free(object); }
+  void operator()(T* object) const {
+    Free(object);
+  }
 };
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 using Session = std::unique_ptr<SSL, Freer<SSL_free>>;
@@ -120,7 +122,9 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   ERR_clear_error();
   if (pems == nullptr) {
     if (shook_hands) return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, --tls-cert and --tls-key";
-    return peer_speaks_tls && !reason.empty() && reason != "wrong version number" ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason) : "";
+    return peer_speaks_tls && !reason.empty() && reason != "wrong version number"
+               ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason)
+               : "";
   }
   if (verified != X509_V_OK) return absl::StrCat("certificate verify failed: the peer's: ", X509_verify_cert_error_string(verified));
   if (reason == "wrong version number" || reason == "packet length too long") return "the peer does not speak TLS";

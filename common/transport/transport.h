@@ -27,8 +27,8 @@
 namespace evergrad::transport {
 
 struct Address {
-  std::string host_port;   // "127.0.0.1:4000"; inproc: any name
-  std::string unix_path;   // "" or the socket of a peer on this host; used only when Options say so and it can be reached
+  std::string host_port;  // "127.0.0.1:4000"; inproc: any name
+  std::string unix_path;  // "" or the socket of a peer on this host; used only when Options say so and it can be reached
 };
 
 struct TlsFiles {
@@ -73,7 +73,7 @@ struct MessageStreamEvents {
 
 using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
-  std::uint64_t response_bytes_max = 0;       // payload that the answer may have; reserved at the server before the grant
+  std::uint64_t response_bytes_max = 0;  // payload that the answer may have; reserved at the server before the grant
   std::chrono::milliseconds deadline{30000};
 };
 
@@ -103,7 +103,7 @@ absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view met
 // ------------------------------------------------------------------ server side
 
 struct PeerInfo {
-  std::string address;        // as the transport knows it
+  std::string address;           // as the transport knows it
   std::string certificate_name;  // common name of the verified client certificate, "" without TLS
 };
 
@@ -132,30 +132,30 @@ struct Handlers {
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";   // port 0: any
-  std::string insecure_listen;          // "" or an address off loopback without TLS; the caller warns
-  std::string unix_path;                // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
+  std::string listen = "127.0.0.1:0";  // port 0: any
+  std::string insecure_listen;         // "" or an address off loopback without TLS; the caller warns
+  std::string unix_path;               // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
   TlsFiles tls;
-  std::uint64_t budget_bytes_max = 256ull << 20;   // granted payload in flight, all peers
+  std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
-  std::uint64_t message_bytes_max = 4ull << 20;    // unary and message streams
-  std::uint64_t frame_bytes_max = 1ull << 30;      // one data request or answer
-  std::uint64_t unsent_bytes_max = 64ull << 20;    // one message stream
+  std::uint64_t message_bytes_max = 4ull << 20;  // unary and message streams
+  std::uint64_t frame_bytes_max = 1ull << 30;    // one data request or answer
+  std::uint64_t unsent_bytes_max = 64ull << 20;  // one message stream
   std::uint32_t streams_max = 4096;
-  std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
-  std::chrono::milliseconds grant_unused_max{30000}; // a grant whose payload does not come is dead (rule 5): Aborted, retryable
+  std::chrono::milliseconds progress_timeout{5000};   // the watchdog (rule 8)
+  std::chrono::milliseconds grant_unused_max{30000};  // a grant whose payload does not come is dead (rule 5): Aborted, retryable
 };
 
 class Server {
  public:
-  virtual ~Server() = default;  // Shutdown().
-  virtual std::string address() const = 0;     // host:port as bound
-  virtual std::string unix_path() const = 0;   // as bound, "" when not served
-  virtual void Shutdown() = 0;                 // Ends streams; after it returns no callback runs. Idempotent.
+  virtual ~Server() = default;                // Shutdown().
+  virtual std::string address() const = 0;    // host:port as bound
+  virtual std::string unix_path() const = 0;  // as bound, "" when not served
+  virtual void Shutdown() = 0;                // Ends streams; after it returns no callback runs. Idempotent.
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
-    std::uint64_t peer_small_used = 0;   // of the peer that uses most
+    std::uint64_t peer_small_used = 0;  // of the peer that uses most
     // By limit; refused_total is all of them, and what other bounds refuse.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0, streams_refused = 0;
     std::uint64_t refused_total = 0, granted_total = 0, malformed_total = 0, bytes_received = 0, bytes_sent = 0;

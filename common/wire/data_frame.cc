@@ -94,8 +94,8 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Head
   }
   const std::uint64_t header_bytes = LoadLength(frame.data());
   if (header_bytes > kHeaderBytesMax || header_bytes > frame.size() - kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("header_bytes out of range: offset=0 got=", header_bytes, " max=",
-                                                   std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
+    return absl::InvalidArgumentError(absl::StrCat("header_bytes out of range: offset=0 got=", header_bytes,
+                                                   " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
   google::protobuf::LogSilencer silencer;  // Bytes of a stranger must not fill the log.
   if (!header->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
@@ -113,13 +113,16 @@ class Ranges {
     if (bytes == 0) return std::span<const std::byte>();
     const auto end = CheckedAdd(offset, bytes);
     if (offset % kAlignment != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("offset not aligned: field=", field, "[", index, "] offset=", offset, " want multiple of ", kAlignment));
+      return absl::InvalidArgumentError(
+          absl::StrCat("offset not aligned: field=", field, "[", index, "] offset=", offset, " want multiple of ", kAlignment));
     }
     if (offset < end_) {
-      return absl::InvalidArgumentError(absl::StrCat("bytes overlap what is before them: field=", field, "[", index, "] offset=", offset, " want>=", end_));
+      return absl::InvalidArgumentError(
+          absl::StrCat("bytes overlap what is before them: field=", field, "[", index, "] offset=", offset, " want>=", end_));
     }
     if (!end || *end > frame_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("bytes leave the frame: field=", field, "[", index, "] offset=", offset, " bytes=", bytes, " frame=", frame_.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("bytes leave the frame: field=", field, "[", index, "] offset=", offset, " bytes=", bytes, " frame=", frame_.size()));
     }
     end_ = *end;
     return frame_.subspan(offset, bytes);
@@ -142,7 +145,8 @@ absl::Status CheckIds(absl::string_view field, int index, const Section& section
   const auto& ids = section.ids();
   const auto bytes = CheckedMul(ids.count(), sizeof(std::int64_t));
   if (!bytes || *bytes != ids.bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("ids length mismatch: field=", field, "[", index, "].ids count=", ids.count(), " bytes=", ids.bytes()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("ids length mismatch: field=", field, "[", index, "].ids count=", ids.count(), " bytes=", ids.bytes()));
   }
   return ranges->Take(absl::StrCat(field, ".ids"), index, ids.offset(), ids.bytes()).status();
 }

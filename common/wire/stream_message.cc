@@ -20,12 +20,8 @@ T Load(const std::byte* in) {
 
 constexpr std::size_t kReservedAt = 48;
 
-bool HasPayload(MessageKind kind) {
-  return kind == MessageKind::kRequest || kind == MessageKind::kAnswer || kind == MessageKind::kError;
-}
-bool HasRequest(MessageKind kind) {
-  return kind != MessageKind::kHello && kind != MessageKind::kPing && kind != MessageKind::kPong;
-}
+bool HasPayload(MessageKind kind) { return kind == MessageKind::kRequest || kind == MessageKind::kAnswer || kind == MessageKind::kError; }
+bool HasRequest(MessageKind kind) { return kind != MessageKind::kHello && kind != MessageKind::kPing && kind != MessageKind::kPong; }
 
 }  // namespace
 

@@ -21,7 +21,7 @@
 namespace evergrad::coordinator {
 
 struct ShardOwner {
-  std::string server;   // identity; "" when nobody holds it
+  std::string server;  // identity; "" when nobody holds it
   ShardEpoch epoch;
   MapVersion start;
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
@@ -61,7 +61,7 @@ void AppendRecord(const Record& later, Record* into);
 class ClosureBook {
  public:
   struct Options {
-    std::uint64_t closures = 0;     // of the plan
+    std::uint64_t closures = 0;  // of the plan
     std::uint32_t shards = 0;
     std::uint32_t open_max = 4096;  // granted and neither succeeded nor dead [23]
     fault::Mutant mutant = fault::Mutant::kNone;
@@ -70,8 +70,9 @@ class ClosureBook {
   const DurableState& durable() const { return state_; }
 
   // Line 18. `term` = 1 + max(the store's, any that a task reports), of the coordinator and the same for all jobs of this life:
-  // EG_CHECK unless above durable().term. Everything volatile is empty; the start-up window is open until CloseWindow(). Also the first call on a new job's book (with CloseWindow() at once: nobody holds anything of it).
-  // V becomes (term, 1), so that who waits for a map that the journal forgot gets one.
+  // EG_CHECK unless above durable().term. Everything volatile is empty; the start-up window is open until CloseWindow(). Also the first call on a new
+  // job's book (with CloseWindow() at once: nobody holds anything of it). V becomes (term, 1), so that who waits for a map that the journal forgot
+  // gets one.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
@@ -97,17 +98,17 @@ class ClosureBook {
 
   // --- line 19, 20, 20b
   struct DoneResult {
-    bool deferred = false;        // the start-up window is open: keep the Done and ask again after CloseWindow()
-    bool acknowledged = false;    // else SUPERSEDED
-    bool counted = false;         // first success of c: metrics count
+    bool deferred = false;      // the start-up window is open: keep the Done and ask again after CloseWindow()
+    bool acknowledged = false;  // else SUPERSEDED
+    bool counted = false;       // first success of c: metrics count
     Record record;
   };
   // Targets are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
-  Record Cancel(ClosureId closure);                           // 20; empty if it is in succeeded or dead
+  Record Cancel(ClosureId closure);  // 20; empty if it is in succeeded or dead
   // 20: each owner has answered Closed with it or got it in its Assign: the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
-  Record FailRepair(ClosureId closure, Attempt attempt);      // 20b; empty unless the attempt is current and a repair
+  Record FailRepair(ClosureId closure, Attempt attempt);  // 20b; empty unless the attempt is current and a repair
 
   // --- shards
   struct AssignOrder {
@@ -115,13 +116,13 @@ class ClosureBook {
     std::string server;
     ShardEpoch epoch;
     MapVersion start, version;
-    IntervalSet refused;          // dead + lost[p]; the snapshot's own is added by the loader
+    IntervalSet refused;  // dead + lost[p]; the snapshot's own is added by the loader
   };
   struct MapChange {
     Record record;
     std::vector<AssignOrder> assigns;
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
-    bool map_changed = false;     // send the map to every worker
+    bool map_changed = false;                           // send the map to every worker
   };
   // First placement of a shard, and line 21 with s.done and s.refused ({} for the seed). `server` is there and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done = {}, const IntervalSet& snapshot_refused = {});
@@ -173,8 +174,8 @@ class ClosureBook {
   void EndServerSession(TaskId server_session);
 
   // --- questions
-  bool AllEnded() const;            // every closure of the plan is in succeeded or dead
-  bool Quiet() const;               // AllEnded, todo empty, every shard owned, nothing current, window closed
+  bool AllEnded() const;                                       // every closure of the plan is in succeeded or dead
+  bool Quiet() const;                                          // AllEnded, todo empty, every shard owned, nothing current, window closed
   bool RepairsPending() const { return !with_todo_.empty(); }  // some todo not empty
   std::uint64_t InFlight() const { return current_.size(); }   // closures with a current attempt
   std::uint64_t granted_attempts() const { return granted_attempts_; }
@@ -183,7 +184,12 @@ class ClosureBook {
   std::uint64_t next_new() const { return next_new_; }
   // Holds back closures >= limit (an evaluation barrier at an epoch's end).
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
-  struct Current { Attempt attempt; TaskId worker; bool all_targets = true; std::set<ShardId> targets; };
+  struct Current {
+    Attempt attempt;
+    TaskId worker;
+    bool all_targets = true;
+    std::set<ShardId> targets;
+  };
   const std::map<ClosureId, Current>& current() const { return current_; }
 
  private:
@@ -191,37 +197,40 @@ class ClosureBook {
   // Applies `record` to state_, keeps what is derived from it, and appends it to `all`.
   void Commit(const Record& record, Record* all);
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
-  IntervalSet DoneFor(std::uint32_t shard) const;     // of line 24
+  IntervalSet DoneFor(std::uint32_t shard) const;  // of line 24
   IntervalSet RefusedFor(std::uint32_t shard) const;
   Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
   void BuryUnknown(const IntervalSet& refused, Record* all);  // 25: refused, and neither dead nor succeeded here -> dead
-  void Release(CurrentIterator it);                   // from current_, to be granted again
-  void Forget(CurrentIterator it);                    // from current_
-  bool Unknown(MapVersion v1) const;                  // [19], [26]: of an older life, and the journal forgot it
+  void Release(CurrentIterator it);                           // from current_, to be granted again
+  void Forget(CurrentIterator it);                            // from current_
+  bool Unknown(MapVersion v1) const;                          // [19], [26]: of an older life, and the journal forgot it
 
   const Options options_;
   DurableState state_;
-  std::uint64_t n_ = 0;         // numbers V, epochs and attempts of this life
+  std::uint64_t n_ = 0;  // numbers V, epochs and attempts of this life
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
-  std::uint64_t current_all_ = 0;        // of current_, those with all targets
-  std::set<std::uint64_t> requeued_;     // granted in this life, or adopted, and neither current nor ended
+  std::uint64_t current_all_ = 0;     // of current_, those with all targets
+  std::set<std::uint64_t> requeued_;  // granted in this life, or adopted, and neither current nor ended
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::uint64_t granted_attempts_ = 0, repairs_granted_ = 0;
-  std::set<std::uint32_t> with_todo_;    // shards whose todo is not empty
-  std::uint64_t repair_hint_ = 0;        // no closure below it is in a todo without being current
-  MapVersion newest_start_;              // of all shards
-  std::uint64_t revision_ = 1;           // +1 whenever what Closes carry may have changed
+  std::set<std::uint32_t> with_todo_;  // shards whose todo is not empty
+  std::uint64_t repair_hint_ = 0;      // no closure below it is in a todo without being current
+  MapVersion newest_start_;            // of all shards
+  std::uint64_t revision_ = 1;         // +1 whenever what Closes carry may have changed
   struct SentClose {
     ShardEpoch epoch;
     std::uint64_t revision = 0;
     bool pending = false, whole_next = true;
-    IntervalSet done, refused;           // sent so far under this epoch
+    IntervalSet done, refused;  // sent so far under this epoch
   };
   std::map<std::pair<TaskId, std::uint32_t>, SentClose> sent_closes_;
-  struct Refusing { ShardEpoch epoch; IntervalSet refused; };
-  std::vector<Refusing> refusing_;       // by shard: what its owner is known to refuse
+  struct Refusing {
+    ShardEpoch epoch;
+    IntervalSet refused;
+  };
+  std::vector<Refusing> refusing_;  // by shard: what its owner is known to refuse
 };
 
 }  // namespace evergrad::coordinator

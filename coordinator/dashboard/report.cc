@@ -124,18 +124,25 @@ std::string RenderReport(const ReportData& data) {
   embedded["steps_by_worker"] = Json::array();
   for (const ReportTask& t : data.workers) embedded["steps_by_worker"].push_back({t.name, t.steps});
 
-  std::string page = "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width,initial-scale=1\">\n";
+  std::string page =
+      "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width,initial-scale=1\">\n";
   absl::StrAppend(&page, "<title>", Escape(data.name), " · ", Escape(data.state), "</title>\n", kHead, "</head>\n<body>\n<main>\n");
   absl::StrAppend(&page, "<h1>", Escape(data.name), "<span class=\"state ", Escape(data.state), "\">", Escape(data.state), "</span></h1>\n");
-  absl::StrAppend(&page, "<div class=sub>job ", Escape(data.job_uid), " · submitted ", Escape(data.submitted), " · ran ", Number(data.seconds, 1), " s</div>\n");
+  absl::StrAppend(&page, "<div class=sub>job ", Escape(data.job_uid), " · submitted ", Escape(data.submitted), " · ran ", Number(data.seconds, 1),
+                  " s</div>\n");
   if (!data.first_cause.empty()) absl::StrAppend(&page, "<div class=cause>", Escape(data.first_cause), "</div>\n");
 
   page += "<div class=tiles>\n";
   if (std::isfinite(data.accuracy)) Tile(&page, "test accuracy", absl::StrCat(Number(100 * data.accuracy, 2), " %"));
   if (std::isfinite(data.loss)) Tile(&page, "test loss", Number(data.loss, 4));
-  Tile(&page, "examples per second", Grouped(static_cast<std::uint64_t>(std::isfinite(data.examples_per_second) && data.examples_per_second > 0 ? data.examples_per_second : 0)));
+  Tile(&page, "examples per second",
+       Grouped(static_cast<std::uint64_t>(std::isfinite(data.examples_per_second) && data.examples_per_second > 0 ? data.examples_per_second : 0)));
   Tile(&page, "steps", Grouped(data.steps));
-  Tile(&page, "closures", absl::StrCat(Grouped(data.closures_succeeded), data.closures_failed + data.closures_cancelled == 0 ? "" : absl::StrCat(" <small>+ ", data.closures_failed, " failed, ", data.closures_cancelled, " cancelled</small>")));
+  Tile(&page, "closures",
+       absl::StrCat(Grouped(data.closures_succeeded),
+                    data.closures_failed + data.closures_cancelled == 0
+                        ? ""
+                        : absl::StrCat(" <small>+ ", data.closures_failed, " failed, ", data.closures_cancelled, " cancelled</small>")));
   Tile(&page, "attempts", Grouped(data.attempts));
   Tile(&page, "deaths", Grouped(data.deaths));
   Tile(&page, "closures re-run for lost shards", Grouped(data.reruns));
@@ -147,10 +154,14 @@ std::string RenderReport(const ReportData& data) {
   page += "<section class=card><h2>Steps per worker</h2><div id=workers></div></section>\n</div>\n<p></p>\n";
 
   if (!data.epochs.empty()) {
-    page += "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss<th class=n>test accuracy<th class=n>seconds<th class=n>examples/s</tr>\n";
+    page +=
+        "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss<th "
+        "class=n>test accuracy<th class=n>seconds<th class=n>examples/s</tr>\n";
     for (const ReportEpoch& e : data.epochs) {
-      absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>", Number(e.train_loss, 4), "<td class=n>", Number(e.eval_loss, 4), "<td class=n>");
-      absl::StrAppend(&page, std::isfinite(e.eval_accuracy) ? absl::StrCat(Number(100 * e.eval_accuracy, 2), " %") : "–", "<td class=n>", Number(e.seconds, 1), "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
+      absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>", Number(e.train_loss, 4), "<td class=n>",
+                      Number(e.eval_loss, 4), "<td class=n>");
+      absl::StrAppend(&page, std::isfinite(e.eval_accuracy) ? absl::StrCat(Number(100 * e.eval_accuracy, 2), " %") : "–", "<td class=n>",
+                      Number(e.seconds, 1), "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
     }
     page += "</table></div></section>\n";
   }
@@ -158,29 +169,38 @@ std::string RenderReport(const ReportData& data) {
   page += "<section class=card><h2>What happened</h2><div class=wide><table>\n";
   if (data.events.empty()) page += "<tr><td class=k>nothing\n";
   for (const ReportEvent& e : data.events) {
-    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k ", Escape(e.kind), "\">", Escape(e.kind), "<td>", Escape(e.text), "</tr>\n");
+    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k ", Escape(e.kind), "\">", Escape(e.kind), "<td>",
+                    Escape(e.text), "</tr>\n");
   }
   page += "</table></div></section>\n";
 
-  page += "<section class=card><h2>Shards</h2><div class=wide><table><tr><th>shard<th>variable<th class=n>rows<th class=n>size<th>server<th class=n>updates applied</tr>\n";
+  page +=
+      "<section class=card><h2>Shards</h2><div class=wide><table><tr><th>shard<th>variable<th class=n>rows<th class=n>size<th>server<th "
+      "class=n>updates applied</tr>\n";
   for (const ReportShard& s : data.shards) {
-    absl::StrAppend(&page, "<tr><td>", s.shard, "<td>", Escape(s.variable), "<td class=n>", Grouped(s.rows), "<td class=n>", Bytes(s.bytes), "<td>", Escape(s.server), "<td class=n>", Grouped(s.updates_applied), "</tr>\n");
+    absl::StrAppend(&page, "<tr><td>", s.shard, "<td>", Escape(s.variable), "<td class=n>", Grouped(s.rows), "<td class=n>", Bytes(s.bytes), "<td>",
+                    Escape(s.server), "<td class=n>", Grouped(s.updates_applied), "</tr>\n");
   }
   page += "</table></div></section>\n";
 
   if (!data.workers.empty() || !data.servers.empty()) {
     page += "<section class=card><h2>Tasks</h2><div class=wide><table><tr><th>task<th class=n>steps<th class=n>sent and received</tr>\n";
     for (const auto* tasks : {&data.workers, &data.servers}) {
-      for (const ReportTask& t : *tasks) absl::StrAppend(&page, "<tr><td>", Escape(t.name), "<td class=n>", Grouped(t.steps), "<td class=n>", Bytes(t.bytes), "</tr>\n");
+      for (const ReportTask& t : *tasks)
+        absl::StrAppend(&page, "<tr><td>", Escape(t.name), "<td class=n>", Grouped(t.steps), "<td class=n>", Bytes(t.bytes), "</tr>\n");
     }
     page += "</table></div></section>\n";
   }
-  if (!data.model_summary.empty()) absl::StrAppend(&page, "<section class=card><h2>Model</h2><pre>", Escape(data.model_summary), "</pre></section>\n");
-  if (!data.yaml.empty()) absl::StrAppend(&page, "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>", Escape(data.yaml), "</pre></details></section>\n");
+  if (!data.model_summary.empty())
+    absl::StrAppend(&page, "<section class=card><h2>Model</h2><pre>", Escape(data.model_summary), "</pre></section>\n");
+  if (!data.yaml.empty())
+    absl::StrAppend(&page, "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>", Escape(data.yaml),
+                    "</pre></details></section>\n");
 
   // "<" never appears inside the data block, so that no text can end it.
-  absl::StrAppend(&page, "</main>\n<script type=\"application/json\" id=data>", absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace), {{"<", "\\u003c"}}),
-                  "</script>\n", kScript, "</body>\n</html>\n");
+  absl::StrAppend(&page, "</main>\n<script type=\"application/json\" id=data>",
+                  absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace), {{"<", "\\u003c"}}), "</script>\n", kScript,
+                  "</body>\n</html>\n");
   return page;
 }
 

@@ -12,11 +12,11 @@ struct ReportPoint {
 };
 struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
-  double train_loss = 0, eval_loss = 0, eval_accuracy = 0;   // NaN: not measured
+  double train_loss = 0, eval_loss = 0, eval_accuracy = 0;  // NaN: not measured
   double seconds = 0, examples_per_second = 0;
 };
 struct ReportTask {
-  std::string name;         // "worker/0"
+  std::string name;  // "worker/0"
   std::uint64_t steps = 0, bytes = 0;
 };
 struct ReportShard {
@@ -25,18 +25,19 @@ struct ReportShard {
   std::uint64_t rows = 0, bytes = 0, updates_applied = 0;
 };
 struct ReportEvent {
-  double seconds = 0;       // since the job was submitted
+  double seconds = 0;  // since the job was submitted
   std::string kind, text;
 };
 struct ReportData {
   std::string name, job_uid, state, first_cause;
-  std::string submitted;    // wall time, for people
-  double seconds = 0;       // from start to end
+  std::string submitted;  // wall time, for people
+  double seconds = 0;     // from start to end
   double examples_per_second = 0;
-  double accuracy = 0, loss = 0;                    // final evaluation; NaN: not measured
-  std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0, attempts = 0, reruns = 0, deaths = 0, duplicates_refused = 0;
-  std::vector<ReportPoint> loss_by_step;            // x: global step
-  std::vector<ReportPoint> rate_by_time;            // x: seconds, y: examples/s
+  double accuracy = 0, loss = 0;  // final evaluation; NaN: not measured
+  std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0, attempts = 0, reruns = 0, deaths = 0,
+                duplicates_refused = 0;
+  std::vector<ReportPoint> loss_by_step;  // x: global step
+  std::vector<ReportPoint> rate_by_time;  // x: seconds, y: examples/s
   std::vector<ReportEpoch> epochs;
   std::vector<ReportTask> workers, servers;
   std::vector<ReportShard> shards;

@@ -12,7 +12,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
-constexpr std::size_t kEventTextBytesMax = 2000;   // events_max of them fit into one answer to psctl
+constexpr std::size_t kEventTextBytesMax = 2000;  // events_max of them fit into one answer to psctl
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
   v1::CoordinatorMessage message;
@@ -126,12 +126,15 @@ void Job::Tick() {
         const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
         range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
       }
-      Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range, " step=",
-                                                      verdict.poison->step, " deaths=", options_.poison_deaths)),
+      Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
+                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths)),
                      "poison", ""),
            false);
     } else if (other_deaths_ > options_.deaths_max) {
-      Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("too many deaths of tasks during the job: deaths=", other_deaths_, " max=", options_.deaths_max)), "limit", ""), false);
+      Fail(MakeError(absl::ResourceExhaustedError(
+                         absl::StrCat("too many deaths of tasks during the job: deaths=", other_deaths_, " max=", options_.deaths_max)),
+                     "limit", ""),
+           false);
     }
   }
   CheckQueries();
@@ -284,7 +287,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       if (former_died) OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second);
       worker.rate = old->second.rate;
       if (hello.process_uid() != 0 && !former_died) {
-        worker.progress = old->second.progress;   // the same process goes on counting
+        worker.progress = old->second.progress;  // the same process goes on counting
         worker.bytes_base = old->second.bytes_base;
       } else {
         RememberFormer(old->second);
@@ -328,7 +331,10 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
         const double away = std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
-        OnDeath(Role::kPsServer, identity, old->second.ready ? std::string("another process has its identity") : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away), false, nullptr);
+        OnDeath(Role::kPsServer, identity,
+                old->second.ready ? std::string("another process has its identity")
+                                  : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away),
+                false, nullptr);
         former_duplicates_ += old->second.duplicates();
         server_bytes_[identity] += old->second.bytes();
       } else {
@@ -347,7 +353,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     if (book_ && placed_) {
       ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held);
       if (!Persist(registration.change.record)) return absl::OkStatus();
-      if (phase_ >= Phase::kSealing) {   // the job ends: nothing is restored for it, and what is gone is sealed
+      if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is gone is sealed
         for (const ClosureBook::AssignOrder& order : registration.change.assigns) unsealed_.erase(order.shard);
         registration.change.assigns.clear();
       }
@@ -387,15 +393,16 @@ void Job::Ready(TaskId task) {
     if (book_ && placed_) {
       for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
         if (book_->durable().map[p].server != identity) continue;
-        assigned_[p] = true;   // held as mapped; those sent anew are reset below
+        assigned_[p] = true;  // held as mapped; those sent anew are reset below
         unplaced_.erase(ShardId(p));
         if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
       }
       const bool rolled_back = !change.assigns.empty();
       ApplyChange(change);
-      if (!change.map_changed) SendMap();   // its endpoint may be another
+      if (!change.map_changed) SendMap();  // its endpoint may be another
       if (rolled_back && phase_ < Phase::kSealing) {
-        Event("rollback", absl::StrCat("ps_server/", identity, " registered without what it held: ", change.assigns.size(), " shards go back to the seed"));
+        Event("rollback",
+              absl::StrCat("ps_server/", identity, " registered without what it held: ", change.assigns.size(), " shards go back to the seed"));
         AfterRollback("a server lost its shards");
       }
     }
@@ -430,7 +437,8 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
     if (!released.empty() && !grants_stopped()) {
-      Event("requeue", absl::StrCat("worker/", worker.identity, " is gone: ", released.size(), released.size() == 1 ? " closure is" : " closures are", " granted again"));
+      Event("requeue", absl::StrCat("worker/", worker.identity, " is gone: ", released.size(), released.size() == 1 ? " closure is" : " closures are",
+                                    " granted again"));
     }
   }
   ReleaseAux(task);
@@ -528,7 +536,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker()) {
     const std::uint64_t steps = worker->progress.steps();
     worker->progress = heartbeat.worker();
-    worker->progress.clear_steps_log();   // curves are made of what counted; this is not kept
+    worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.clear_waiting_for();
     worker->progress.set_state(client::CleanText(heartbeat.worker().state(), 64));
     if (steps != worker->progress.steps()) Touch();
@@ -682,8 +690,10 @@ std::string Job::WaitingFor() const {
       ready |= worker.ready && !worker.leaving;
       usable |= Usable(worker);
     }
-    if (!ready) workers = "workers: none is here";
-    else if (!usable) workers = "workers: those here back off after short lives";
+    if (!ready)
+      workers = "workers: none is here";
+    else if (!usable)
+      workers = "workers: those here back off after short lives";
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";
@@ -705,7 +715,8 @@ std::string Job::WaitingForServers() const {
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away), " s and holds ", shards, " shards");
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away),
+                    " s and holds ", shards, " shards");
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;
@@ -715,7 +726,8 @@ std::string Job::WaitingForServers() const {
     if (server != nullptr && server->ready) ++silent[server->identity];
   }
   for (const auto& [identity, shards] : silent) {
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", shards, shards == 1 ? " shard" : " shards");
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", shards,
+                    shards == 1 ? " shard" : " shards");
   }
   return text;
 }

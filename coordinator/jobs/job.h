@@ -42,13 +42,13 @@ struct JobOptions {
   std::uint32_t closures_open_max = 4096;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  std::chrono::milliseconds seal_timeout{5000};     // 20a: a silent owner is unmapped
+  std::chrono::milliseconds seal_timeout{5000};  // 20a: a silent owner is unmapped
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
-  std::uint32_t retries_max = 10;                   // machine errors of one closure or one Assign, in a row
-  std::uint32_t deaths_max = 100;                   // other deaths than a poison's
+  std::uint32_t retries_max = 10;  // machine errors of one closure or one Assign, in a row
+  std::uint32_t deaths_max = 100;  // other deaths than a poison's
   std::uint32_t poison_deaths = 3;
-  std::chrono::milliseconds together{200};          // deaths this close to one another blame nobody
+  std::chrono::milliseconds together{200};  // deaths this close to one another blame nobody
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
@@ -75,7 +75,7 @@ class JobHost {
   // Writes each file atomically, in order, off this thread; then `done` from the control executor, later.
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
   virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines) = 0;
-  virtual std::uint64_t NextNumber() = 0;     // request ids, numbers of describe attempts
+  virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
   // The job's revision has risen: answers who waits for it.
   virtual void JobChanged(JobUid job) = 0;
   // We no longer know what the store holds: accept no more work.
@@ -90,16 +90,16 @@ class Job {
   struct Identity {
     JobUid uid;
     config::JobSpec spec;
-    std::string yaml;          // effective
-    std::string runs_folder;   // absolute
+    std::string yaml;         // effective
+    std::string runs_folder;  // absolute
   };
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
   ~Job();
 
   // --- life
-  void Start();                                   // QUEUED -> STARTING. Tasks are told by Admit… before and after.
-  void Cancel();                                  // A repeat, or after the end: nothing.
-  void Tick();                                    // Every few tens of milliseconds.
+  void Start();   // QUEUED -> STARTING. Tasks are told by Admit… before and after.
+  void Cancel();  // A repeat, or after the end: nothing.
+  void Tick();    // Every few tens of milliseconds.
   bool ended() const { return state_ == JobState::kSucceeded || state_ == JobState::kFailed || state_ == JobState::kCancelled; }
   bool started() const { return state_ != JobState::kQueued; }
   JobState state() const { return state_; }
@@ -118,7 +118,7 @@ class Job {
   void SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused);
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   void OnWorkerLeaving(TaskId task);
-  void OnServerAway(TaskId task);                                    // suspected: it is waited for
+  void OnServerAway(TaskId task);  // suspected: it is waited for
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
   // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
   void BeginAnew(Term term);
@@ -132,8 +132,8 @@ class Job {
   // Asks every owner now (running), or answers with the final report (ended). `done` may be called at once.
   struct ShardAnswer {
     bool complete = false;
-    std::vector<v1::ShardState> shards;      // by shard number; those that did not answer are absent
-    std::vector<std::string> servers;        // identity, beside each
+    std::vector<v1::ShardState> shards;  // by shard number; those that did not answer are absent
+    std::vector<std::string> servers;    // identity, beside each
   };
   void QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done);
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
@@ -146,7 +146,7 @@ class Job {
   enum class Phase { kNone, kDescribing, kPlacing, kTraining, kEvaluating, kExporting, kReporting, kSealing, kSealedReporting, kWriting, kEnded };
   static absl::string_view PhaseName(Phase phase);
 
-  struct Held {                 // one attempt at one worker
+  struct Held {  // one attempt at one worker
     ClosureId closure;
     v1::WorkKind kind = v1::TRAIN;
     MonoTime granted_at{0};
@@ -155,36 +155,40 @@ class Job {
   struct Worker {
     TaskId task;
     std::string identity;
-    bool ready = false;         // Registered is on its way: grants may follow
+    bool ready = false;  // Registered is on its way: grants may follow
     bool leaving = false;
     MonoTime backoff_until{0};
     MonoTime last_done{0};
     ClosureRate rate;
     std::map<Attempt, Held> held;
     v1::WorkerProgress progress;
-    std::uint64_t bytes_base = 0;        // what this process had moved before the job
-    std::uint64_t bytes() const { return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received()); }
+    std::uint64_t bytes_base = 0;  // what this process had moved before the job
+    std::uint64_t bytes() const {
+      return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received());
+    }
   };
   struct Server {
     TaskId task;
     std::string identity;
-    bool ready = false;         // its session is open and Registered is on its way
+    bool ready = false;  // its session is open and Registered is on its way
     MonoTime away_since{0};
     v1::Endpoint endpoint;
     v1::ServerProgress progress;
-    std::uint64_t duplicates_base = 0;   // what this process had refused before the job
+    std::uint64_t duplicates_base = 0;  // what this process had refused before the job
     std::uint64_t bytes_base = 0;
-    std::uint64_t bytes() const { return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received()); }
+    std::uint64_t bytes() const {
+      return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received());
+    }
     std::uint64_t duplicates() const { return progress.duplicates_refused() - std::min(duplicates_base, progress.duplicates_refused()); }
   };
-  struct PerWorker {            // by identity, over all of its processes
-    std::uint64_t steps = 0, examples = 0;               // of closures that counted
-    std::uint64_t former_steps = 0, former_examples = 0, former_bytes = 0;   // reported by processes that are gone
+  struct PerWorker {                                                        // by identity, over all of its processes
+    std::uint64_t steps = 0, examples = 0;                                  // of closures that counted
+    std::uint64_t former_steps = 0, former_examples = 0, former_bytes = 0;  // reported by processes that are gone
   };
   // Describe, evaluation and export closures: numbered apart, in no ledger.
   struct Aux {
     std::uint64_t closure = 0;
-    Attempt attempt;            // (0,0): not granted
+    Attempt attempt;  // (0,0): not granted
     TaskId worker;
     std::uint32_t failures = 0;
     MonoTime not_before{0};
@@ -204,8 +208,8 @@ class Job {
   void SetState(JobState state);
   void SetPhase(Phase phase);
   void Event(absl::string_view kind, const std::string& text);
-  void Touch();                                     // progress: the revision rises at the next tick
-  bool Persist(const Record& record);               // false: the store failed, send nothing
+  void Touch();                        // progress: the revision rises at the next tick
+  bool Persist(const Record& record);  // false: the store failed, send nothing
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool grants_stopped() const { return phase_ >= Phase::kSealing || !active(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
@@ -217,15 +221,15 @@ class Job {
   MonoTime RetryDelay(std::uint32_t failures) const;
 
   // job_grants.cc
-  void Pump();                                      // grants whatever can be granted, then looks whether a phase is over
+  void Pump();  // grants whatever can be granted, then looks whether a phase is over
   void PumpTraining();
   void PumpAux();
   void RecallForIdle();
   bool Usable(const Worker& worker) const;
-  Worker* PinnedWorker();                           // deterministic jobs: the only one that gets work
+  Worker* PinnedWorker();  // deterministic jobs: the only one that gets work
   std::uint32_t LimitOf(const Worker& worker) const;
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets);
-  bool GrantHeldUp();                               // failpoint coordinator.before_grant
+  bool GrantHeldUp();  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
@@ -235,7 +239,7 @@ class Job {
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, const v1::Done& done, bool superseded);
   void ReleaseAux(TaskId worker);
-  void VoidAux();                                   // what runs of it is superseded
+  void VoidAux();  // what runs of it is superseded
   Aux* FindAux(std::uint64_t closure);
   Aux* HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt);
   void BeginAux(Phase phase, std::uint64_t count);
@@ -259,7 +263,7 @@ class Job {
 
   // job_phases.cc
   void Advance();
-  std::uint64_t NextBarrier(std::uint64_t after) const;   // in epochs
+  std::uint64_t NextBarrier(std::uint64_t after) const;  // in epochs
   void BeginEvaluation();
   void FinishEvaluation();
   void FinishExport(const v1::ExportResult& result);
@@ -277,7 +281,7 @@ class Job {
   std::string ResultJson() const;
   ReportData MakeReport() const;
   void StepLines(ClosureId closure, const v1::ClosureMetrics& metrics);
-  void Line(const std::string& json);               // of metrics.jsonl
+  void Line(const std::string& json);  // of metrics.jsonl
   void EventLine(const v1::Event& event);
   void EpochLine(const v1::EpochRow& row);
   std::string EndLine() const;
@@ -293,7 +297,7 @@ class Job {
   const JobOptions options_;
   const Identity id_;
   JobState state_ = JobState::kQueued;
-  JobState ending_ = JobState::kSucceeded;          // what it becomes once files are written
+  JobState ending_ = JobState::kSucceeded;  // what it becomes once files are written
   Phase phase_ = Phase::kNone;
   std::uint64_t revision_ = 1;
   bool touched_ = false;
@@ -301,7 +305,7 @@ class Job {
   MonoTime next_progress_{0}, next_close_{0}, next_sample_{0};
 
   std::map<TaskId, Worker> workers_;
-  std::map<TaskId, Server> servers_;                 // the newest registration of each identity, away or not
+  std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
   std::map<std::string, PerWorker> per_worker_;
   std::map<std::string, std::uint64_t> server_bytes_;  // of former processes
   std::uint64_t former_duplicates_ = 0;
@@ -313,59 +317,70 @@ class Job {
   v1::DescribeResult described_;
   std::unique_ptr<ClosureBook> book_;
   bool window_open_ = false;
-  struct DeferredDone { TaskId task; v1::Done done; };
-  std::vector<DeferredDone> deferred_;               // in the window
-  std::vector<bool> assigned_;                       // by shard: its owner has said so
+  struct DeferredDone {
+    TaskId task;
+    v1::Done done;
+  };
+  std::vector<DeferredDone> deferred_;  // in the window
+  std::vector<bool> assigned_;          // by shard: its owner has said so
   std::vector<std::uint32_t> assign_failures_;
-  std::set<ShardId> unplaced_;                       // without an owner
-  struct AssignRetry { MonoTime at; ShardId shard; ShardEpoch epoch; };
+  std::set<ShardId> unplaced_;  // without an owner
+  struct AssignRetry {
+    MonoTime at;
+    ShardId shard;
+    ShardEpoch epoch;
+  };
   std::vector<AssignRetry> assign_retries_;
-  bool placed_ = false;                              // first placement done
+  bool placed_ = false;                                // first placement done
   std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 
   // Work.
   std::vector<Aux> aux_;
-  std::size_t aux_first_ = 0, aux_done_ = 0;         // all before the first are done
+  std::size_t aux_first_ = 0, aux_done_ = 0;  // all before the first are done
   std::uint64_t aux_round_ = 0;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
-  std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;   // failpoint
+  std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;  // failpoint
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;
-  std::uint64_t attempts_ = 0;                       // training attempts granted
-  std::uint64_t barrier_epochs_ = 0;                 // epochs that end at the barrier worked towards
-  std::uint64_t evaluated_epochs_ = 0;               // barrier whose evaluation stands
-  MonoTime evaluation_held_until_{0};                // failpoint
-  std::uint64_t report_generation_ = 0;              // a report asked for before a rollback is void
+  std::uint64_t attempts_ = 0;           // training attempts granted
+  std::uint64_t barrier_epochs_ = 0;     // epochs that end at the barrier worked towards
+  std::uint64_t evaluated_epochs_ = 0;   // barrier whose evaluation stands
+  MonoTime evaluation_held_until_{0};    // failpoint
+  std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
   std::uint64_t succeeded_ = 0, scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
   std::uint64_t updates_redone_ = 0;
 
   // What was measured. Folded in closure order.
-  struct Counted { std::uint64_t examples = 0, steps = 0; double loss_sum = 0; v1::ClosureMetrics metrics; };
+  struct Counted {
+    std::uint64_t examples = 0, steps = 0;
+    double loss_sum = 0;
+    v1::ClosureMetrics metrics;
+  };
   std::map<std::uint64_t, Counted> unfolded_;
-  std::uint64_t folded_ = 0;                         // closures folded so far
+  std::uint64_t folded_ = 0;  // closures folded so far
   std::uint64_t steps_done_ = 0, examples_done_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   struct Epoch {
     std::uint64_t steps = 0, examples = 0;
     double loss_sum = 0;
   };
-  Epoch epoch_;                                      // being folded
+  Epoch epoch_;  // being folded
   MonoTime epoch_began_{0};
   MonoTime evaluation_began_{0}, evaluation_in_epoch_{0};
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> epoch_rows_;
-  std::map<std::string, double> final_metrics_;      // of the newest evaluation
+  std::map<std::string, double> final_metrics_;  // of the newest evaluation
   std::map<std::string, std::int64_t> final_counts_;
-  double rate_ = 0;                                  // examples/s now
+  double rate_ = 0;  // examples/s now
   MonoTime rate_at_{0};
   std::uint64_t rate_examples_ = 0;
   Curve loss_curve_, rate_curve_;
   double step_tokens_ = 0;
   MonoTime tokens_at_{0};
   std::uint64_t step_lines_dropped_ = 0;
-  std::string lines_;                                // of metrics.jsonl, not yet handed over
+  std::string lines_;  // of metrics.jsonl, not yet handed over
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;
@@ -375,12 +390,16 @@ class Job {
   ShardAnswer final_;
   std::string result_json_;
   std::vector<Query> queries_;
-  struct DeathRow { std::string task, identity, reason; Role role = Role::kWorker; std::int64_t wall_ms = 0; };
+  struct DeathRow {
+    std::string task, identity, reason;
+    Role role = Role::kWorker;
+    std::int64_t wall_ms = 0;
+  };
   std::vector<DeathRow> deaths_;
   std::uint64_t deaths_total_ = 0;
   std::deque<v1::Event> events_;
   std::uint64_t event_number_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);   // files are written behind our back
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
   MonoTime started_at_{0}, ended_at_{0}, submitted_at_{0};
 };

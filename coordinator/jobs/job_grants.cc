@@ -11,8 +11,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kAuxAhead = 2;              // evaluation closures in hand: one running, one queued
-constexpr std::uint64_t kAuxNumbers = 1ull << 62; // describe attempts: far above those of any book
+constexpr std::size_t kAuxAhead = 2;               // evaluation closures in hand: one running, one queued
+constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 
 }  // namespace
@@ -34,7 +34,7 @@ bool Job::Usable(const Worker& worker) const { return worker.ready && !worker.le
 Job::Worker* Job::PinnedWorker() {
   if (!id_.spec.strategy.deterministic) return nullptr;
   for (auto& [task, worker] : workers_) {
-    if (worker.ready && !worker.leaving) return &worker;   // the oldest registration
+    if (worker.ready && !worker.leaving) return &worker;  // the oldest registration
   }
   return nullptr;
 }
@@ -98,7 +98,8 @@ void Job::RecallForIdle() {
     Worker* donor = nullptr;
     std::size_t most = 1;
     for (auto& [task, worker] : workers_) {
-      const std::size_t kept = static_cast<std::size_t>(std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return !h.second.recalled; }));
+      const std::size_t kept =
+          static_cast<std::size_t>(std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return !h.second.recalled; }));
       if (worker.ready && kept > most) {
         most = kept;
         donor = &worker;
@@ -201,13 +202,14 @@ void Job::AnswerDone(TaskId task, const v1::Done& done, bool superseded) {
   if (hit.action == fault::Action::kDelay) {
     delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms), std::make_pair(task, std::move(message)));
   } else if (!hit) {
-    host_->Send(task, std::move(message));   // else it is lost, and said again in the worker's next session
+    host_->Send(task, std::move(message));  // else it is lost, and said again in the worker's next session
   }
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
   if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) || done.metrics().sums_size() > 64) {
-    return absl::InvalidArgumentError(absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
   }
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
@@ -219,7 +221,7 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
 }
 
 void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
-  if (worker == nullptr) return;   // Its registration has ended: it says it again under the new one.
+  if (worker == nullptr) return;  // Its registration has ended: it says it again under the new one.
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   const ClosureId closure(done.closure());
   if (!book_ || !active()) {
@@ -228,7 +230,8 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   }
   bool repair = false;
   if (const auto current = book_->current().find(closure); current != book_->current().end()) repair = !current->second.all_targets;
-  const ClosureBook::DoneResult result = book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()), client::FromProto<MapVersion>(done.v1()));
+  const ClosureBook::DoneResult result =
+      book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()), client::FromProto<MapVersion>(done.v1()));
   if (result.deferred) {
     if (deferred_.size() < kDeferredMax) deferred_.push_back({worker->task, done});
     return;
@@ -288,14 +291,15 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     if (!book_) return;
     const ClosureId closure(failed.closure());
     const auto current = book_->current().find(closure);
-    if (current == book_->current().end() || current->second.attempt != attempt) return;   // of a closure that has moved on
+    if (current == book_->current().end() || current->second.attempt != attempt) return;  // of a closure that has moved on
     if (failed.user_error()) {
       closures_failed_ = current->second.all_targets ? 1 : 0;
       Fail(std::move(cause), true);
       return;
     }
     const std::uint32_t failures = ++failures_[closure.value()];
-    Event("warning", absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (", failures, " in a row): ", cause.message()));
+    Event("warning",
+          absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (", failures, " in a row): ", cause.message()));
     if (failures > options_.retries_max) {
       closures_failed_ = 1;
       Fail(std::move(cause), false);
@@ -311,7 +315,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     return;
   }
   ++aux->failures;
-  Event("warning", absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (", aux->failures, " in a row): ", cause.message()));
+  Event("warning",
+        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (", aux->failures, " in a row): ", cause.message()));
   if (aux->failures > options_.retries_max) {
     Fail(std::move(cause), false);
     return;
@@ -336,8 +341,10 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
   } else if (book_) {
     // What was called back, or given back by a leaving worker, can go elsewhere at once; else a pause keeps a refusal from
     // becoming a tight loop.
-    if (handed_back) book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
-    else delayed_releases_.emplace(now + options_.retry_min, std::make_pair(ClosureId(dropped.closure()), attempt));
+    if (handed_back)
+      book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
+    else
+      delayed_releases_.emplace(now + options_.retry_min, std::make_pair(ClosureId(dropped.closure()), attempt));
   }
   Pump();
 }
@@ -389,7 +396,7 @@ void Job::FoldClosures() {
     epoch_ = Epoch{};
     epoch_began_ = now;
     evaluation_in_epoch_ = MonoTime{0};
-    if (row.epoch() != barrier_epochs_) EpochLine(row);   // else once it is evaluated
+    if (row.epoch() != barrier_epochs_) EpochLine(row);  // else once it is evaluated
   }
 }
 

@@ -16,22 +16,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kSampleEvery{500};
-constexpr std::size_t kLinesBytesMax = 4u << 20;   // waiting for the next tick
+constexpr std::size_t kLinesBytesMax = 4u << 20;  // waiting for the next tick
 
 // JSON has no NaN: what was not measured is null.
 Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 std::string Dump(const Json& json, int indent = -1) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
-Json CauseJson(const v1::ErrorDetail& cause) {
-  return Json{{"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}};
-}
+Json CauseJson(const v1::ErrorDetail& cause) { return Json{{"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}}; }
 
 std::string WallText(std::int64_t wall_ms) {
   const std::time_t seconds = static_cast<std::time_t>(wall_ms / 1000);
   std::tm parts{};
   gmtime_r(&seconds, &parts);
-  return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+  return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
+                         parts.tm_sec);
 }
 
 }  // namespace
@@ -80,13 +79,15 @@ void Job::EpochLine(const v1::EpochRow& row) {
 }
 
 std::string Job::EndLine() const {
-  return Dump(Json{{"kind", "end"}, {"wall_ms", ended_ms_}, {"state", std::string(JobStateName(ending_))}, {"step_lines_dropped", step_lines_dropped_}});
+  return Dump(
+      Json{{"kind", "end"}, {"wall_ms", ended_ms_}, {"state", std::string(JobStateName(ending_))}, {"step_lines_dropped", step_lines_dropped_}});
 }
 
 // At most step_lines_per_second in the long run, so that a fast job does not write faster than anybody reads.
 void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
   const MonoTime now = host_->Now();
-  step_tokens_ = std::min<double>(options_.step_lines_burst, step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * options_.step_lines_per_second);
+  step_tokens_ = std::min<double>(options_.step_lines_burst,
+                                  step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * options_.step_lines_per_second);
   tokens_at_ = now;
   const plan::ClosureRange range = plan_->Closure(closure);
   for (const v1::StepRecord& record : metrics.step_records()) {
@@ -97,7 +98,12 @@ void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
       continue;
     }
     step_tokens_ -= 1;
-    Line(Dump(Json{{"kind", "step"}, {"step", record.global_step()}, {"epoch", range.epoch + 1}, {"closure", closure.value()}, {"loss", Real(record.loss())}, {"examples", record.examples()}}));
+    Line(Dump(Json{{"kind", "step"},
+                   {"step", record.global_step()},
+                   {"epoch", range.epoch + 1},
+                   {"closure", closure.value()},
+                   {"loss", Real(record.loss())},
+                   {"examples", record.examples()}}));
   }
 }
 
@@ -114,7 +120,8 @@ void Job::SampleRate() {
   rate_ = rate_ == 0 ? instant : 0.6 * rate_ + 0.4 * instant;
   const double at = std::chrono::duration<double>(now - started_at_).count();
   rate_curve_.Add(at, rate_);
-  Line(Dump(Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));
+  Line(Dump(
+      Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));
 }
 
 std::uint64_t Job::DuplicatesRefused() const {
@@ -175,16 +182,19 @@ std::string Job::ResultJson() const {
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {
-      json["tasks"].push_back(Json{{"role", std::string(role)}, {"identity", task.name.substr(role.size() + 1)}, {"steps", task.steps}, {"bytes", task.bytes}});
+      json["tasks"].push_back(
+          Json{{"role", std::string(role)}, {"identity", task.name.substr(role.size() + 1)}, {"steps", task.steps}, {"bytes", task.bytes}});
     }
   };
   add_tasks("worker", WorkerTotals());
   add_tasks("ps_server", ServerTotals());
-  json["closures"] = Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
+  json["closures"] =
+      Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
   json["duplicates_refused"] = DuplicatesRefused();
   json["deaths"] = Json::array();
   for (const DeathRow& death : deaths_) {
-    json["deaths"].push_back(Json{{"task", death.task}, {"role", RoleName(death.role)}, {"identity", death.identity}, {"reason", death.reason}, {"wall_ms", death.wall_ms}});
+    json["deaths"].push_back(Json{
+        {"task", death.task}, {"role", RoleName(death.role)}, {"identity", death.identity}, {"reason", death.reason}, {"wall_ms", death.wall_ms}});
   }
   json["shards"] = Json::array();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
@@ -226,13 +236,15 @@ ReportData Job::MakeReport() const {
   data.loss_by_step = loss_curve_.points();
   data.rate_by_time = rate_curve_.points();
   for (const v1::EpochRow& row : epoch_rows_) {
-    data.epochs.push_back({row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second()});
+    data.epochs.push_back(
+        {row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second()});
   }
   data.workers = WorkerTotals();
   data.servers = ServerTotals();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     const v1::ShardState& s = final_.shards[i];
-    data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), s.row_end() - s.row_begin(), s.bytes(), s.updates_applied()});
+    data.shards.push_back(
+        {s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), s.row_end() - s.row_begin(), s.bytes(), s.updates_applied()});
   }
   for (const v1::Event& event : events_) {
     data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0, event.kind(), event.text()});

@@ -54,7 +54,7 @@ void Job::FinishEvaluation() {
   std::uint64_t examples = 0;
   double loss_sum = 0;
   std::map<std::string, v1::NamedSum> sums;
-  for (const Aux& aux : aux_) {   // in closure order
+  for (const Aux& aux : aux_) {  // in closure order
     examples += aux.metrics.examples();
     loss_sum += aux.metrics.loss_sum();
     for (const v1::NamedSum& sum : aux.metrics.sums()) {
@@ -72,8 +72,10 @@ void Job::FinishEvaluation() {
   const double n = static_cast<double>(examples);
   if (!counting && examples > 0) final_metrics_["loss"] = loss_sum / n;
   for (const auto& [name, sum] : sums) {
-    if (counting && sum.is_integer()) final_counts_[name] = sum.count();
-    else if (examples > 0) final_metrics_[name] = (sum.is_integer() ? static_cast<double>(sum.count()) : sum.sum()) / n;
+    if (counting && sum.is_integer())
+      final_counts_[name] = sum.count();
+    else if (examples > 0)
+      final_metrics_[name] = (sum.is_integer() ? static_cast<double>(sum.count()) : sum.sum()) / n;
   }
   evaluation_in_epoch_ += host_->Now() - evaluation_began_;
   evaluated_epochs_ = barrier_epochs_;
@@ -85,7 +87,7 @@ void Job::FinishEvaluation() {
     if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
     EpochLine(row);
   }
-  SetPhase(Phase::kTraining);   // Advance goes on from here.
+  SetPhase(Phase::kTraining);  // Advance goes on from here.
   ++revision_;
   host_->JobChanged(id_.uid);
 }
@@ -95,7 +97,8 @@ void Job::FinishExport(const v1::ExportResult& result) {
   // The worker's disk may not be ours: without a shared folder this line is all that says where the weights lie.
   constexpr std::size_t kTextMax = 1024;
   if (result.files_size() > 0) {
-    Event("state", absl::StrCat("weights written on host ", result.host().substr(0, kTextMax), ": ", result.files(0).substr(0, kTextMax), result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
+    Event("state", absl::StrCat("weights written on host ", result.host().substr(0, kTextMax), ": ", result.files(0).substr(0, kTextMax),
+                                result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
   }
   BeginReport();
 }
@@ -104,7 +107,7 @@ void Job::BeginReport() {
   SetPhase(Phase::kReporting);
   const std::uint64_t generation = ++report_generation_;
   QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
-    if (generation != report_generation_ || phase_ != Phase::kReporting) return;   // rolled back meanwhile
+    if (generation != report_generation_ || phase_ != Phase::kReporting) return;  // rolled back meanwhile
     if (!answer.complete) {
       BeginReport();
       return;
@@ -180,7 +183,8 @@ void Job::CheckSealed() {
     it = ServerOf(book_->durable().map[it->value()].server) == nullptr ? unsealed_.erase(it) : std::next(it);
   }
   if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
-    Event("warning", absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(), " shards are unmapped, what is applied to them now is void"));
+    Event("warning",
+          absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(), " shards are unmapped, what is applied to them now is void"));
     Record record;
     for (const ShardId p : unsealed_) AppendRecord(book_->Unmap(p).record, &record);
     unsealed_.clear();

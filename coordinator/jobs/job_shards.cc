@@ -5,8 +5,8 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job.h"
-#include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/plan_builder.h"
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
@@ -22,7 +22,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
-  described_.clear_variables();   // the plan has them
+  described_.clear_variables();  // the plan has them
   ClosureBook::Options options;
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
@@ -34,8 +34,9 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   assign_failures_.assign(shard_bytes_.size(), 0);
   barrier_epochs_ = NextBarrier(0);
   book_->SetNewLimit(barrier_epochs_ * plan_->closures_per_epoch());
-  Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ", described.parameters(),
-                              " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ", plan_->spec().steps_per_closure, " steps"));
+  Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
+                              described.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
+                              plan_->spec().steps_per_closure, " steps"));
   SetPhase(Phase::kPlacing);
   v1::CoordinatorMessage message;
   FillJobInfo(message.mutable_job());
@@ -90,7 +91,7 @@ void Job::ApplyChange(const ClosureBook::MapChange& change) {
 
 void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   const Server* server = ServerOf(order.server);
-  if (server == nullptr) return;   // reconciled when it registers
+  if (server == nullptr) return;  // reconciled when it registers
   v1::CoordinatorMessage message;
   v1::Assign* assign = message.mutable_assign();
   assign->set_job_uid(id_.uid.value());
@@ -107,7 +108,7 @@ void Job::OnAssigned(const v1::Assigned& assigned) {
   if (!book_ || assigned.shard() >= assigned_.size() || !active()) return;
   const ShardId shard(assigned.shard());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;   // of a former owner
+  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;  // of a former owner
   if (assigned.ok()) {
     assigned_[shard.value()] = true;
     assign_failures_[shard.value()] = 0;
@@ -120,7 +121,8 @@ void Job::OnAssigned(const v1::Assigned& assigned) {
   v1::ErrorDetail cause = assigned.error();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
-  Event("warning", absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
+  Event("warning",
+        absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
     const bool user = cause.kind() == "user";
     Fail(std::move(cause), user);
@@ -217,7 +219,7 @@ void Job::CheckQueries() {
   const MonoTime now = host_->Now();
   for (std::size_t i = 0; i < queries_.size();) {
     if (queries_[i].deadline <= now) {
-      FinishQuery(i);   // May add a query behind.
+      FinishQuery(i);  // May add a query behind.
     } else {
       ++i;
     }

@@ -20,7 +20,7 @@ namespace {
 constexpr int kVariablesMax = 4096;
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
 constexpr std::uint64_t kClosuresMax = 1ull << 32;
-constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;   // each is kept apart, with what it measured, until the round is over
+constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;  // each is kept apart, with what it measured, until the round is over
 
 sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
   // A counting job has one cut for all of its variables: as many shards as it asks for.
@@ -78,10 +78,12 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   numbers.eval_steps_per_closure = spec.training.steps_per_closure;
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
-  if (plan->closures() > kClosuresMax) return UserError(absl::InvalidArgumentError(absl::StrCat("too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
+  if (plan->closures() > kClosuresMax)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
   if (plan->eval_closures() > kEvalClosuresMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("too many evaluation closures; use a larger spec.data.batch_size or spec.training.steps_per_closure: closures=", plan->eval_closures(),
-                                                             " max=", kEvalClosuresMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many evaluation closures; use a larger spec.data.batch_size or spec.training.steps_per_closure: closures=", plan->eval_closures(),
+        " max=", kEvalClosuresMax)));
   }
 
   if (described.variables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
@@ -106,18 +108,21 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   for (const v1::VariableSpec& variable : described.variables()) {
     if (variable.name().empty() || variable.name().size() > 512) return absl::InvalidArgumentError("describe closure named a variable badly");
     if (!names.insert(variable.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", variable.name()));
-    if (variable.dtype() != v1::DTYPE_FLOAT32) return absl::InvalidArgumentError(absl::StrCat("variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
+    if (variable.dtype() != v1::DTYPE_FLOAT32)
+      return absl::InvalidArgumentError(absl::StrCat("variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
     if (!shape.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
     absl::StatusOr<std::vector<sharding::RowRange>> ranges = sharding::Cut(partitioner, *shape);
-    if (!ranges.ok()) return UserError(absl::Status(ranges.status().code(), absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
+    if (!ranges.ok())
+      return UserError(absl::Status(ranges.status().code(), absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
     if (message.shards_size() + ranges->size() > kShardsMax) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner: at_variable=", variable.name(), " max=", kShardsMax)));
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner: at_variable=", variable.name(), " max=", kShardsMax)));
     }
     const std::uint64_t rows = dims.empty() ? 1 : dims[0];
     std::uint64_t elements = 1;
-    for (const std::uint64_t d : dims) elements *= d;   // Shape::Checked has checked the product.
+    for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
     const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
     const std::uint32_t slots = SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
     for (const sharding::RowRange& range : *ranges) {
@@ -133,7 +138,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   }
   // It travels in one message beside the job's YAML and the map.
   if (message.ByteSizeLong() > kPlanBytesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(), " max=", kPlanBytesMax)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(), " max=", kPlanBytesMax)));
   }
   message.set_fingerprint(Fingerprint(spec, message, described.data_fingerprint()));
   return built;

@@ -12,12 +12,12 @@
 
 namespace evergrad::coordinator {
 
-inline constexpr std::uint32_t kShardsMax = 8192;   // The map and the plan each fit one message.
+inline constexpr std::uint32_t kShardsMax = 8192;  // The map and the plan each fit one message.
 
 struct BuiltPlan {
   plan::Plan plan;
-  v1::Plan message;                          // with shards and fingerprint
-  std::vector<std::uint64_t> shard_bytes;    // values and slots, by shard
+  v1::Plan message;                        // with shards and fingerprint
+  std::vector<std::uint64_t> shard_bytes;  // values and slots, by shard
 };
 
 // What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.

@@ -34,8 +34,8 @@ class PoisonRule {
   void OnEnded(ClosureId closure);
 
   struct Verdict {
-    std::optional<Running> poison;   // killed its workers `deaths` times in a row at this step
-    std::uint32_t others = 0;        // deaths judged now that are nobody's fault
+    std::optional<Running> poison;  // killed its workers `deaths` times in a row at this step
+    std::uint32_t others = 0;       // deaths judged now that are nobody's fault
   };
   Verdict Judge(MonoTime now);
 
@@ -48,8 +48,8 @@ class PoisonRule {
     std::uint32_t step = 0, count = 0;
   };
   const Options options_;
-  std::vector<Death> waiting_;                 // in order of time
-  std::optional<Death> last_judged_;           // the last death that has left `waiting_`
+  std::vector<Death> waiting_;        // in order of time
+  std::optional<Death> last_judged_;  // the last death that has left `waiting_`
   std::map<ClosureId, Blame> blames_;
 };
 

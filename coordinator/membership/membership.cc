@@ -191,7 +191,9 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
       const bool away = !entry.session_open && now - entry.closed_at >= options_.grace;
       if (!away && !lease_out) continue;
       SetState(now, entry, TaskState::kGone,
-               entry.leaving ? entry.reason : away ? std::string("its session closed") : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
+               entry.leaving ? entry.reason
+               : away        ? std::string("its session closed")
+                             : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
       if (entry.session_open) entry.closed_at = now;
       changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
       continue;

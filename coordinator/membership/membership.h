@@ -21,14 +21,14 @@
 namespace evergrad::coordinator {
 
 struct MembershipOptions {
-  std::chrono::milliseconds lease{1500};             // A silent worker is gone after it; a silent server is suspected.
-  std::chrono::milliseconds grace{100};              // A worker whose stream closed is gone after it.
+  std::chrono::milliseconds lease{1500};  // A silent worker is gone after it; a silent server is suspected.
+  std::chrono::milliseconds grace{100};   // A worker whose stream closed is gone after it.
   std::chrono::milliseconds server_lost_after{30000};
-  std::chrono::milliseconds short_life{5000};        // A process that lived less counts as a flap of its identity.
+  std::chrono::milliseconds short_life{5000};  // A process that lived less counts as a flap of its identity.
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
-  std::uint32_t flaps_free = 3;                      // Flaps in a row before the identity backs off.
-  std::uint32_t tasks_max = 1024;                    // Living tasks; beyond it a registration is refused.
-  std::uint32_t gone_kept_max = 256;                 // Gone tasks still listed.
+  std::uint32_t flaps_free = 3;       // Flaps in a row before the identity backs off.
+  std::uint32_t tasks_max = 1024;     // Living tasks; beyond it a registration is refused.
+  std::uint32_t gone_kept_max = 256;  // Gone tasks still listed.
 };
 
 enum class TaskState { kAlive, kSuspected, kGone, kLeaving };
@@ -37,14 +37,14 @@ absl::string_view TaskStateName(TaskState state);  // alive | suspected | gone |
 // What a Hello says, as far as membership is concerned.
 struct TaskHello {
   Role role = Role::kWorker;
-  std::string identity;          // "" only for a worker: it is numbered
+  std::string identity;  // "" only for a worker: it is numbered
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
 };
 
 struct TaskEntry {
-  TaskId id;                     // This registration; fresh for each.
+  TaskId id;  // This registration; fresh for each.
   Role role = Role::kWorker;
   std::string identity;
   std::uint64_t process_uid = 0;
@@ -52,12 +52,12 @@ struct TaskEntry {
   std::string host;
   TaskState state = TaskState::kAlive;
   bool session_open = true;
-  bool leaving = false;          // A notice was given: its end is no death.
+  bool leaving = false;  // A notice was given: its end is no death.
   MonoTime registered_at{0}, last_heard{0}, closed_at{0}, since{0};
-  std::string reason;            // Why it is suspected, gone or leaving.
+  std::string reason;  // Why it is suspected, gone or leaving.
   std::uint32_t registrations = 1;
-  std::uint32_t flaps = 0;       // Short lives in a row of this identity.
-  MonoTime backoff_until{0};     // No work is given before.
+  std::uint32_t flaps = 0;    // Short lives in a row of this identity.
+  MonoTime backoff_until{0};  // No work is given before.
 };
 
 // Answer to a Hello.
@@ -72,7 +72,7 @@ struct RegisterVerdict {
   bool former_was_gone = false;      // Its end has been reported by Tick already.
   bool former_leaving = false;
   // refused
-  std::string kind;     // "replaced" | "identity_taken" | "limit" | "malformed"
+  std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
@@ -81,16 +81,16 @@ struct RegisterVerdict {
 struct MembershipChange {
   enum class Kind {
     kSuspected,
-    kGone,   // worker: what it held is granted again. Never reported for a server.
-    kLost,   // server: its shards are rolled back elsewhere.
+    kGone,  // worker: what it held is granted again. Never reported for a server.
+    kLost,  // server: its shards are rolled back elsewhere.
   };
   Kind kind = Kind::kSuspected;
   TaskId task;
   Role role = Role::kWorker;
   std::string identity;
   std::string reason;
-  bool leaving = false;         // after a notice
-  bool close_session = false;   // The stream is still open: close it, so that the task registers anew.
+  bool leaving = false;        // after a notice
+  bool close_session = false;  // The stream is still open: close it, so that the task registers anew.
 };
 
 class Membership {
@@ -137,8 +137,8 @@ class Membership {
   const MembershipOptions options_;
   std::map<Key, TaskEntry> tasks_;
   std::map<TaskId, Key> by_id_;
-  std::set<std::uint64_t> replaced_;              // process uids that may not come back
-  std::deque<std::uint64_t> replaced_order_;      // bounded: the oldest is forgotten
+  std::set<std::uint64_t> replaced_;          // process uids that may not come back
+  std::deque<std::uint64_t> replaced_order_;  // bounded: the oldest is forgotten
   std::uint64_t next_id_ = 1;
   std::optional<MonoTime> last_tick_;
   std::uint64_t refused_ = 0, lease_restarts_ = 0;

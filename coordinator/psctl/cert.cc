@@ -105,14 +105,17 @@ absl::StatusOr<Certificate> Blank(EVP_PKEY* key, const std::string& name, std::u
   const Number serial(BN_new());
   if (!certificate || !serial) return OpenSslError("cannot make a certificate");
   // 127 random bits: positive, and no two alike.
-  if (BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 || BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) == nullptr) return OpenSslError("cannot make a serial number");
+  if (BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
+      BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) == nullptr)
+    return OpenSslError("cannot make a serial number");
   X509_set_version(certificate.get(), 2);
   // Five minutes back, for clocks that differ.
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -300);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), static_cast<long>(days) * 86400);
   X509_NAME* subject = X509_get_subject_name(certificate.get());
   if (X509_set_pubkey(certificate.get(), key) != 1 ||
-      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.data()), static_cast<int>(name.size()), -1, 0) != 1)
+      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.data()), static_cast<int>(name.size()), -1,
+                                 0) != 1)
     return OpenSslError("cannot name the certificate");
   return certificate;
 }
@@ -124,10 +127,14 @@ bool IsAddress(const std::string& host) {
 
 // What goes into a certificate's text form must not be able to add entries of its own.
 bool IsHostName(const std::string& host) {
-  return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' || c == '*'; });
+  return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' || c == '*';
+  });
 }
 bool IsFileName(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_'; });
+  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_';
+  });
 }
 
 absl::StatusOr<Key> NewKey() {
@@ -139,7 +146,8 @@ absl::StatusOr<Key> NewKey() {
 int Init(Context& context, const std::vector<std::string>& args) {
   std::string folder = "certs", name = "evergrad authority";
   std::uint32_t days = 3650;
-  daemon::OptionTable table("psctl cert init", "makes a certificate authority: ca.pem, and ca.key, which is to be kept safe", daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl cert init", "makes a certificate authority: ca.pem, and ca.key, which is to be kept safe",
+                            daemon::OptionTable::Kind::kCommand);
   table.Add("folder", &folder, "where the files go");
   table.Add("days", &days, "how long it is valid", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -152,7 +160,8 @@ int Init(Context& context, const std::vector<std::string>& args) {
 int Issue(Context& context, const std::vector<std::string>& args) {
   CertRequest request;
   request.folder = "certs";
-  daemon::OptionTable table("psctl cert issue", "makes one task's (or a person's) certificate and key, signed by the folder's authority", daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl cert issue", "makes one task's (or a person's) certificate and key, signed by the folder's authority",
+                            daemon::OptionTable::Kind::kCommand);
   table.AddArgument("NAME", &request.name, "of the task, and of its files: worker-0 -> worker-0.pem, worker-0.key");
   table.Add("host", &request.hosts, "host name or address that peers dial it by; without any: localhost, 127.0.0.1 and ::1");
   table.Add("folder", &request.folder, "where ca.pem and ca.key lie");
@@ -163,7 +172,8 @@ int Issue(Context& context, const std::vector<std::string>& args) {
   if (const absl::Status status = IssueCertificate(request); !status.ok()) return Report(context, status);
   const std::string shown = ShowPath(context, request.folder);
   context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name << ".key for " << absl::StrJoin(request.hosts, ", ") << "\n"
-              << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name << ".pem --tls-key " << shown << "/" << request.name << ".key\n";
+              << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name << ".pem --tls-key " << shown << "/"
+              << request.name << ".key\n";
   return kSucceeded;
 }
 
@@ -175,9 +185,10 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
   EG_RETURN_IF_ERROR(MustBeAbsent({certificate_path, key_path}));
   EG_ASSIGN_OR_RETURN(const Key key, NewKey());
   EG_ASSIGN_OR_RETURN(const Certificate certificate, Blank(key.get(), name, days));
-  if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get())) != 1 || !Add(certificate.get(), certificate.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
-      !Add(certificate.get(), certificate.get(), NID_key_usage, "critical,keyCertSign,cRLSign") || !Add(certificate.get(), certificate.get(), NID_subject_key_identifier, "hash") ||
-      X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0)
+  if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get())) != 1 ||
+      !Add(certificate.get(), certificate.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
+      !Add(certificate.get(), certificate.get(), NID_key_usage, "critical,keyCertSign,cRLSign") ||
+      !Add(certificate.get(), certificate.get(), NID_subject_key_identifier, "hash") || X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0)
     return OpenSslError("cannot sign the authority");
   EG_ASSIGN_OR_RETURN(const std::string key_pem, PemOf(key.get()));
   EG_ASSIGN_OR_RETURN(const std::string certificate_pem, PemOf(certificate.get()));
@@ -186,31 +197,43 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
 }
 
 absl::Status IssueCertificate(const CertRequest& request) {
-  if (!IsFileName(request.name)) return UserError(absl::InvalidArgumentError(absl::StrCat("a certificate's name: expected letters, digits, `-`, `_` and `.`, got `", request.name, "`")));
+  if (!IsFileName(request.name))
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("a certificate's name: expected letters, digits, `-`, `_` and `.`, got `", request.name, "`")));
   std::vector<std::string> names;
   for (const std::string& host : request.hosts) {
-    if (IsAddress(host)) names.push_back(absl::StrCat("IP:", host));
-    else if (IsHostName(host)) names.push_back(absl::StrCat("DNS:", host));
-    else return UserError(absl::InvalidArgumentError(absl::StrCat("--host: expected a host name or an address, got `", host, "`")));
+    if (IsAddress(host))
+      names.push_back(absl::StrCat("IP:", host));
+    else if (IsHostName(host))
+      names.push_back(absl::StrCat("DNS:", host));
+    else
+      return UserError(absl::InvalidArgumentError(absl::StrCat("--host: expected a host name or an address, got `", host, "`")));
   }
   if (names.empty()) return UserError(absl::InvalidArgumentError("--host: expected at least one"));
-  const std::string certificate_path = absl::StrCat(request.folder, "/", request.name, ".pem"), key_path = absl::StrCat(request.folder, "/", request.name, ".key");
+  const std::string certificate_path = absl::StrCat(request.folder, "/", request.name, ".pem"),
+                    key_path = absl::StrCat(request.folder, "/", request.name, ".key");
   EG_RETURN_IF_ERROR(MustBeAbsent({certificate_path, key_path}));
   const auto ca_pem = fs::ReadFile(request.folder + "/ca.pem", 1u << 20);
   const auto ca_key_pem = fs::ReadFile(request.folder + "/ca.key", 1u << 20);
   for (const auto* file : {&ca_pem, &ca_key_pem})
-    if (!file->ok()) return UserError(absl::Status(file->status().code(), absl::StrCat("no authority (psctl cert init makes one): ", file->status().message())));
-  const Bio ca_bio(BIO_new_mem_buf(ca_pem->data(), static_cast<int>(ca_pem->size()))), ca_key_bio(BIO_new_mem_buf(ca_key_pem->data(), static_cast<int>(ca_key_pem->size())));
+    if (!file->ok())
+      return UserError(absl::Status(file->status().code(), absl::StrCat("no authority (psctl cert init makes one): ", file->status().message())));
+  const Bio ca_bio(BIO_new_mem_buf(ca_pem->data(), static_cast<int>(ca_pem->size()))),
+      ca_key_bio(BIO_new_mem_buf(ca_key_pem->data(), static_cast<int>(ca_key_pem->size())));
   const Certificate ca(PEM_read_bio_X509(ca_bio.get(), nullptr, nullptr, nullptr));
   const Key ca_key(PEM_read_bio_PrivateKey(ca_key_bio.get(), nullptr, nullptr, nullptr));
-  if (!ca || !ca_key) return UserError(absl::InvalidArgumentError(absl::StrCat("cannot read the authority in ", request.folder, ": ca.pem or ca.key is not PEM")));
-  if (X509_check_private_key(ca.get(), ca_key.get()) != 1) return UserError(absl::InvalidArgumentError(absl::StrCat("ca.key does not belong to ca.pem in ", request.folder)));
+  if (!ca || !ca_key)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("cannot read the authority in ", request.folder, ": ca.pem or ca.key is not PEM")));
+  if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("ca.key does not belong to ca.pem in ", request.folder)));
   EG_ASSIGN_OR_RETURN(const Key key, NewKey());
   EG_ASSIGN_OR_RETURN(const Certificate certificate, Blank(key.get(), request.name, request.days));
-  if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(ca.get())) != 1 || !Add(certificate.get(), ca.get(), NID_basic_constraints, "critical,CA:FALSE") ||
-      !Add(certificate.get(), ca.get(), NID_key_usage, "critical,digitalSignature") || !Add(certificate.get(), ca.get(), NID_ext_key_usage, "serverAuth,clientAuth") ||
-      !Add(certificate.get(), ca.get(), NID_subject_alt_name, absl::StrJoin(names, ",")) || !Add(certificate.get(), ca.get(), NID_authority_key_identifier, "keyid") ||
-      X509_sign(certificate.get(), ca_key.get(), EVP_sha256()) == 0)
+  if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(ca.get())) != 1 ||
+      !Add(certificate.get(), ca.get(), NID_basic_constraints, "critical,CA:FALSE") ||
+      !Add(certificate.get(), ca.get(), NID_key_usage, "critical,digitalSignature") ||
+      !Add(certificate.get(), ca.get(), NID_ext_key_usage, "serverAuth,clientAuth") ||
+      !Add(certificate.get(), ca.get(), NID_subject_alt_name, absl::StrJoin(names, ",")) ||
+      !Add(certificate.get(), ca.get(), NID_authority_key_identifier, "keyid") || X509_sign(certificate.get(), ca_key.get(), EVP_sha256()) == 0)
     return OpenSslError("cannot sign the certificate");
   EG_ASSIGN_OR_RETURN(const std::string key_pem, PemOf(key.get()));
   EG_ASSIGN_OR_RETURN(const std::string certificate_pem, PemOf(certificate.get()));

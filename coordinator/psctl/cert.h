@@ -10,9 +10,9 @@
 namespace evergrad::psctl {
 
 struct CertRequest {
-  std::string folder;               // ca.pem and ca.key lie here, and the results
-  std::string name;                 // common name and file name: NAME.pem, NAME.key
-  std::vector<std::string> hosts;   // host names and addresses that peers dial it by
+  std::string folder;              // ca.pem and ca.key lie here, and the results
+  std::string name;                // common name and file name: NAME.pem, NAME.key
+  std::vector<std::string> hosts;  // host names and addresses that peers dial it by
   std::uint32_t days = 365;
 };
 // Writes ca.pem and ca.key (0600). AlreadyExists, naming the file, when one of them is there: nothing is ever written over.

@@ -71,7 +71,8 @@ std::string TaskNameOf(const std::string& file_name) {
 }
 
 // What `restart` needs to know; written by Start's caller.
-absl::Status WriteClusterFile(const std::string& folder, const std::string& bin, bool supervise, const std::vector<LocalTask>& tasks, const std::string& address) {
+absl::Status WriteClusterFile(const std::string& folder, const std::string& bin, bool supervise, const std::vector<LocalTask>& tasks,
+                              const std::string& address) {
   nlohmann::json json = {{"coordinator", address}, {"bin", bin}, {"supervise", supervise}, {"tasks", nlohmann::json::array()}};
   for (const LocalTask& task : tasks) json["tasks"].push_back({{"role", RoleName(task.role)}, {"identity", task.identity}, {"args", task.args}});
   return fs::WriteFileAtomic(absl::StrCat(folder, "/cluster.json"), Dump(json) + "\n");
@@ -89,7 +90,9 @@ int Up(Context& context, const std::vector<std::string>& args) {
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = Folder(context, options.folder);
-  if (AnyAlive(PidFiles(folder))) return Report(context, UserError(absl::AlreadyExistsError(absl::StrCat("a cluster runs already in ", ShowPath(context, folder), " (psctl cluster status; psctl cluster down)"))));
+  if (AnyAlive(PidFiles(folder)))
+    return Report(context, UserError(absl::AlreadyExistsError(absl::StrCat("a cluster runs already in ", ShowPath(context, folder),
+                                                                           " (psctl cluster status; psctl cluster down)"))));
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   options.local.bin = std::filesystem::path(context.program).parent_path().string();
@@ -112,8 +115,19 @@ int Up(Context& context, const std::vector<std::string>& args) {
     // The supervisor is psctl itself in the foreground verb, in a session of its own: the daemons are its children.
     SpawnOptions spawn;
     spawn.program = context.program;
-    spawn.args = {"cluster", "run", "--folder", folder, "--runs", options.local.runs, "--supervise", "--workers", absl::StrCat(options.local.workers), "--servers", absl::StrCat(options.local.servers),
-                  "--threads", absl::StrCat(options.local.worker_threads)};
+    spawn.args = {"cluster",
+                  "run",
+                  "--folder",
+                  folder,
+                  "--runs",
+                  options.local.runs,
+                  "--supervise",
+                  "--workers",
+                  absl::StrCat(options.local.workers),
+                  "--servers",
+                  absl::StrCat(options.local.servers),
+                  "--threads",
+                  absl::StrCat(options.local.worker_threads)};
     if (!options.local.failpoints.empty()) spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});
     spawn.log_file = absl::StrCat(folder, "/", kSupervisor, ".log");
     spawn.folder = context.folder;
@@ -123,7 +137,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
     const auto identity = IdentityOf(*pid);
     if (identity.ok()) {
       supervisor = *identity;
-      if (const absl::Status written = WritePidFile(absl::StrCat(folder, "/", kSupervisor, ".pid"), *identity); !written.ok()) return Report(context, written);
+      if (const absl::Status written = WritePidFile(absl::StrCat(folder, "/", kSupervisor, ".pid"), *identity); !written.ok())
+        return Report(context, written);
     }
     const MonoTime until = context.clock->Now() + options.wait;
     while (!fs::Exists(absl::StrCat(folder, "/coordinator.address"))) {
@@ -131,7 +146,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
         context.err << "psctl: the supervisor ended; its log:\n" << Tail(spawn.log_file, 10) << "\n";
         return kFailed;
       }
-      if (context.clock->Now() > until) return Report(context, absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: logs=", folder)));
+      if (context.clock->Now() > until)
+        return Report(context, absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: logs=", folder)));
       if (!pause(kPoll)) return interrupted();
     }
   } else {
@@ -152,10 +168,20 @@ int Up(Context& context, const std::vector<std::string>& args) {
   for (;;) {
     const auto tasks = (*client)->ListTasks();
     std::size_t alive = 0;
-    if (tasks.ok()) alive = static_cast<std::size_t>(std::count_if(tasks->tasks().begin(), tasks->tasks().end(), [](const v1::TaskRow& task) { return task.role() != v1::ROLE_COORDINATOR && task.state() == "alive"; }));
+    if (tasks.ok())
+      alive = static_cast<std::size_t>(std::count_if(tasks->tasks().begin(), tasks->tasks().end(), [](const v1::TaskRow& task) {
+        return task.role() != v1::ROLE_COORDINATOR && task.state() == "alive";
+      }));
     if (alive >= wanted) {
-      if (options.output == "json") context.out << Dump({{"coordinator", (*client)->address()}, {"folder", folder}, {"workers", options.local.workers}, {"servers", options.local.servers}}) << "\n";
-      else context.out << "cluster up: coordinator " << (*client)->address() << ", " << options.local.servers << " servers, " << options.local.workers << " workers; folder " << ShowPath(context, folder) << " (psctl cluster down ends it)\n";
+      if (options.output == "json")
+        context.out << Dump({{"coordinator", (*client)->address()},
+                             {"folder", folder},
+                             {"workers", options.local.workers},
+                             {"servers", options.local.servers}})
+                    << "\n";
+      else
+        context.out << "cluster up: coordinator " << (*client)->address() << ", " << options.local.servers << " servers, " << options.local.workers
+                    << " workers; folder " << ShowPath(context, folder) << " (psctl cluster down ends it)\n";
       return kSucceeded;
     }
     if (cluster != nullptr) {
@@ -167,7 +193,9 @@ int Up(Context& context, const std::vector<std::string>& args) {
       }
     }
     if (context.clock->Now() > until) {
-      context.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive << (tasks.ok() ? "" : absl::StrCat(" (", tasks.status().message(), ")")) << "; it goes on in the background (psctl cluster status)\n";
+      context.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive
+                  << (tasks.ok() ? "" : absl::StrCat(" (", tasks.status().message(), ")"))
+                  << "; it goes on in the background (psctl cluster status)\n";
       return kFailed;
     }
     if (!pause(kPoll)) return interrupted();
@@ -187,7 +215,8 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
   const auto pause = Pause(context);
   LocalCluster cluster(options.local, context.clock, pause);
   absl::Status started = cluster.Start();
-  if (started.ok()) started = WriteClusterFile(options.local.folder, options.local.bin, options.local.supervise, cluster.tasks(), cluster.coordinator_address());
+  if (started.ok())
+    started = WriteClusterFile(options.local.folder, options.local.bin, options.local.supervise, cluster.tasks(), cluster.coordinator_address());
   int code = kSucceeded;
   if (!started.ok()) {
     code = absl::IsCancelled(started) ? kInterrupted : Report(context, started);
@@ -239,7 +268,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
     }
   };
   if (const auto supervisor = processes.find(kSupervisor); supervisor != processes.end()) {
-    const auto children = std::count_if(processes.begin(), processes.end(), [](const auto& entry) { return entry.first != kSupervisor && IsAlive(entry.second); });
+    const auto children =
+        std::count_if(processes.begin(), processes.end(), [](const auto& entry) { return entry.first != kSupervisor && IsAlive(entry.second); });
     stop({*supervisor});
     ended += static_cast<std::size_t>(children);
     processes.erase(supervisor);
@@ -255,7 +285,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
 
 int Status(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table("psctl cluster status", "shows the processes of a cluster folder, and what the coordinator says of them", OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster status", "shows the processes of a cluster folder, and what the coordinator says of them",
+                    OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -269,7 +300,8 @@ int Status(Context& context, const std::vector<std::string>& args) {
     const bool alive = IsAlive(process);
     all = all && alive;
     rows.push_back({{"task", TaskNameOf(name)}, {"pid", process.pid}, {"alive", alive}, {"log", absl::StrCat(folder, "/", name, ".log")}});
-    text.push_back({TaskNameOf(name), absl::StrCat(process.pid), alive ? "runs" : "ended", ShowPath(context, absl::StrCat(folder, "/", name, ".log"))});
+    text.push_back(
+        {TaskNameOf(name), absl::StrCat(process.pid), alive ? "runs" : "ended", ShowPath(context, absl::StrCat(folder, "/", name, ".log"))});
   }
   Connection connection;
   connection.folder = folder;
@@ -281,7 +313,9 @@ int Status(Context& context, const std::vector<std::string>& args) {
     nlohmann::json known = nlohmann::json::array();
     if (tasks.ok())
       for (const v1::TaskRow& task : tasks->tasks()) known.push_back(JsonOf(task));
-    context.out << Dump({{"folder", folder}, {"processes", rows}, {"coordinator", info.ok() ? JsonOf(*info) : nlohmann::json(nullptr)}, {"tasks", known}}) << "\n";
+    context.out
+        << Dump({{"folder", folder}, {"processes", rows}, {"coordinator", info.ok() ? JsonOf(*info) : nlohmann::json(nullptr)}, {"tasks", known}})
+        << "\n";
   } else {
     for (const std::string& line : RenderTable({{"process"}, {"pid", true}, {"state"}, {"log"}}, text)) context.out << line << "\n";
     if (tasks.ok()) {
@@ -307,7 +341,8 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   const auto text = fs::ReadFile(absl::StrCat(folder, "/cluster.json"), 1u << 20);
   const auto json = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
   const std::map<std::string, ProcessId> processes = PidFiles(folder);
-  if (!json.is_object() || processes.empty()) return Report(context, UserError(absl::NotFoundError(absl::StrCat("no cluster in ", ShowPath(context, folder)))));
+  if (!json.is_object() || processes.empty())
+    return Report(context, UserError(absl::NotFoundError(absl::StrCat("no cluster in ", ShowPath(context, folder)))));
   LocalTask task;
   std::string bin, address;
   bool supervised = false, found = false;
@@ -328,7 +363,9 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   } catch (const nlohmann::json::exception& error) {
     return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("cannot read ", folder, "/cluster.json: ", error.what()))));
   }
-  if (!found) return Report(context, UserError(absl::NotFoundError(absl::StrCat("no task `", task_name, "`: the cluster has ", absl::StrJoin(names, ", "), config::Suggestion(task_name, names)))));
+  if (!found)
+    return Report(context, UserError(absl::NotFoundError(absl::StrCat("no task `", task_name, "`: the cluster has ", absl::StrJoin(names, ", "),
+                                                                      config::Suggestion(task_name, names)))));
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   const std::string pid_file = absl::StrCat(folder, "/", task.FileName(), ".pid");
@@ -347,7 +384,9 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     for (;;) {
       const auto now = ReadPidFile(pid_file);
       if (now && IsAlive(*now) && (!before || now->pid != before->pid || now->start_ticks != before->start_ticks)) break;
-      if (context.clock->Now() > until) return Report(context, absl::InternalError(absl::StrCat("the supervisor did not start ", task_name, " again: log=", folder, "/", kSupervisor, ".log")));
+      if (context.clock->Now() > until)
+        return Report(
+            context, absl::InternalError(absl::StrCat("the supervisor did not start ", task_name, " again: log=", folder, "/", kSupervisor, ".log")));
       if (!pause(kPoll)) return kInterrupted;
     }
   } else {
@@ -366,7 +405,8 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     }
   }
   const auto after = ReadPidFile(pid_file);
-  context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> " << (after ? absl::StrCat(after->pid) : "none") << "\n";
+  context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> " << (after ? absl::StrCat(after->pid) : "none")
+              << "\n";
   return kSucceeded;
 }
 

@@ -20,7 +20,8 @@ namespace {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
-  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), CertVerbs()}) std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
+  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), CertVerbs()})
+    std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
   all.push_back({"version", "", "print the version", [](Context& context, const std::vector<std::string>& args) {
                    std::string output = "text";
                    daemon::OptionTable table("psctl version", "prints the version", daemon::OptionTable::Kind::kCommand);
@@ -34,7 +35,8 @@ std::vector<Verb> AllVerbs() {
 }
 
 std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
-  std::string out = noun.empty() ? "psctl: runs and watches Evergrad clusters and their jobs\n\nusage: psctl NOUN VERB [flags]\n\n" : absl::StrCat("usage: psctl ", noun, " VERB [flags]\n\n");
+  std::string out = noun.empty() ? "psctl: runs and watches Evergrad clusters and their jobs\n\nusage: psctl NOUN VERB [flags]\n\n"
+                                 : absl::StrCat("usage: psctl ", noun, " VERB [flags]\n\n");
   std::size_t width = 0;
   for (const Verb& verb : verbs) width = std::max(width, verb.noun.size() + verb.verb.size() + 1);
   for (const Verb& verb : verbs) {
@@ -42,8 +44,9 @@ std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
     const std::string name = verb.verb.empty() ? verb.noun : absl::StrCat(verb.noun, " ", verb.verb);
     absl::StrAppend(&out, "  ", name, std::string(width - name.size() + 2, ' '), verb.summary, "\n");
   }
-  absl::StrAppend(&out, "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed, 2 bad usage or file, 3 cancelled,\n"
-                        "4 cluster not reachable, 5 a --require not met, 130 interrupted.\n");
+  absl::StrAppend(&out,
+                  "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed, 2 bad usage or file, 3 cancelled,\n"
+                  "4 cluster not reachable, 5 a --require not met, 130 interrupted.\n");
   return out;
 }
 
@@ -63,7 +66,9 @@ void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("timeout", &connection->timeout, "how long one call may take", std::chrono::milliseconds(100), std::chrono::minutes(10));
 }
 
-void AddOutputOption(daemon::OptionTable* table, std::string* output) { table->AddChoice("output", output, {"text", "json"}, "text for people, json for programs"); }
+void AddOutputOption(daemon::OptionTable* table, std::string* output) {
+  table->AddChoice("output", output, {"text", "json"}, "text for people, json for programs");
+}
 
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Connection& connection) {
   const int files = !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
@@ -76,7 +81,9 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Con
   }
   const auto found = context.environment.find("EVERGRAD_COORDINATOR");
   if (found != context.environment.end() && !found->second.empty()) return found->second;
-  return UserError(absl::InvalidArgumentError(absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here (psctl cluster up): no ", ShowPath(context, file))));
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here (psctl cluster up): no ",
+                   ShowPath(context, file))));
 }
 
 std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, const std::vector<std::string>& args) {
@@ -143,7 +150,8 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
     if (args.size() > 1 && verb.noun == args[0] && verb.verb == args[1]) return verb.run(context, {args.begin() + 2, args.end()});
   }
   if (nouns.count(args[0]) == 0) {
-    return UsageError(context, absl::StrCat("unknown noun `", Printable(args[0]), "`", config::Suggestion(args[0], {nouns.begin(), nouns.end()}), " (psctl --help lists them)"));
+    return UsageError(context, absl::StrCat("unknown noun `", Printable(args[0]), "`", config::Suggestion(args[0], {nouns.begin(), nouns.end()}),
+                                            " (psctl --help lists them)"));
   }
   if (args.size() == 1) {
     context.err << Overview(verbs, args[0]);
@@ -153,7 +161,8 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
     context.out << Overview(verbs, args[0]);
     return kSucceeded;
   }
-  return UsageError(context, absl::StrCat("unknown verb `", Printable(args[1]), "` of ", args[0], config::Suggestion(args[1], known_verbs), " (psctl ", args[0], " --help lists them)"));
+  return UsageError(context, absl::StrCat("unknown verb `", Printable(args[1]), "` of ", args[0], config::Suggestion(args[1], known_verbs),
+                                          " (psctl ", args[0], " --help lists them)"));
 }
 
 }  // namespace evergrad::psctl

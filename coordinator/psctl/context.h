@@ -26,18 +26,18 @@ namespace evergrad::psctl {
 inline constexpr int kSucceeded = 0, kFailed = 1, kUsage = 2, kCancelled = 3, kUnreachable = 4, kRequirementUnmet = 5, kInterrupted = 130;
 
 struct Happening {
-  int signal = 0;                                              // SIGINT, SIGTERM; 0: none
-  std::optional<absl::StatusOr<v1::GetJobResponse>> answer;    // of the job that is watched
+  int signal = 0;                                            // SIGINT, SIGTERM; 0: none
+  std::optional<absl::StatusOr<v1::GetJobResponse>> answer;  // of the job that is watched
 };
 
 struct Context {
   std::ostream& out;
   std::ostream& err;
-  transport::Transport* transport = nullptr;   // loans: they outlive every verb
+  transport::Transport* transport = nullptr;  // loans: they outlive every verb
   const Clock* clock = nullptr;
   std::map<std::string, std::string> environment;
-  std::string program;        // path of psctl itself; the daemons lie beside it
-  std::string folder;         // where psctl was called, absolute
+  std::string program;  // path of psctl itself; the daemons lie beside it
+  std::string folder;   // where psctl was called, absolute
   bool in_terminal = false, out_terminal = false;
   std::size_t columns = 80;
   Inbox<Happening>* inbox = nullptr;
@@ -49,7 +49,7 @@ struct Context {
 
 // What every verb that talks to a coordinator takes.
 struct Connection {
-  std::string coordinator;    // "": the cluster folder's, else EVERGRAD_COORDINATOR
+  std::string coordinator;  // "": the cluster folder's, else EVERGRAD_COORDINATOR
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};

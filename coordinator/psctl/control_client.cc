@@ -10,11 +10,13 @@ namespace {
 template <class Response>
 absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::string> bytes) {
   if (!bytes.ok()) {
-    if (bytes.status().code() != absl::StatusCode::kUnavailable && bytes.status().code() != absl::StatusCode::kDeadlineExceeded) return bytes.status();
+    if (bytes.status().code() != absl::StatusCode::kUnavailable && bytes.status().code() != absl::StatusCode::kDeadlineExceeded)
+      return bytes.status();
     return absl::Status(bytes.status().code(), absl::StrCat("coordinator not reachable: address=", address, " cause=", bytes.status().message()));
   }
   Response response;
-  if (!response.ParseFromString(*bytes)) return absl::InternalError(absl::StrCat("the coordinator's answer cannot be read: address=", address, " bytes=", bytes->size()));
+  if (!response.ParseFromString(*bytes))
+    return absl::InternalError(absl::StrCat("the coordinator's answer cannot be read: address=", address, " bytes=", bytes->size()));
   return response;
 }
 
@@ -38,12 +40,20 @@ absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& 
   return Parse<Response>(address_, transport::UnaryAndWait(*channel_, method, request.SerializeAsString(), timeout_));
 }
 
-absl::StatusOr<v1::SubmitJobResponse> ControlClient::SubmitJob(const v1::SubmitJobRequest& request) { return Call<v1::SubmitJobResponse>(client::kSubmitJob, request); }
-absl::StatusOr<v1::GetJobResponse> ControlClient::GetJob(const v1::GetJobRequest& request) { return Call<v1::GetJobResponse>(client::kGetJob, request); }
+absl::StatusOr<v1::SubmitJobResponse> ControlClient::SubmitJob(const v1::SubmitJobRequest& request) {
+  return Call<v1::SubmitJobResponse>(client::kSubmitJob, request);
+}
+absl::StatusOr<v1::GetJobResponse> ControlClient::GetJob(const v1::GetJobRequest& request) {
+  return Call<v1::GetJobResponse>(client::kGetJob, request);
+}
 absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() { return Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()); }
 absl::StatusOr<v1::ListTasksResponse> ControlClient::ListTasks() { return Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest()); }
-absl::StatusOr<v1::GetClusterInfoResponse> ControlClient::GetClusterInfo() { return Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest()); }
-absl::StatusOr<v1::ReadTaskLogsResponse> ControlClient::ReadTaskLogs(const v1::ReadTaskLogsRequest& request) { return Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request); }
+absl::StatusOr<v1::GetClusterInfoResponse> ControlClient::GetClusterInfo() {
+  return Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
+}
+absl::StatusOr<v1::ReadTaskLogsResponse> ControlClient::ReadTaskLogs(const v1::ReadTaskLogsRequest& request) {
+  return Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+}
 
 absl::StatusOr<v1::CancelJobResponse> ControlClient::CancelJob(const std::string& job) {
   v1::CancelJobRequest request;
@@ -59,7 +69,9 @@ absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std
 
 void ControlClient::GetJobAsync(const v1::GetJobRequest& request, std::function<void(absl::StatusOr<v1::GetJobResponse>)> done) {
   channel_->Unary(client::kGetJob, request.SerializeAsString(), timeout_ + std::chrono::milliseconds(request.wait_ms()),
-                  [address = address_, done = std::move(done)](absl::StatusOr<std::string> bytes) { done(Parse<v1::GetJobResponse>(address, std::move(bytes))); });
+                  [address = address_, done = std::move(done)](absl::StatusOr<std::string> bytes) {
+                    done(Parse<v1::GetJobResponse>(address, std::move(bytes)));
+                  });
 }
 
 }  // namespace evergrad::psctl

@@ -45,9 +45,7 @@ struct LoadedJob {
 // Reads and checks; what cannot even be read is one mistake too.
 LoadedJob Load(Context& context, const JobFile& file) {
   LoadedJob loaded;
-  auto refuse = [&](const std::string& where, std::string text) {
-    loaded.mistakes.push_back({{where, 0, 0}, std::move(text)});
-  };
+  auto refuse = [&](const std::string& where, std::string text) { loaded.mistakes.push_back({{where, 0, 0}, std::move(text)}); };
   config::ParseOptions options;
   options.file_name = file.path;
   options.environment = context.environment;
@@ -57,8 +55,10 @@ LoadedJob Load(Context& context, const JobFile& file) {
   for (const std::string& set : file.sets) {
     ++number;
     const std::size_t equals = set.find('=');
-    if (equals == std::string::npos || equals == 0) refuse(absl::StrCat("<--set ", number, ">"), absl::StrCat("expected a.b.c=value, got `", Printable(set.substr(0, 60)), "`"));
-    else options.overrides.push_back({set.substr(0, equals), set.substr(equals + 1), ""});
+    if (equals == std::string::npos || equals == 0)
+      refuse(absl::StrCat("<--set ", number, ">"), absl::StrCat("expected a.b.c=value, got `", Printable(set.substr(0, 60)), "`"));
+    else
+      options.overrides.push_back({set.substr(0, equals), set.substr(equals + 1), ""});
   }
   for (const std::string& set : file.set_files) {
     ++number;
@@ -69,8 +69,10 @@ LoadedJob Load(Context& context, const JobFile& file) {
     }
     const std::string value_path = set.substr(equals + 1);
     auto value = fs::ReadFile(AbsolutePath(context, value_path), config::kYamlBytesMax);
-    if (!value.ok()) refuse(value_path, std::string(value.status().message()));
-    else options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
+    if (!value.ok())
+      refuse(value_path, std::string(value.status().message()));
+    else
+      options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
   }
   // One byte more than the cap: the parser refuses it in its own words, and nothing larger is read.
   std::error_code ignored;
@@ -80,7 +82,8 @@ LoadedJob Load(Context& context, const JobFile& file) {
   }
   auto text = fs::ReadFile(path, config::kYamlBytesMax);
   if (!text.ok()) {
-    refuse(file.path, absl::IsResourceExhausted(text.status()) ? absl::StrCat("the file is too large: limit=", config::kYamlBytesMax, " bytes") : std::string(text.status().message()));
+    refuse(file.path, absl::IsResourceExhausted(text.status()) ? absl::StrCat("the file is too large: limit=", config::kYamlBytesMax, " bytes")
+                                                               : std::string(text.status().message()));
     return loaded;
   }
   config::ParsedJob parsed = config::ParseJob(*text, options);
@@ -93,13 +96,18 @@ LoadedJob Load(Context& context, const JobFile& file) {
 int ReportMistakes(Context& context, const LoadedJob& loaded, absl::string_view path, bool json) {
   if (json) {
     nlohmann::json mistakes = nlohmann::json::array();
-    for (const config::Mistake& m : loaded.mistakes) mistakes.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
+    for (const config::Mistake& m : loaded.mistakes)
+      mistakes.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
     context.out << Dump({{"valid", false}, {"mistakes", mistakes}}) << "\n";
     return kUsage;
   }
   for (const config::Mistake& mistake : loaded.mistakes) context.err << Printable(mistake.ToString()) << "\n";
   const std::size_t n = loaded.mistakes.size();
-  context.err << "psctl: " << (n >= config::kMistakesMax ? absl::StrCat(n, " or more mistakes") : n == 1 ? "one mistake" : absl::StrCat(n, " mistakes")) << " in " << path << "; nothing was started\n";
+  context.err << "psctl: "
+              << (n >= config::kMistakesMax ? absl::StrCat(n, " or more mistakes")
+                  : n == 1                  ? "one mistake"
+                                            : absl::StrCat(n, " mistakes"))
+              << " in " << path << "; nothing was started\n";
   return kUsage;
 }
 
@@ -125,7 +133,9 @@ std::vector<config::Mistake> MissingFiles(const config::JobSpec& spec) {
   for (const auto* source : {&spec.data.train, &spec.data.eval}) {
     if (!source->has_value()) continue;
     for (const std::string* path : {&(*source)->images, &(*source)->labels})
-      if (!fs::Exists(*path)) missing.push_back({(*source)->where, absl::StrCat("no such file: ", *path, " (`./evergrad data` fetches the example data; EVERGRAD_DATA says where it lies)")});
+      if (!fs::Exists(*path))
+        missing.push_back({(*source)->where,
+                           absl::StrCat("no such file: ", *path, " (`./evergrad data` fetches the example data; EVERGRAD_DATA says where it lies)")});
   }
   return missing;
 }
@@ -148,7 +158,8 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   const auto submitted = (*client)->SubmitJob(SubmissionOf(spec, options.file.path));
   if (!submitted.ok()) return Report(context, submitted.status());
   *runs_folder = submitted->runs_folder();
-  if (options.output == "text") context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << ")\n" << std::flush;
+  if (options.output == "text")
+    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << ")\n" << std::flush;
   WatchOptions watch;
   watch.job = ShowHex(submitted->job_uid());
   watch.json = options.output == "json";
@@ -184,7 +195,8 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
     return code == kUnreachable ? kFailed : code;
   }
   if (options.output == "text") {
-    context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", " << options.cluster.servers << (options.cluster.servers == 1 ? " server, " : " servers, ") << options.cluster.workers
+    context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", " << options.cluster.servers
+                << (options.cluster.servers == 1 ? " server, " : " servers, ") << options.cluster.workers
                 << (options.cluster.workers == 1 ? " worker" : " workers") << "\n";
   }
   options.connection = Connection{};
@@ -207,7 +219,8 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
 
 int Run(Context& context, const std::vector<std::string>& args) {
   RunOptions options;
-  OptionTable table("psctl job run", "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job run", "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it",
+                    OptionTable::Kind::kCommand);
   AddJobFile(&table, &options.file);
   table.Add("local", &options.local, "on a cluster of its own on this machine, which ends with the job");
   table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
@@ -221,16 +234,22 @@ int Run(Context& context, const std::vector<std::string>& args) {
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   for (const char* name : {"workers", "servers", "threads", "runs", "supervise", "failpoints"})
-    if (!options.local && table.IsSet(name)) return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
+    if (!options.local && table.IsSet(name))
+      return Report(context,
+                    UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
   for (const char* name : {"coordinator", "folder", "tls.ca", "tls.cert", "tls.key"})
-    if (options.local && table.IsSet(name)) return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…", " together with --local: give one of them"))));
+    if (options.local && table.IsSet(name))
+      return Report(context, UserError(absl::InvalidArgumentError(
+                                 absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…",
+                                              " together with --local: give one of them"))));
   const auto requirements = ParseRequirements(options.requirements);
   if (!requirements.ok()) return Report(context, requirements.status());
   LoadedJob loaded = Load(context, options.file);
   if (loaded.spec && options.local) loaded.mistakes = MissingFiles(*loaded.spec);
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
-    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: --workers=", options.cluster.workers))));
+    return Report(context,
+                  UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: --workers=", options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
   std::string runs_folder;
   return RunRemote(context, options, *loaded.spec, *requirements, nullptr, &runs_folder);
@@ -242,16 +261,25 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   JobFile file;
   std::string output = "text";
   bool effective = false;
-  OptionTable table("psctl job validate", "checks a job file and lists every mistake with line and column; starts nothing", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job validate", "checks a job file and lists every mistake with line and column; starts nothing",
+                    OptionTable::Kind::kCommand);
   AddJobFile(&table, &file);
   table.Add("effective", &effective, "print the effective YAML: defaults, variables and --set put in");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const LoadedJob loaded = Load(context, file);
   if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
-  if (effective && output == "text") context.out << config::EmitYaml(*loaded.spec);
-  else if (output == "json") context.out << Dump({{"valid", true}, {"mistakes", nlohmann::json::array()}, {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}}) << "\n";
-  else context.out << file.path << ": valid: job " << loaded.spec->name << ", " << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "") << loaded.spec->training.epochs << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
+  if (effective && output == "text")
+    context.out << config::EmitYaml(*loaded.spec);
+  else if (output == "json")
+    context.out << Dump({{"valid", true},
+                         {"mistakes", nlohmann::json::array()},
+                         {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}})
+                << "\n";
+  else
+    context.out << file.path << ": valid: job " << loaded.spec->name << ", "
+                << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "")
+                << loaded.spec->training.epochs << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
   return kSucceeded;
 }
 
@@ -271,9 +299,14 @@ int Submit(Context& context, const std::vector<std::string>& args) {
   const auto submitted = (*client)->SubmitJob(SubmissionOf(*loaded.spec, file.path));
   if (!submitted.ok()) return Report(context, submitted.status());
   if (output == "json") {
-    context.out << Dump({{"job_uid", ShowHex(submitted->job_uid())}, {"name", submitted->name()}, {"state", submitted->state()}, {"runs_folder", submitted->runs_folder()}}) << "\n";
+    context.out << Dump({{"job_uid", ShowHex(submitted->job_uid())},
+                         {"name", submitted->name()},
+                         {"state", submitted->state()},
+                         {"runs_folder", submitted->runs_folder()}})
+                << "\n";
   } else {
-    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << "): " << Printable(submitted->state()) << "; psctl job watch " << Printable(submitted->name()) << " follows it\n";
+    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << "): " << Printable(submitted->state())
+                << "; psctl job watch " << Printable(submitted->name()) << " follows it\n";
   }
   return kSucceeded;
 }
@@ -297,9 +330,11 @@ int List(Context& context, const std::vector<std::string>& args) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const v1::JobStatus& job : jobs->jobs())
-    rows.push_back({Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()), absl::StrCat(job.epoch(), "/", job.epochs()), absl::StrCat(job.steps_done(), "/", job.steps_total()), ShowTime(job.submitted_ms()),
+    rows.push_back({Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()), absl::StrCat(job.epoch(), "/", job.epochs()),
+                    absl::StrCat(job.steps_done(), "/", job.steps_total()), ShowTime(job.submitted_ms()),
                     Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
-  for (const std::string& line : RenderTable({{"name"}, {"uid"}, {"state"}, {"epoch", true}, {"steps", true}, {"submitted"}, {"note"}}, rows)) context.out << line << "\n";
+  for (const std::string& line : RenderTable({{"name"}, {"uid"}, {"state"}, {"epoch", true}, {"steps", true}, {"submitted"}, {"note"}}, rows))
+    context.out << line << "\n";
   return kSucceeded;
 }
 
@@ -323,10 +358,12 @@ int Show(Context& context, const std::vector<std::string>& args) {
   }
   v1::JobStatus status = answer->job();
   status.set_runs_folder(ShowPath(context, status.runs_folder()));
-  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n" << ProgressLine(status) << "\n";
-  context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(), status.closures_total(), status.closures_failed(), status.closures_cancelled(),
-                                 status.attempts());
-  const bool counting = std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
+  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n"
+              << ProgressLine(status) << "\n";
+  context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(),
+                                 status.closures_total(), status.closures_failed(), status.closures_cancelled(), status.attempts());
+  const bool counting =
+      std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
   if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting) << "\n";
   for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting) << "\n";
   for (const v1::Event& event : status.events()) context.out << EventLine(event) << "\n";
@@ -367,8 +404,10 @@ int Cancel(Context& context, const std::vector<std::string>& args) {
   if (!client.ok()) return Report(context, client.status());
   const auto cancelled = (*client)->CancelJob(job);
   if (!cancelled.ok()) return Report(context, cancelled.status());
-  if (output == "json") context.out << Dump({{"job", job}, {"state", cancelled->state()}}) << "\n";
-  else context.out << Printable(job) << ": " << Printable(cancelled->state()) << "\n";
+  if (output == "json")
+    context.out << Dump({{"job", job}, {"state", cancelled->state()}}) << "\n";
+  else
+    context.out << Printable(job) << ": " << Printable(cancelled->state()) << "\n";
   return kSucceeded;
 }
 

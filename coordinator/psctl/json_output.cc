@@ -50,7 +50,11 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   out["first_cause"] = nullptr;
   if (job.has_first_cause()) {
     const v1::ErrorDetail& cause = job.first_cause();
-    out["first_cause"] = {{"message", cause.message()}, {"kind", cause.kind()}, {"origin", cause.origin_text()}, {"retryable", cause.retryable()}, {"code", cause.code()}};
+    out["first_cause"] = {{"message", cause.message()},
+                          {"kind", cause.kind()},
+                          {"origin", cause.origin_text()},
+                          {"retryable", cause.retryable()},
+                          {"code", cause.code()}};
   }
   out["epoch_rows"] = nlohmann::json::array();
   for (const v1::EpochRow& row : job.epoch_rows()) {
@@ -65,7 +69,8 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   }
   out["workers"] = nlohmann::json::array();
   for (const v1::WorkerRow& row : job.workers())
-    out["workers"].push_back({{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
+    out["workers"].push_back(
+        {{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
   out["events"] = nlohmann::json::array();
   for (const v1::Event& event : job.events())
     out["events"].push_back({{"number", event.number()}, {"wall_ms", event.wall_ms()}, {"kind", event.kind()}, {"text", event.text()}});
@@ -121,15 +126,30 @@ nlohmann::json JsonOf(const v1::VariableRow& variable) {
   }
   nlohmann::json shape = nlohmann::json::array();
   for (const std::uint64_t d : variable.shape()) shape.push_back(d);
-  return {{"name", variable.name()}, {"shape", shape}, {"dtype", variable.dtype() == v1::DTYPE_FLOAT32 ? "float32" : "unknown"}, {"bytes", variable.bytes()}, {"digest", ShowHex(variable.digest())}, {"slot_digest", ShowHex(variable.slot_digest())},
-          {"complete", variable.complete()}, {"shards", shards}};
+  return {{"name", variable.name()},
+          {"shape", shape},
+          {"dtype", variable.dtype() == v1::DTYPE_FLOAT32 ? "float32" : "unknown"},
+          {"bytes", variable.bytes()},
+          {"digest", ShowHex(variable.digest())},
+          {"slot_digest", ShowHex(variable.slot_digest())},
+          {"complete", variable.complete()},
+          {"shards", shards}};
 }
 
-nlohmann::json JsonOf(const v1::LogLine& line) { return {{"wall_ms", line.wall_ms()}, {"level", line.level()}, {"task", line.task()}, {"job", line.job()}, {"text", line.text()}}; }
+nlohmann::json JsonOf(const v1::LogLine& line) {
+  return {{"wall_ms", line.wall_ms()}, {"level", line.level()}, {"task", line.task()}, {"job", line.job()}, {"text", line.text()}};
+}
 
 nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info) {
-  return {{"term", info.term()},        {"life_id", ShowHex(info.life_id())},       {"build_id", info.build_id()},           {"protocol_version", info.protocol_version()}, {"runs_folder", info.runs_folder()},
-          {"pid", info.pid()},          {"servers_alive", info.servers_alive()},    {"workers_alive", info.workers_alive()}, {"address", info.address()}};
+  return {{"term", info.term()},
+          {"life_id", ShowHex(info.life_id())},
+          {"build_id", info.build_id()},
+          {"protocol_version", info.protocol_version()},
+          {"runs_folder", info.runs_folder()},
+          {"pid", info.pid()},
+          {"servers_alive", info.servers_alive()},
+          {"workers_alive", info.workers_alive()},
+          {"address", info.address()}};
 }
 
 std::string Dump(const nlohmann::json& json, int indent) { return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace); }

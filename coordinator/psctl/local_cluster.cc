@@ -20,8 +20,12 @@ constexpr auto kPoll = std::chrono::milliseconds(10);
 constexpr auto kListenWithin = std::chrono::seconds(30);
 }  // namespace
 
-std::string LocalTask::Name() const { return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "/", role == Role::kCoordinator ? "" : identity); }
-std::string LocalTask::FileName() const { return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "-", role == Role::kCoordinator ? "" : identity); }
+std::string LocalTask::Name() const {
+  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "/", role == Role::kCoordinator ? "" : identity);
+}
+std::string LocalTask::FileName() const {
+  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "-", role == Role::kCoordinator ? "" : identity);
+}
 
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   std::vector<LocalTask> tasks;
@@ -39,7 +43,8 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   add(Role::kCoordinator, "0", {"--runs", options.runs});
   for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
   const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
-  for (std::uint32_t i = 0; i < options.workers; ++i) add(Role::kWorker, absl::StrCat(i), {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)});
+  for (std::uint32_t i = 0; i < options.workers; ++i)
+    add(Role::kWorker, absl::StrCat(i), {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)});
   return tasks;
 }
 
@@ -76,7 +81,10 @@ std::string Tail(const std::string& path, int lines) {
 }
 
 LocalCluster::LocalCluster(LocalOptions options, const Clock* clock, std::function<bool(std::chrono::milliseconds)> pause)
-    : options_(std::move(options)), clock_(clock), pause_(std::move(pause)), tasks_(PlanTasks(options_, static_cast<unsigned>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN))))) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      pause_(std::move(pause)),
+      tasks_(PlanTasks(options_, static_cast<unsigned>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN))))) {}
 
 LocalCluster::~LocalCluster() {
   if (!options_.detached) Stop();
@@ -168,9 +176,11 @@ std::optional<LocalCluster::Broken> LocalCluster::broken() const {
     any_worker = any_worker || (task.role == Role::kWorker && task.running);
     if (task.running || task.starts == 0) continue;
     if (task.role == Role::kCoordinator) return Broken{true, absl::StrCat("the coordinator at ", address_, " has ended; log: ", LogOf(task))};
-    if (task.role == Role::kPsServer) return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does); log: ", LogOf(task))};
+    if (task.role == Role::kPsServer)
+      return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does); log: ", LogOf(task))};
   }
-  if (!any_worker && options_.workers > 0) return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does); logs: ", options_.folder)};
+  if (!any_worker && options_.workers > 0)
+    return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does); logs: ", options_.folder)};
   return std::nullopt;
 }
 

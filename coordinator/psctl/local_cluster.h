@@ -15,20 +15,20 @@
 namespace evergrad::psctl {
 
 struct LocalOptions {
-  std::string bin;         // where the daemons lie
-  std::string folder;      // logs, pid and address files; made when absent
-  std::string runs;        // the coordinator's --runs
+  std::string bin;     // where the daemons lie
+  std::string folder;  // logs, pid and address files; made when absent
+  std::string runs;    // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
   std::uint32_t worker_threads = 0;  // 0: cores / workers, at least 1
-  std::string failpoints;  // "": none are allowed; "none" allows counting jobs
-  bool supervise = false;  // start again what dies
-  bool detached = false;   // `cluster up`: they outlive us
+  std::string failpoints;            // "": none are allowed; "none" allows counting jobs
+  bool supervise = false;            // start again what dies
+  bool detached = false;             // `cluster up`: they outlive us
 };
 
 struct LocalTask {
   Role role = Role::kWorker;
   std::string identity;
-  std::vector<std::string> args;     // but for --listen and --coordinator
+  std::vector<std::string> args;  // but for --listen and --coordinator
   ProcessId process;
   bool running = false;
   int starts = 0;

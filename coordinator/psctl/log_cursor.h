@@ -22,7 +22,7 @@ class LogCursor {
 
  private:
   using Key = std::tuple<std::int64_t, std::string, std::string>;
-  std::map<Key, int> shown_;   // of the last kOverlapMs only
+  std::map<Key, int> shown_;  // of the last kOverlapMs only
   std::int64_t newest_ms_ = 0;
 };
 

@@ -27,7 +27,8 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   bool follow = false;
   std::chrono::milliseconds since{0};
   std::uint32_t lines_max = 1000;
-  daemon::OptionTable table("psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)", daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)",
+                            daemon::OptionTable::Kind::kCommand);
   table.AddRest("TASK", &tasks, "worker/0, ps_server/1, coordinator/0");
   table.Add("follow", &follow, "go on with what comes, until Ctrl-C");
   table.Short('f', "follow");
@@ -65,8 +66,8 @@ int Logs(Context& context, const std::vector<std::string>& args) {
 
 std::string LogText(const v1::LogLine& line) {
   const std::string time = ShowTime(line.wall_ms());
-  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ", absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()), line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"), "  ",
-                      Printable(line.text()));
+  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ", absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()),
+                      line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"), "  ", Printable(line.text()));
 }
 
 std::vector<v1::LogLine> LogCursor::Fresh(const v1::ReadTaskLogsResponse& answer) {

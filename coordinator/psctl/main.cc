@@ -62,7 +62,8 @@ int main(int argc, char** argv) {
     context.folder = std::filesystem::current_path(error).string();
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::string text = *entry;
-      if (const std::size_t equals = text.find('='); equals != std::string::npos) context.environment[text.substr(0, equals)] = text.substr(equals + 1);
+      if (const std::size_t equals = text.find('='); equals != std::string::npos)
+        context.environment[text.substr(0, equals)] = text.substr(equals + 1);
     }
     const auto variable = context.environment.find("TERM");
     const bool dumb = variable == context.environment.end() || variable->second == "dumb";

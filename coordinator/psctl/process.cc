@@ -19,7 +19,8 @@
 namespace evergrad::psctl {
 
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
-  if (::access(options.program.c_str(), X_OK) != 0) return UserError(absl::NotFoundError(absl::StrCat("no such program: ", options.program, ": ", std::strerror(errno))));
+  if (::access(options.program.c_str(), X_OK) != 0)
+    return UserError(absl::NotFoundError(absl::StrCat("no such program: ", options.program, ": ", std::strerror(errno))));
   const int log = ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log < 0) return absl::UnavailableError(absl::StrCat("cannot write ", options.log_file, ": ", std::strerror(errno)));
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -61,7 +62,8 @@ absl::StatusOr<ProcessId> IdentityOf(pid_t pid) {
   if (bracket == std::string::npos) return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
   const std::vector<std::string> fields = absl::StrSplit(stat->substr(bracket + 2), ' ');
   ProcessId process{pid, 0};
-  if (fields.size() < 20 || fields[0] == "Z" || fields[0] == "X" || !absl::SimpleAtoi(fields[19], &process.start_ticks)) return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
+  if (fields.size() < 20 || fields[0] == "Z" || fields[0] == "X" || !absl::SimpleAtoi(fields[19], &process.start_ticks))
+    return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
   return process;
 }
 
@@ -70,14 +72,17 @@ bool IsAlive(const ProcessId& process) {
   return now.ok() && now->start_ticks == process.start_ticks;
 }
 
-absl::Status WritePidFile(const std::string& path, const ProcessId& process) { return fs::WriteFileAtomic(path, absl::StrCat(process.pid, " ", process.start_ticks, "\n")); }
+absl::Status WritePidFile(const std::string& path, const ProcessId& process) {
+  return fs::WriteFileAtomic(path, absl::StrCat(process.pid, " ", process.start_ticks, "\n"));
+}
 
 std::optional<ProcessId> ReadPidFile(const std::string& path) {
   const auto text = fs::ReadFile(path, 256);
   if (!text.ok()) return std::nullopt;
   const std::vector<std::string> parts = absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   ProcessId process;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &process.pid) || !absl::SimpleAtoi(parts[1], &process.start_ticks) || process.pid <= 1) return std::nullopt;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &process.pid) || !absl::SimpleAtoi(parts[1], &process.start_ticks) || process.pid <= 1)
+    return std::nullopt;
   return process;
 }
 

@@ -27,7 +27,8 @@ bool IsCounting(const v1::JobStatus& job) {
 std::string Figures(const v1::JobStatus& job) {
   std::vector<std::string> parts;
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
-  if (job.steps_total() > 0) parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
+  if (job.steps_total() > 0)
+    parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
   if (job.examples_per_second() > 0) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
   if (job.steps_done() > 0 && std::isfinite(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
   if (!IsEnded(job) && job.steps_done() > 0 && job.eta_seconds() >= 0) parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
@@ -35,7 +36,8 @@ std::string Figures(const v1::JobStatus& job) {
 }
 
 std::string WorkerText(const v1::WorkerRow& worker) {
-  return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()), worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps");
+  return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()),
+                      worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps");
 }
 
 std::string Head(const v1::JobStatus& job) {
@@ -85,8 +87,9 @@ std::string EpochHeader(bool counting) {
 
 std::string EpochLine(const v1::EpochRow& row, bool counting) {
   if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
-  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowNumber(row.train_loss(), 4), ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()),
-                         ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
+  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowNumber(row.train_loss(), 4),
+                         ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0),
+                         ShowNumber(row.seconds(), 1));
 }
 
 std::string EventLine(const v1::Event& event) {
@@ -99,14 +102,17 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
   const auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
   if (job.state() == "FAILED") {
     const v1::ErrorDetail& cause = job.first_cause();
-    lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()), cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
+    lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()),
+                                 cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
   } else if (job.state() == "CANCELLED") {
     lines.push_back(absl::StrCat("cancelled after ", job.steps_done(), " of ", job.steps_total(), " steps"));
   } else if (job.state() == "SUCCEEDED") {
     std::vector<std::string> parts;
     const auto metrics = MetricsOf(job.result_json());
-    if (const auto found = metrics.find("accuracy"); found != metrics.end()) parts.push_back(absl::StrCat("accuracy ", ShowPercent(found->second)));
-    else if (const auto loss = metrics.find("loss"); loss != metrics.end()) parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
+    if (const auto found = metrics.find("accuracy"); found != metrics.end())
+      parts.push_back(absl::StrCat("accuracy ", ShowPercent(found->second)));
+    else if (const auto loss = metrics.find("loss"); loss != metrics.end())
+      parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
     std::size_t workers = 0, servers = 0;
     bool exact = job.steps_total() > 0;
     std::uint64_t shards = 0;
@@ -121,15 +127,20 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
     if (result.is_object() && result.contains("shards") && result["shards"].is_array()) {
       for (const auto& shard : result["shards"]) {
         ++shards;
-        exact = exact && shard.is_object() && shard.contains("updates_applied") && shard["updates_applied"].is_number_unsigned() && shard["updates_applied"].get<std::uint64_t>() == job.steps_done();
+        exact = exact && shard.is_object() && shard.contains("updates_applied") && shard["updates_applied"].is_number_unsigned() &&
+                shard["updates_applied"].get<std::uint64_t>() == job.steps_done();
       }
     }
     // A claim that is read off the ledgers' counters. (A counting job's sparse shards apply fewer: no claim then.)
     parts.push_back(absl::StrCat(job.steps_done(), " steps", exact && shards > 0 ? ", each applied exactly once" : ""));
     lines.push_back(absl::StrJoin(parts, ", "));
   }
-  if (job.closures_rerun() > 0) lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
-  if (!job.runs_folder().empty()) lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ", job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)" : "(report.html, result.json, job.yaml)"));
+  if (job.closures_rerun() > 0)
+    lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
+  if (!job.runs_folder().empty())
+    lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ",
+                                 job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"
+                                                            : "(report.html, result.json, job.yaml)"));
   return lines;
 }
 

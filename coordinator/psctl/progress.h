@@ -29,7 +29,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job);
 class ProgressPrinter {
  public:
   struct Options {
-    bool live = false;         // a terminal: redraw
+    bool live = false;  // a terminal: redraw
     std::size_t columns = 80;
     std::chrono::milliseconds plain_every{2000};
   };
@@ -48,8 +48,8 @@ class ProgressPrinter {
 
   std::ostream& out_;
   const Options options_;
-  std::vector<std::string> block_;     // what is wanted below
-  std::size_t drawn_ = 0;              // lines of it on the screen
+  std::vector<std::string> block_;  // what is wanted below
+  std::size_t drawn_ = 0;           // lines of it on the screen
   std::uint64_t events_shown_ = 0;
   int epochs_shown_ = 0;
   std::string state_shown_, line_shown_;

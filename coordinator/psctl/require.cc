@@ -11,7 +11,8 @@
 namespace evergrad::psctl {
 
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text) {
-  const absl::Status refusal = UserError(absl::InvalidArgumentError(absl::StrCat("--require: expected METRIC>=NUMBER (or >, <=, <), got `", text, "`")));
+  const absl::Status refusal =
+      UserError(absl::InvalidArgumentError(absl::StrCat("--require: expected METRIC>=NUMBER (or >, <=, <), got `", text, "`")));
   const std::size_t at = text.find_first_of("<>");
   if (at == absl::string_view::npos) return refusal;
   const std::size_t length = at + 1 < text.size() && text[at + 1] == '=' ? 2 : 1;
@@ -27,8 +28,9 @@ std::vector<std::string> Unmet(const std::vector<Requirement>& requirements, con
   for (const Requirement& r : requirements) {
     const auto found = metrics.find(r.metric);
     if (found == metrics.end()) {
-      lines.push_back(absl::StrCat("not met: ", r.text, ": the job has no metric `", r.metric, "` (it has: ",
-                                   metrics.empty() ? "none" : absl::StrJoin(metrics, ", ", [](std::string* out, const auto& m) { absl::StrAppend(out, m.first); }), ")"));
+      lines.push_back(absl::StrCat(
+          "not met: ", r.text, ": the job has no metric `", r.metric, "` (it has: ",
+          metrics.empty() ? "none" : absl::StrJoin(metrics, ", ", [](std::string* out, const auto& m) { absl::StrAppend(out, m.first); }), ")"));
       continue;
     }
     const double v = found->second;

@@ -13,7 +13,7 @@ namespace evergrad::psctl {
 struct Requirement {
   std::string metric, comparison;  // >= > <= <
   double value = 0;
-  std::string text;                // as given
+  std::string text;  // as given
 };
 // InvalidArgument with what was expected.
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);

@@ -17,7 +17,8 @@ namespace {
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text";
-  daemon::OptionTable table("psctl task list", "lists the tasks of the cluster: who runs where, and what it does or waits for", daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl task list", "lists the tasks of the cluster: who runs where, and what it does or waits for",
+                            daemon::OptionTable::Kind::kCommand);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -46,14 +47,25 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
     std::string note = Printable(task.activity());
     if (!task.reason().empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
     if (task.insecure_listen()) absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
-    rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()), task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-",
-                    absl::StrCat(task.pid()), Printable(task.host()), Printable(task.address()), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
+    rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()),
+                    task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-", absl::StrCat(task.pid()),
+                    Printable(task.host()), Printable(task.address()), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
                     task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), note});
   }
-  std::vector<std::string> lines =
-      RenderTable({{"task"}, {"state"}, {"since", true}, {"pid", true}, {"host"}, {"address"}, {"registrations", true}, {"steps", true}, {"shards", true}, {"doing"}}, rows);
+  std::vector<std::string> lines = RenderTable({{"task"},
+                                                {"state"},
+                                                {"since", true},
+                                                {"pid", true},
+                                                {"host"},
+                                                {"address"},
+                                                {"registrations", true},
+                                                {"steps", true},
+                                                {"shards", true},
+                                                {"doing"}},
+                                               rows);
   if (tasks.tasks_size() == 0) lines.push_back("no task has registered yet");
-  if (insecure) lines.push_back("warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches them; psctl cert init closes them");
+  if (insecure)
+    lines.push_back("warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches them; psctl cert init closes them");
   return lines;
 }
 

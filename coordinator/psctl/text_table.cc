@@ -48,7 +48,9 @@ std::string ShowSeconds(double seconds) {
 
 std::string ShowAge(std::int64_t ms) { return ShowSeconds(static_cast<double>(ms) / 1000.0); }
 
-std::string ShowNumber(double value, int digits) { return std::isfinite(value) ? absl::StrFormat("%.*f", digits, value) : std::isnan(value) ? "-" : value > 0 ? "inf" : "-inf"; }
+std::string ShowNumber(double value, int digits) {
+  return std::isfinite(value) ? absl::StrFormat("%.*f", digits, value) : std::isnan(value) ? "-" : value > 0 ? "inf" : "-inf";
+}
 
 std::string ShowPercent(double share) { return std::isfinite(share) ? absl::StrFormat("%.2f %%", share * 100) : "-"; }
 
@@ -83,9 +85,12 @@ std::string Printable(absl::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte == '\t') out += "  ";
-    else if (byte < 0x20 || byte == 0x7f) out.push_back('?');
-    else out.push_back(c);
+    if (byte == '\t')
+      out += "  ";
+    else if (byte < 0x20 || byte == 0x7f)
+      out.push_back('?');
+    else
+      out.push_back(c);
   }
   return out;
 }

@@ -17,7 +17,8 @@ int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text", job;
   bool shards = false;
-  daemon::OptionTable table("psctl variable list", "lists a job's variables, their digests and where their shards lie", daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl variable list", "lists a job's variables, their digests and where their shards lie",
+                            daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "name or uid; left out: the newest job");
   table.Add("shards", &shards, "a line for each shard too");
   AddConnectionOptions(&table, &connection);
@@ -57,7 +58,8 @@ std::vector<std::string> VariableTable(const v1::ListVariablesResponse& variable
     std::vector<std::string> servers;
     for (const std::string& server : variable.servers())
       if (std::find(servers.begin(), servers.end(), server) == servers.end()) servers.push_back(Printable(server));
-    rows.push_back({Printable(variable.name()), absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"), ShowBytes(variable.bytes()), absl::StrCat(variable.shards_size()), absl::StrJoin(servers, ","),
+    rows.push_back({Printable(variable.name()), absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"), ShowBytes(variable.bytes()),
+                    absl::StrCat(variable.shards_size()), absl::StrJoin(servers, ","),
                     variable.complete() ? ShowHex(variable.digest()) : "(not every shard answered)"});
   }
   std::vector<std::string> lines = RenderTable({{"variable"}, {"shape"}, {"bytes", true}, {"shards", true}, {"servers"}, {"digest"}}, rows);
@@ -66,11 +68,15 @@ std::vector<std::string> VariableTable(const v1::ListVariablesResponse& variable
   for (const v1::VariableRow& variable : variables.variables())
     for (int i = 0; i < variable.shards_size(); ++i) {
       const v1::ShardState& shard = variable.shards(i);
-      rows.push_back({absl::StrCat(shard.shard()), Printable(variable.name()), absl::StrCat(shard.row_begin(), "..", shard.row_end()), ShowBytes(shard.bytes()), i < variable.servers_size() ? Printable(variable.servers(i)) : "-",
-                      absl::StrCat(shard.lsn()), absl::StrCat(shard.updates_applied()), absl::StrCat(shard.duplicates_refused()), ShowHex(shard.digest())});
+      rows.push_back({absl::StrCat(shard.shard()), Printable(variable.name()), absl::StrCat(shard.row_begin(), "..", shard.row_end()),
+                      ShowBytes(shard.bytes()), i < variable.servers_size() ? Printable(variable.servers(i)) : "-", absl::StrCat(shard.lsn()),
+                      absl::StrCat(shard.updates_applied()), absl::StrCat(shard.duplicates_refused()), ShowHex(shard.digest())});
     }
   lines.push_back("");
-  for (std::string& line : RenderTable({{"shard", true}, {"variable"}, {"rows"}, {"bytes", true}, {"server"}, {"lsn", true}, {"applied", true}, {"duplicates", true}, {"digest"}}, rows)) lines.push_back(std::move(line));
+  for (std::string& line : RenderTable(
+           {{"shard", true}, {"variable"}, {"rows"}, {"bytes", true}, {"server"}, {"lsn", true}, {"applied", true}, {"duplicates", true}, {"digest"}},
+           rows))
+    lines.push_back(std::move(line));
   return lines;
 }
 

@@ -12,8 +12,8 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(100);   // between two looks at children, the keyboard and the job
-constexpr int kWaitMs = 1000;                            // a quiet job is asked once a second
+constexpr auto kTick = std::chrono::milliseconds(100);  // between two looks at children, the keyboard and the job
+constexpr int kWaitMs = 1000;                           // a quiet job is asked once a second
 
 class Watcher {
  public:
@@ -86,8 +86,10 @@ class Watcher {
     if (!unreachable) {
       // The job was there when we began: a coordinator that does not know it is another life of it (its store was in memory).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
-      if (forgotten) End(kUnreachable, absl::StrCat("the coordinator at ", client_.address(), " was started anew and does not know this job: ", status.message()));
-      else End(Report(context_, status), "");
+      if (forgotten)
+        End(kUnreachable, absl::StrCat("the coordinator at ", client_.address(), " was started anew and does not know this job: ", status.message()));
+      else
+        End(Report(context_, status), "");
       return;
     }
     if (!failing_since_) {

@@ -13,9 +13,9 @@
 namespace evergrad::psctl {
 
 struct WatchOptions {
-  std::string job;                        // uid as 16 hex digits, or a name
-  bool json = false;                      // no progress; the last status as JSON on `out`
-  bool cancel_on_interrupt = false;       // Ctrl-C asks and cancels; else it only stops watching
+  std::string job;                   // uid as 16 hex digits, or a name
+  bool json = false;                 // no progress; the last status as JSON on `out`
+  bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; else it only stops watching
   std::vector<Requirement> requirements;
   std::chrono::milliseconds unreachable_after{6000};
   std::chrono::milliseconds cancel_wait{15000};
@@ -28,7 +28,7 @@ struct WatchOptions {
 };
 struct WatchOutcome {
   int exit_code = kSucceeded;
-  std::optional<v1::JobStatus> last;      // the newest that was seen
+  std::optional<v1::JobStatus> last;  // the newest that was seen
 };
 WatchOutcome WatchJob(Context& context, ControlClient& client, const WatchOptions& options);
 

@@ -13,9 +13,8 @@ std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum) {
 
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers) {
   if (servers.empty()) return {};
-  std::sort(shards.begin(), shards.end(), [](const ShardSize& a, const ShardSize& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.shard < b.shard;
-  });
+  std::sort(shards.begin(), shards.end(),
+            [](const ShardSize& a, const ShardSize& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.shard < b.shard; });
   // How many shards each holds breaks ties of bytes, so that empty shards are spread as well.
   std::vector<std::uint64_t> counts(servers.size(), 0);
   std::vector<Placement> placements;

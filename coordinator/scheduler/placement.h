@@ -12,11 +12,11 @@ namespace evergrad::coordinator {
 
 struct ShardSize {
   ShardId shard;
-  std::uint64_t bytes = 0;   // values and slots
+  std::uint64_t bytes = 0;  // values and slots
 };
 struct ServerLoad {
   std::string identity;
-  std::uint64_t bytes = 0;   // what it holds already
+  std::uint64_t bytes = 0;  // what it holds already
 };
 struct Placement {
   ShardId shard;

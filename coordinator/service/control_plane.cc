@@ -22,7 +22,7 @@ class CountedResponder final : public transport::UnaryResponder {
 
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
-  std::shared_ptr<std::atomic<std::uint32_t>> calls_;   // shared with every call: one may outlive the control plane
+  std::shared_ptr<std::atomic<std::uint32_t>> calls_;  // shared with every call: one may outlive the control plane
 };
 
 }  // namespace
@@ -41,8 +41,10 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       sessions_limit_(*parts.registry, "evergrad_coordinator_sessions", "open sessions, registered or not", options_.membership.tasks_max + 64.0),
       jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued", "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
       calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress", options_.calls_max),
-      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes", "bytes of metrics.jsonl waiting to be written", static_cast<double>(options_.file_bytes_max)),
-      open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)", options_.jobs.closures_open_max),
+      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes", "bytes of metrics.jsonl waiting to be written",
+                   static_cast<double>(options_.file_bytes_max)),
+      open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)",
+                  options_.jobs.closures_open_max),
       registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
       gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone")),
       lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost")),
@@ -58,7 +60,8 @@ ControlPlane::~ControlPlane() = default;
 
 transport::Handlers ControlPlane::handlers() {
   transport::Handlers handlers;
-  handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<transport::UnaryResponder> responder) {
+  handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+                          std::unique_ptr<transport::UnaryResponder> responder) {
     if (calls_->fetch_add(1) >= options_.calls_max) {
       calls_->fetch_sub(1);
       calls_limit_.refused.Add();
@@ -66,10 +69,12 @@ transport::Handlers ControlPlane::handlers() {
       return;
     }
     Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
-    const bool posted = parts_.control->Post([this, counted, name = std::string(method), bytes = std::move(request)] { OnUnary(name, bytes, counted); });
+    const bool posted =
+        parts_.control->Post([this, counted, name = std::string(method), bytes = std::move(request)] { OnUnary(name, bytes, counted); });
     if (!posted) counted->Answer(absl::UnavailableError("the coordinator is stopping"));
   };
-  handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method, std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
+  handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method,
+                           std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
     if (method != client::kSessionMethod) return std::nullopt;
     if (open_sessions_.fetch_add(1) >= options_.membership.tasks_max + 64) {
       open_sessions_.fetch_sub(1);
@@ -87,7 +92,8 @@ transport::Handlers ControlPlane::handlers() {
       if (inbox->overflowed.load()) return;
       if (inbox->queued.fetch_add(1) >= options_.batches_queued_max) {
         inbox->overflowed.store(true);
-        parts_.control->Post([this, number] { Reject(number, "limit", "too many messages waiting to be handled", false, options_.membership.lease); });
+        parts_.control->Post(
+            [this, number] { Reject(number, "limit", "too many messages waiting to be handled", false, options_.membership.lease); });
         return;
       }
       // Read here, so that the control executor does not wait for the parser.
@@ -98,9 +104,7 @@ transport::Handlers ControlPlane::handlers() {
         OnBatch(number, batch.get());
       });
     };
-    events.on_end = [this, number](const absl::Status&) {
-      parts_.control->Post([this, number] { OnStreamEnd(number); });
-    };
+    events.on_end = [this, number](const absl::Status&) { parts_.control->Post([this, number] { OnStreamEnd(number); }); };
     return events;
   };
   return handlers;
@@ -203,7 +207,8 @@ void ControlPlane::BeginAnew(std::uint64_t reported) {
     StoreFailed(status);
     return;
   }
-  parts_.logger->Warning(absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(), " reported=", reported, " new_term=", term.value()));
+  parts_.logger->Warning(
+      absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(), " reported=", reported, " new_term=", term.value()));
   term_ = term;
   window_open_ = true;
   window_until_ = Now() + options_.window;
@@ -212,7 +217,8 @@ void ControlPlane::BeginAnew(std::uint64_t reported) {
   for (const auto& [number, session] : sessions_) {
     if (session.stage == Session::Stage::kRegistered) registered.push_back(number);
   }
-  for (const std::uint64_t number : registered) Reject(number, "not_active", "the coordinator has begun a new term: register again", false, std::chrono::milliseconds(0));
+  for (const std::uint64_t number : registered)
+    Reject(number, "not_active", "the coordinator has begun a new term: register again", false, std::chrono::milliseconds(0));
 }
 
 // ---------------------------------------------------------------- membership
@@ -227,8 +233,10 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task);
         break;
       case MembershipChange::Kind::kGone:
-        if (change.leaving) parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
-        else parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
+        if (change.leaving)
+          parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
+        else
+          parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
         gone_total_.Add();
         if (job != nullptr) job->OnWorkerGone(change.task, change.reason, change.leaving);
         break;
@@ -280,7 +288,7 @@ void ControlPlane::AfterJobsChanged() {
     active_.reset();
     ended_total_.Add();
   }
-  ForgetOldJobs();   // a job that is cancelled in the queue ends without ever having been the active one
+  ForgetOldJobs();  // a job that is cancelled in the queue ends without ever having been the active one
   StartNextJob();
 }
 
@@ -290,7 +298,7 @@ void ControlPlane::StartNextJob() {
     const JobUid uid = queue_.front();
     queue_.pop_front();
     Job* job = jobs_.at(uid).get();
-    if (job->started()) continue;   // cancelled while it was queued
+    if (job->started()) continue;  // cancelled while it was queued
     active_ = uid;
     IntroduceTasks(*job);
     job->Start();
@@ -309,11 +317,12 @@ void ControlPlane::IntroduceTasks(Job& job) {
       job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &unused);
       if (entry->leaving) job.OnWorkerLeaving(task);
     } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &unused); !status.ok()) {
-      continue;   // cannot be: its hello holds no sets any more
+      continue;  // cannot be: its hello holds no sets any more
     }
     const v1::WorkerProgress& w = facts->second.worker;
     const v1::ServerProgress& s = facts->second.server;
-    job.SetBase(task, entry->role == Role::kWorker ? w.bytes_sent() + w.bytes_received() : s.bytes_sent() + s.bytes_received(), s.duplicates_refused());
+    job.SetBase(task, entry->role == Role::kWorker ? w.bytes_sent() + w.bytes_received() : s.bytes_sent() + s.bytes_received(),
+                s.duplicates_refused());
     job.Ready(task);
   }
 }

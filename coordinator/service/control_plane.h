@@ -34,19 +34,19 @@ namespace evergrad::coordinator {
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
-  std::chrono::milliseconds window{1000};          // registrations are collected before the term is chosen; 0: chosen at once
+  std::chrono::milliseconds window{1000};  // registrations are collected before the term is chosen; 0: chosen at once
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};
-  std::chrono::milliseconds wait_max{10000};       // of GetJob
-  std::chrono::milliseconds query_timeout{5000};   // of ListVariables and ReadTaskLogs
-  std::string runs_folder = "runs";                // absolute
+  std::chrono::milliseconds wait_max{10000};      // of GetJob
+  std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
+  std::string runs_folder = "runs";               // absolute
   std::uint32_t jobs_queued_max = 64;
-  std::uint32_t jobs_kept_max = 100;               // ended jobs still answered for
-  std::uint32_t calls_max = 1024;                  // Control RPCs in progress
-  std::uint32_t batches_queued_max = 1024;         // of one session, not yet handled
-  std::uint64_t file_bytes_max = 64ull << 20;      // waiting to be written
-  std::uint32_t log_lines_max = 10000;             // of one ReadTaskLogs
-  bool counting_allowed = false;                   // the daemon was started with --failpoints
+  std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
+  std::uint32_t calls_max = 1024;              // Control RPCs in progress
+  std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
+  std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
+  std::uint32_t log_lines_max = 10000;         // of one ReadTaskLogs
+  bool counting_allowed = false;               // the daemon was started with --failpoints
   bool insecure_listen = false;
   std::string build_id;
   std::int64_t pid = 0;
@@ -76,18 +76,18 @@ class ControlPlane final : private JobHost {
   void Stop();                                                              // ends every session; nothing happens afterwards
 
  private:
-  struct Inbox {                                   // of one session, shared with its transport callbacks
+  struct Inbox {  // of one session, shared with its transport callbacks
     std::atomic<std::uint32_t> queued{0};
     std::atomic<bool> overflowed{false};
   };
   struct Session {
     std::uint64_t number = 0;
-    std::shared_ptr<transport::MessageStream> stream;   // shared with the transport, whose callbacks end when it is closed
+    std::shared_ptr<transport::MessageStream> stream;  // shared with the transport, whose callbacks end when it is closed
     std::shared_ptr<Inbox> inbox;
     std::string peer;
     MonoTime opened_at{0};
     enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
-    v1::Hello hello;                               // kept until registered
+    v1::Hello hello;  // kept until registered
     TaskId task;
     Role role = Role::kWorker;
     std::string identity;
@@ -97,7 +97,7 @@ class ControlPlane final : private JobHost {
   };
   // What `task list` shows beside membership; lives as long as the task is listed.
   struct TaskFacts {
-    v1::Hello hello;                               // without what it held
+    v1::Hello hello;  // without what it held
     v1::WorkerProgress worker;
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
@@ -112,7 +112,7 @@ class ControlPlane final : private JobHost {
   struct LogRead {
     std::set<TaskId> waiting;
     std::map<TaskId, std::string> names;
-    std::map<TaskId, std::uint32_t> taken;         // lines, by task
+    std::map<TaskId, std::uint32_t> taken;  // lines, by task
     std::vector<v1::LogLine> lines;
     v1::ReadTaskLogsRequest request;
     MonoTime deadline{0};
@@ -142,7 +142,7 @@ class ControlPlane final : private JobHost {
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
   Job* ActiveJob();
-  const Job* FindJob(absl::string_view name_or_uid) const;   // "": the newest
+  const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
   void AfterJobsChanged();
   void StartNextJob();
@@ -151,7 +151,7 @@ class ControlPlane final : private JobHost {
 
   // session.cc
   void OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
-  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);   // null: malformed bytes
+  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);
   absl::Status CheckHello(const v1::Hello& hello) const;
@@ -160,7 +160,7 @@ class ControlPlane final : private JobHost {
   void Queue(Session& session, v1::CoordinatorMessage message);
   void Flush(std::uint64_t number);
   void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after);
-  void CloseSession(std::uint64_t number);          // tells membership
+  void CloseSession(std::uint64_t number);  // tells membership
   Session* SessionOf(TaskId task);
 
   // One RPC, one .cc.
@@ -197,13 +197,13 @@ class ControlPlane final : private JobHost {
   std::map<TaskId, TaskFacts> facts_;
   std::map<std::uint64_t, Session> sessions_;
   std::map<TaskId, std::uint64_t> session_of_;
-  std::vector<std::uint64_t> pending_;              // sessions whose hello waits for the window's end
+  std::vector<std::uint64_t> pending_;  // sessions whose hello waits for the window's end
   std::atomic<std::uint64_t> next_session_{1};
   std::atomic<std::uint32_t> open_sessions_{0};
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;
 
   std::map<JobUid, std::unique_ptr<Job>> jobs_;
-  std::vector<JobUid> job_order_;                   // by submission
+  std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
   std::optional<JobUid> active_;
   bool jobs_changed_posted_ = false;

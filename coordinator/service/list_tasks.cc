@@ -53,7 +53,8 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
       std::string activity = facts.worker.state().empty() ? "idle" : facts.worker.state();
       if (!facts.worker.waiting_for().empty()) absl::StrAppend(&activity, ", waits for ", facts.worker.waiting_for());
       if (entry->backoff_until > now) {
-        activity = absl::StrCat("backs off for ", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count(), " ms after ", entry->flaps, " short lives");
+        activity = absl::StrCat("backs off for ", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count(),
+                                " ms after ", entry->flaps, " short lives");
       }
       row->set_activity(activity);
     } else {

@@ -11,7 +11,7 @@ namespace {
 v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer) {
   std::map<std::uint32_t, std::size_t> answered;
   for (std::size_t i = 0; i < answer.shards.size(); ++i) answered[answer.shards[i].shard()] = i;
-  std::map<std::uint32_t, v1::VariableRow> rows;   // by position in the plan
+  std::map<std::uint32_t, v1::VariableRow> rows;  // by position in the plan
   for (const v1::ShardSpec& spec : plan.shards()) {
     v1::VariableRow& row = rows[spec.variable().index()];
     if (row.name().empty()) {
@@ -47,10 +47,12 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
 void ControlPlane::ListVariables(const v1::ListVariablesRequest& request, Responder responder) {
   Job* job = FindJob(request.job());
   if (job == nullptr) {
-    return responder->Answer(UserError(absl::NotFoundError(request.job().empty() ? "no job has been submitted" : absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
+    return responder->Answer(UserError(
+        absl::NotFoundError(request.job().empty() ? "no job has been submitted" : absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
   }
   if (job->plan_message() == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
-  job->QueryShards(true, options_.query_timeout, [job, responder](const Job::ShardAnswer& answer) { AnswerWith(*responder, Rows(*job->plan_message(), answer)); });
+  job->QueryShards(true, options_.query_timeout,
+                   [job, responder](const Job::ShardAnswer& answer) { AnswerWith(*responder, Rows(*job->plan_message(), answer)); });
 }
 
 }  // namespace evergrad::coordinator

@@ -19,7 +19,8 @@ void ControlPlane::ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responde
   const std::uint32_t lines_max = request.lines_max() == 0 ? options_.log_lines_max : std::min(request.lines_max(), options_.log_lines_max);
   const auto wanted = [&](const std::string& name) {
     if (request.tasks().empty()) return true;
-    return std::any_of(request.tasks().begin(), request.tasks().end(), [&](const std::string& task) { return task == name || (task == "coordinator" && name == kOwnName); });
+    return std::any_of(request.tasks().begin(), request.tasks().end(),
+                       [&](const std::string& task) { return task == name || (task == "coordinator" && name == kOwnName); });
   };
   for (const std::string& task : request.tasks()) {
     const std::vector<std::string> parts = absl::StrSplit(task, absl::MaxSplits('/', 1));
@@ -30,7 +31,8 @@ void ControlPlane::ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responde
   }
   const auto since_of = [&](const std::string& name) {
     const auto cursor = request.cursors().find(name);
-    return std::max<std::int64_t>(request.since_wall_ms(), cursor == request.cursors().end() ? 0 : static_cast<std::int64_t>(cursor->second / kPerMs));
+    return std::max<std::int64_t>(request.since_wall_ms(),
+                                  cursor == request.cursors().end() ? 0 : static_cast<std::int64_t>(cursor->second / kPerMs));
   };
   const std::uint64_t number = next_number_++;
   LogRead read;
@@ -72,12 +74,12 @@ void ControlPlane::OnLogLines(TaskId task, const v1::LogLines& lines) {
   const auto found = log_reads_.find(lines.request_id());
   if (found == log_reads_.end() || found->second.waiting.count(task) == 0) return;
   LogRead& read = found->second;
-  std::uint32_t& taken = read.taken[task];   // over all of its messages: it is not asked for more
+  std::uint32_t& taken = read.taken[task];  // over all of its messages: it is not asked for more
   for (const v1::LogLine& line : lines.lines()) {
     if (taken >= options_.log_lines_max) break;
     ++taken;
     read.lines.push_back(line);
-    read.lines.back().set_task(read.names[task]);   // whoever it says it is
+    read.lines.back().set_task(read.names[task]);  // whoever it says it is
   }
   if (!lines.end()) return;
   read.waiting.erase(task);
@@ -99,7 +101,7 @@ void ControlPlane::FinishLogRead(std::uint64_t number) {
   std::stable_sort(read.lines.begin(), read.lines.end(), [](const v1::LogLine& a, const v1::LogLine& b) { return a.wall_ms() < b.wall_ms(); });
   // What the former answer held is left out: of the cursor's millisecond its first lines, of each task.
   v1::ReadTaskLogsResponse response;
-  std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;   // newest millisecond of a task, and its lines
+  std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;  // newest millisecond of a task, and its lines
   std::vector<const v1::LogLine*> kept;
   for (const v1::LogLine& line : read.lines) {
     auto& [ms, count] = at[line.task()];
@@ -119,7 +121,8 @@ void ControlPlane::FinishLogRead(std::uint64_t number) {
   for (std::size_t i = skip; i < kept.size(); ++i) *response.add_lines() = *kept[i];
   *response.mutable_cursors() = read.request.cursors();
   for (const auto& [task, newest] : at) {
-    (*response.mutable_cursors())[task] = static_cast<std::uint64_t>(std::max<std::int64_t>(newest.first, 0)) * kPerMs + std::min<std::uint64_t>(newest.second, kPerMs - 1);
+    (*response.mutable_cursors())[task] =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(newest.first, 0)) * kPerMs + std::min<std::uint64_t>(newest.second, kPerMs - 1);
   }
   AnswerWith(*read.responder, response);
 }

@@ -11,10 +11,10 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
-constexpr std::uint64_t kTermMax = 1ull << 62;     // beyond it somebody makes numbers up
-constexpr std::uint64_t kTermStepMax = 1ull << 32; // above what we know of: no coordinator has had so many lives meanwhile
+constexpr std::uint64_t kTermMax = 1ull << 62;      // beyond it somebody makes numbers up
+constexpr std::uint64_t kTermStepMax = 1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
 constexpr int kHeldMax = 1 << 16;
-constexpr std::size_t kTextBytesMax = 1024;        // each text that a task says of itself; `task list` shows them
+constexpr std::size_t kTextBytesMax = 1024;  // each text that a task says of itself; `task list` shows them
 
 }  // namespace
 
@@ -25,7 +25,8 @@ ControlPlane::Session* ControlPlane::SessionOf(TaskId task) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void ControlPlane::OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox) {
+void ControlPlane::OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream,
+                               std::shared_ptr<Inbox> inbox) {
   if (stopped_) {
     stream->Close();
     open_sessions_.fetch_sub(1);
@@ -50,7 +51,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   if (found->second.stage == Session::Stage::kRegistered) membership_.Heard(Now(), found->second.task);
   for (const v1::TaskMessage& message : batch->messages()) {
     found = sessions_.find(number);
-    if (found == sessions_.end()) return;   // ended by one of its own messages
+    if (found == sessions_.end()) return;  // ended by one of its own messages
     messages_total_.Add();
     Session& session = found->second;
     absl::Status status;
@@ -67,7 +68,8 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
     }
     if (!status.ok()) {
       malformed_total_.Add();
-      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer, " task=", session.identity.empty() ? "?" : absl::StrCat(RoleName(session.role), "/", session.identity),
+      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer,
+                                          " task=", session.identity.empty() ? "?" : absl::StrCat(RoleName(session.role), "/", session.identity),
                                           " reason=", status.message()));
       return Reject(number, "malformed", status.message(), false, options_.membership.lease);
     }
@@ -77,20 +79,26 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
 void ControlPlane::OnStreamEnd(std::uint64_t number) { CloseSession(number); }
 
 absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
-  if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER) return absl::InvalidArgumentError(absl::StrCat("hello of an unknown role: role=", hello.role()));
+  if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER)
+    return absl::InvalidArgumentError(absl::StrCat("hello of an unknown role: role=", hello.role()));
   // One task that makes a term up must not bring ours to where everybody else's hello is impossible.
   const std::uint64_t known = std::max(term_.value(), parts_.store->term().value());
   const std::uint64_t term_max = known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
-  if (hello.highest_term() > term_max) return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
-  for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(), &hello.endpoint().unix_path(), &hello.endpoint().host_id()}) {
-    if (text->size() > kTextBytesMax) return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
+  if (hello.highest_term() > term_max)
+    return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
+  for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
+                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id()}) {
+    if (text->size() > kTextBytesMax)
+      return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
   if (hello.shards_size() > kHeldMax || hello.attempts_size() > kHeldMax) return absl::InvalidArgumentError("hello holds too much");
-  if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty()) return absl::InvalidArgumentError("hello of a server without an endpoint");
+  if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty())
+    return absl::InvalidArgumentError("hello of a server without an endpoint");
   for (const v1::HeldShard& shard : hello.shards()) {
     if (auto done = client::FromProto(shard.done()); !done.ok()) return done.status();
     if (auto refused = client::FromProto(shard.refused()); !refused.ok()) return refused.status();
-    if (shard.epoch().term() > term_max) return absl::InvalidArgumentError(absl::StrCat("hello holds a shard of an impossible term: term=", shard.epoch().term(), " known=", known));
+    if (shard.epoch().term() > term_max)
+      return absl::InvalidArgumentError(absl::StrCat("hello holds a shard of an impossible term: term=", shard.epoch().term(), " known=", known));
   }
   return absl::OkStatus();
 }
@@ -99,8 +107,8 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   const std::uint64_t number = session.number;
   if (hello.protocol_version() != client::kProtocolVersion) {
     return Reject(number, "version",
-                  absl::StrCat("protocol version mismatch: coordinator=", client::kProtocolVersion, " (", options_.build_id, ") task=", hello.protocol_version(), " (",
-                               hello.build_id().substr(0, 100), ")"),
+                  absl::StrCat("protocol version mismatch: coordinator=", client::kProtocolVersion, " (", options_.build_id,
+                               ") task=", hello.protocol_version(), " (", hello.build_id().substr(0, 100), ")"),
                   false, options_.membership.lease);
   }
   if (absl::Status status = CheckHello(hello); !status.ok()) {
@@ -138,7 +146,8 @@ void ControlPlane::Register(std::uint64_t number) {
   const RegisterVerdict verdict = membership_.Register(now, said);
   if (!verdict.accepted) {
     if (verdict.kind == "limit") tasks_limit_.refused.Add();
-    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid, " kind=", verdict.kind, " reason=", verdict.message));
+    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid,
+                                     " kind=", verdict.kind, " reason=", verdict.message));
     return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after);
   }
   registrations_total_.Add();
@@ -147,8 +156,9 @@ void ControlPlane::Register(std::uint64_t number) {
     if (Session* old = SessionOf(*verdict.former)) {
       const std::uint64_t old_number = old->number;
       const bool exit = !verdict.former_same_process && said.role == Role::kWorker;
-      Reject(old_number, "replaced", absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/", verdict.identity, ": pid ", said.pid, " on ", said.host), exit,
-             std::chrono::milliseconds(0));
+      Reject(old_number, "replaced",
+             absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/", verdict.identity, ": pid ", said.pid, " on ", said.host),
+             exit, std::chrono::milliseconds(0));
     }
     facts_.erase(*verdict.former);
   }
@@ -182,9 +192,12 @@ void ControlPlane::Register(std::uint64_t number) {
       return Reject(number, "malformed", status.message(), false, options_.membership.lease);
     }
   }
-  parts_.logger->Info(absl::StrCat("registered: task=", RoleName(said.role), "/", verdict.identity, " registration=", term_.value(), ".", verdict.task.value(), " pid=", said.pid, " host=", said.host,
-                                   said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(), " shards_held=", hello.shards_size()) : absl::StrCat(" attempts_held=", hello.attempts_size(), " adopted=", registered->adopted_size()),
-                                   " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
+  parts_.logger->Info(absl::StrCat(
+      "registered: task=", RoleName(said.role), "/", verdict.identity, " registration=", term_.value(), ".", verdict.task.value(), " pid=", said.pid,
+      " host=", said.host,
+      said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(), " shards_held=", hello.shards_size())
+                                   : absl::StrCat(" attempts_held=", hello.attempts_size(), " adopted=", registered->adopted_size()),
+      " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
   std::set<std::pair<std::uint64_t, std::uint64_t>> adopted;
   for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.attempt().term(), a.attempt().n()});
   Queue(session, std::move(message));
@@ -224,7 +237,7 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
   const TaskId task = session.task;
   Job* job = ActiveJob();
   const std::uint64_t active = job != nullptr ? job->uid().value() : 0;
-  std::uint64_t uid = active;   // of messages that name no job
+  std::uint64_t uid = active;  // of messages that name no job
   switch (message.message_case()) {
     case v1::TaskMessage::kHello: return absl::InvalidArgumentError("a second Hello in one session");
     case v1::TaskMessage::kHeartbeat: {

@@ -8,7 +8,8 @@ namespace evergrad::coordinator {
 
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!store_status_.ok()) return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted, the state store failed: ", store_status_.message())));
+  if (!store_status_.ok())
+    return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted, the state store failed: ", store_status_.message())));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
@@ -26,7 +27,8 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   }
   for (const auto& [uid, job] : jobs_) {
     if (!job->ended() && job->name() == spec.name) {
-      return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid), " state=", JobStateName(job->state())))));
+      return responder->Answer(UserError(absl::AlreadyExistsError(
+          absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid), " state=", JobStateName(job->state())))));
     }
   }
   if (queue_.size() >= options_.jobs_queued_max) {

@@ -72,8 +72,10 @@ void Control::OnAssign(const v1::Assign& assign) {
   const auto start = client::FromProto<MapVersion>(assign.start());
   if (const auto it = held_.find(key); it != held_.end()) {
     if (epoch < it->second.epoch) {
-      return SendAssigned(key, epoch, absl::FailedPreconditionError(absl::StrCat("an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
-                                                                                " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
+      return SendAssigned(
+          key, epoch,
+          absl::FailedPreconditionError(absl::StrCat("an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
+                                                     " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
     }
     if (epoch == it->second.epoch) {  // a repeat: answered when it is loaded
       if (!it->second.loading) SendAssigned(key, epoch, absl::OkStatus());
@@ -83,7 +85,8 @@ void Control::OnAssign(const v1::Assign& assign) {
   auto settings = ShardSettingsOf(job, assign.spec());
   auto refused = client::FromProto(assign.refused());
   absl::Status problem = settings.ok() ? refused.status() : settings.status();
-  if (problem.ok() && !assign.snapshot().empty()) problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot()));
+  if (problem.ok() && !assign.snapshot().empty())
+    problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot()));
   if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
     problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
   }
@@ -98,8 +101,8 @@ void Control::OnAssign(const v1::Assign& assign) {
   held.epoch = epoch;
   held.start = start;
   held.refused = *refused;
-  options_.logger->Debug(absl::StrCat("loading from the seed: shard=", key.shard.ToString(), " variable=", settings->variable, " rows=", settings->row_begin, "-",
-                                      settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
+  options_.logger->Debug(absl::StrCat("loading from the seed: shard=", key.shard.ToString(), " variable=", settings->variable, " rows=",
+                                      settings->row_begin, "-", settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
                          About(job));
   options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
     options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
@@ -134,7 +137,8 @@ void Control::SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& s
   assigned->set_ok(status.ok());
   if (!status.ok()) *assigned->mutable_error() = client::ToErrorDetail(status);
   if (options_.send(message)) return;
-  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value(); });
+  std::erase_if(unsent_assigned_,
+                [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value(); });
   unsent_assigned_.push_back(std::move(message));
 }
 
@@ -168,7 +172,9 @@ void Control::OnClose(const v1::Close& close) {
   const auto it = held_.find(key);
   if (!done.ok() || !refused.ok() || it == held_.end() || it->second.epoch != epoch || it->second.start > version) {
     if (!done.ok() || !refused.ok()) {
-      options_.logger->Error(absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()), About(key.job));
+      options_.logger->Error(
+          absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()),
+          About(key.job));
     }
     options_.send(std::move(message));
     return;
@@ -176,12 +182,13 @@ void Control::OnClose(const v1::Close& close) {
   options_.host->jobs().Learn(key.job, version, 0);
   it->second.done.UnionWith(*done);
   it->second.refused.UnionWith(*refused);
-  options_.host->lane(key.shard).Close(key, epoch, version, *std::move(done), *std::move(refused), [this, message = std::move(message), session = session_](bool taken) {
-    options_.executor->Post([this, message, session, taken]() mutable {
-      message.mutable_closed()->set_taken(taken);
-      SendIn(session, std::move(message));
-    });
-  });
+  options_.host->lane(key.shard).Close(key, epoch, version, *std::move(done), *std::move(refused),
+                                       [this, message = std::move(message), session = session_](bool taken) {
+                                         options_.executor->Post([this, message, session, taken]() mutable {
+                                           message.mutable_closed()->set_taken(taken);
+                                           SendIn(session, std::move(message));
+                                         });
+                                       });
 }
 
 void Control::OnSeal(const v1::Seal& seal) {
@@ -197,12 +204,13 @@ void Control::OnSeal(const v1::Seal& seal) {
 }
 
 void Control::OnReport(const v1::ReportShards& request) {
-  options_.host->Report(JobUid(request.job_uid()), request.digests(), [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
-    v1::TaskMessage message;
-    message.mutable_shard_report()->set_request_id(id);
-    for (v1::ShardState& state : states) *message.mutable_shard_report()->add_shards() = std::move(state);
-    options_.executor->Post([this, message = std::move(message), session] { SendIn(session, message); });
-  });
+  options_.host->Report(JobUid(request.job_uid()), request.digests(),
+                        [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
+                          v1::TaskMessage message;
+                          message.mutable_shard_report()->set_request_id(id);
+                          for (v1::ShardState& state : states) *message.mutable_shard_report()->add_shards() = std::move(state);
+                          options_.executor->Post([this, message = std::move(message), session] { SendIn(session, message); });
+                        });
 }
 
 void Control::OnReadLogs(const v1::ReadLogs& request) {

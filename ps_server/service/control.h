@@ -65,7 +65,7 @@ class Control {
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs held and the running one
   std::uint64_t highest_term_ = 0, life_id_ = 0;
-  std::uint64_t session_ = 0;   // number of the session, for answers that come late
+  std::uint64_t session_ = 0;  // number of the session, for answers that come late
   std::size_t loading_ = 0;
 };
 

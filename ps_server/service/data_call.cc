@@ -78,8 +78,8 @@ void DataCall::Answer() {
     PullOutcome& outcome = pulls_[i];
     const std::uint64_t bytes = BytesOf(outcome.result.chunks);
     if (bytes > left) {
-      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header.pulls(static_cast<int>(i)).shard(), " bytes=", bytes,
-                                     " reserved=", bytes_max, " left=", left);
+      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header.pulls(static_cast<int>(i)).shard(),
+                                     " bytes=", bytes, " reserved=", bytes_max, " left=", left);
     } else {
       left -= bytes;
       payloads[i] = std::move(outcome.result.chunks);

@@ -14,8 +14,8 @@ namespace evergrad::ps_server {
 class JobTable {
  public:
   struct Job {
-    MapVersion version;               // (0,0): none heard of
-    std::uint32_t shards_total = 0;   // 0: unknown
+    MapVersion version;              // (0,0): none heard of
+    std::uint32_t shards_total = 0;  // 0: unknown
   };
   // Versions only rise; a repeat changes nothing. `shards_total` 0 leaves what is known.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {

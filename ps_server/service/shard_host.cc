@@ -24,7 +24,8 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)) {
   metrics::Registry& registry = *options_.registry;
   const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
   for (int i = 0; i < 8; ++i) {
-    metrics_.updates[i] = &registry.GetCounter("evergrad_ps_server_updates_total", "Pushes of one update to one shard, by answer", {{"answer", answers[i]}});
+    metrics_.updates[i] =
+        &registry.GetCounter("evergrad_ps_server_updates_total", "Pushes of one update to one shard, by answer", {{"answer", answers[i]}});
   }
   const char* pulls[4] = {"values", "unchanged", "stale", "invalid"};
   for (int i = 0; i < 4; ++i) {
@@ -34,9 +35,12 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)) {
   metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls");
   malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total", "Requests that were not understood as a whole");
   auto pool = std::make_shared<storage::ChunkPool>(options_.pool_bytes_max);
-  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {}, [pool] { return static_cast<double>(pool->bytes()); });
-  registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit").Set(static_cast<double>(options_.pool_bytes_max));
-  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_refused_total", "Spare blocks for writing out of place: given back to the system for the limit", {},
+  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {},
+                            [pool] { return static_cast<double>(pool->bytes()); });
+  registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit")
+      .Set(static_cast<double>(options_.pool_bytes_max));
+  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_refused_total",
+                            "Spare blocks for writing out of place: given back to the system for the limit", {},
                             [pool] { return static_cast<double>(pool->refused()); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
@@ -54,7 +58,8 @@ void ShardHost::Handle(transport::ReceivedFrame frame, std::unique_ptr<transport
   DataCall::NoteFrame(frame.bytes.size(), largest_frame_.get());
   if (HeaderBytes(frame) <= kParseInlineBytesMax) return Parse(std::move(frame), std::move(responder));
   // Shared, because a posted task must be copyable.
-  auto held = std::make_shared<std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(std::move(frame), std::move(responder));
+  auto held =
+      std::make_shared<std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(std::move(frame), std::move(responder));
   options_.executors[next_parser_.fetch_add(1, std::memory_order_relaxed) % options_.executors.size()]->Post(
       [this, held] { Parse(std::move(held->first), std::move(held->second)); });
 }
@@ -66,7 +71,8 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
     frame = {};
     return responder->Answer(DataCall::Refusal(request.status()));
   }
-  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), options_.frame_bytes_max, largest_frame_, options_.failpoints);
+  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), options_.frame_bytes_max, largest_frame_,
+                                         options_.failpoints);
   const v1::RequestHeader& header = call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());

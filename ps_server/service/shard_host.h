@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "common/fault/failpoints.h"
 #include "common/base/mutex.h"
+#include "common/fault/failpoints.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
 #include "common/transport/transport.h"
@@ -23,11 +23,11 @@ namespace evergrad::ps_server {
 class ShardHost {
  public:
   struct Options {
-    std::vector<runtime::Executor*> executors;     // At least one. Outlive the host; shut down before it is destroyed.
-    metrics::Registry* registry = nullptr;         // All pointers outlive the host.
-    fault::Failpoints* failpoints = nullptr;       // May be null.
-    std::uint64_t frame_bytes_max = 1ull << 30;    // of an answer
-    std::uint64_t pool_bytes_max = 256ull << 20;   // spare blocks kept for writing out of place
+    std::vector<runtime::Executor*> executors;    // At least one. Outlive the host; shut down before it is destroyed.
+    metrics::Registry* registry = nullptr;        // All pointers outlive the host.
+    fault::Failpoints* failpoints = nullptr;      // May be null.
+    std::uint64_t frame_bytes_max = 1ull << 30;   // of an answer
+    std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);

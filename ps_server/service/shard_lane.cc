@@ -8,8 +8,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::uint64_t kTurnBytes = 1 << 20;    // about a millisecond of applying
-constexpr std::uint64_t kSectionCost = 2048;     // of a section without bytes
+constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
+constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
   const v1::RequestHeader& header = call.request().header;
@@ -160,7 +160,8 @@ std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
     options_.metrics->pulls[3]->Add();
     return 0;
   }
-  outcome.result = shard->Read({client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn()});
+  outcome.result =
+      shard->Read({client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn()});
   options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
   if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
   if (outcome.result.code == PullCode::kValues) options_.metrics->pull_bytes->Add(shard->value_bytes());

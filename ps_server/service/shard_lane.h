@@ -31,20 +31,20 @@ struct ShardKey {
 
 // What the lanes of a server count; made by ShardHost.
 struct LaneMetrics {
-  metrics::Counter* updates[8];     // by PushCode
-  metrics::Counter* pulls[4];       // values, unchanged, stale, invalid
-  metrics::Counter* push_bytes;     // applied
-  metrics::Counter* pull_bytes;     // answered
+  metrics::Counter* updates[8];  // by PushCode
+  metrics::Counter* pulls[4];    // values, unchanged, stale, invalid
+  metrics::Counter* push_bytes;  // applied
+  metrics::Counter* pull_bytes;  // answered
 };
 
 class ShardLane {
  public:
   struct Options {
-    runtime::Executor* executor = nullptr;       // Outlives the lane; shut down before the lane is destroyed.
-    const JobTable* jobs = nullptr;              // All pointers outlive the lane.
-    fault::Failpoints* failpoints = nullptr;     // May be null.
+    runtime::Executor* executor = nullptr;    // Outlives the lane; shut down before the lane is destroyed.
+    const JobTable* jobs = nullptr;           // All pointers outlive the lane.
+    fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
-    std::shared_ptr<storage::ChunkPool> pool;    // Shared by all lanes and their shards.
+    std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardLane(Options options) : options_(std::move(options)) {}
@@ -53,7 +53,7 @@ class ShardLane {
     std::shared_ptr<DataCall> call;  // shared with the other lanes that answer a part of it
     std::uint32_t index = 0;
     bool is_push = false;
-    bool delayed = false;            // its failpoint's delay is over
+    bool delayed = false;  // its failpoint's delay is over
   };
 
   // --- any thread: what follows happens on the executor.

@@ -13,10 +13,12 @@ constexpr std::size_t kNameBytesMax = 512;
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec) {
   const v1::VariableSpec& variable = spec.variable();
   if (variable.name().empty() || variable.name().size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("variable name of no or too many bytes: shard=", spec.shard(), " bytes=", variable.name().size(), " max=", kNameBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("variable name of no or too many bytes: shard=", spec.shard(), " bytes=", variable.name().size(), " max=", kNameBytesMax));
   }
   if (variable.dtype() != v1::DTYPE_FLOAT32) {
-    return absl::InvalidArgumentError(absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", variable.name(), " got=", static_cast<int>(variable.dtype())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", variable.name(), " got=", static_cast<int>(variable.dtype())));
   }
   ShardSettings settings;
   settings.job = job;
@@ -26,7 +28,8 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.row_begin = spec.row_begin();
   settings.row_end = spec.row_end();
   const v1::Initializer& initializer = variable.initializer();
-  settings.initializer = {initializer.type(), initializer.value(), initializer.mean(), initializer.stddev(), initializer.fan_in(), initializer.fan_out(), initializer.seed()};
+  settings.initializer = {initializer.type(),   initializer.value(),   initializer.mean(), initializer.stddev(),
+                          initializer.fan_in(), initializer.fan_out(), initializer.seed()};
   const v1::Optimizer& optimizer = variable.optimizer();
   settings.optimizer.type = optimizer.type();
   settings.optimizer.learning_rate = optimizer.learning_rate();

@@ -111,7 +111,8 @@ PushResult Shard::Apply(const Push& push) {
   switch (ledger_.Check(push.closure, push.update, push.attempt)) {
     case Admission::kAdmit: break;
     case Admission::kDuplicate: ++duplicates_; return {PushCode::kDuplicate, lsn_, ""};
-    case Admission::kRefused: return {PushCode::kRefused, lsn_, absl::StrCat("closure was cancelled: ", Where(), " closure=", push.closure.ToString())};
+    case Admission::kRefused:
+      return {PushCode::kRefused, lsn_, absl::StrCat("closure was cancelled: ", Where(), " closure=", push.closure.ToString())};
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
@@ -128,7 +129,8 @@ PushResult Shard::Apply(const Push& push) {
     if (push.payload.size() != value_bytes()) {
       return Invalid(absl::StrCat("gradient bytes mismatch: ", Where(), " want=", value_bytes(), " got=", push.payload.size()));
     }
-    if (reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) return Invalid(absl::StrCat("gradient is not aligned: ", Where()));
+    if (reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
+      return Invalid(absl::StrCat("gradient is not aligned: ", Where()));
   }
   if (ledger_.open().size() >= kOpenClosuresMax && !ledger_.open().contains(push.closure)) {
     return {PushCode::kBusy, lsn_, absl::StrCat("too many closures are open: ", Where(), " max=", kOpenClosuresMax)};
@@ -141,7 +143,8 @@ PushResult Shard::Apply(const Push& push) {
   ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
-    const std::string reason = skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason)) ? std::string(push.skip_reason) : "other";
+    const std::string reason =
+        skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason)) ? std::string(push.skip_reason) : "other";
     ++skips_[reason];
   } else {
     ++updates_applied_;

@@ -34,10 +34,10 @@ struct Push {
   Attempt attempt;
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
-  std::uint64_t rows = 0;                 // as declared
-  std::span<const std::byte> payload;     // as received, 4-byte aligned or refused; float32; length checked by the shard. kSkip: empty
-  absl::string_view skip_reason;          // kSkip: 1 to 64 bytes
-  absl::string_view defect;               // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
+  std::uint64_t rows = 0;              // as declared
+  std::span<const std::byte> payload;  // as received, 4-byte aligned or refused; float32; length checked by the shard. kSkip: empty
+  absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
+  absl::string_view defect;            // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
 };
 struct PushResult {
   PushCode code = PushCode::kInvalid;
@@ -105,8 +105,8 @@ class Shard {
   std::uint64_t vlsn() const { return vlsn_; }
   bool sealed() const { return sealed_; }
   const Ledger& ledger() const { return ledger_; }
-  std::uint64_t updates_applied() const { return updates_applied_; }       // in the present state, SKIP not counted
-  std::uint64_t duplicates() const { return duplicates_; }                 // answered since this process holds it
+  std::uint64_t updates_applied() const { return updates_applied_; }            // in the present state, SKIP not counted
+  std::uint64_t duplicates() const { return duplicates_; }                      // answered since this process holds it
   const std::map<std::string, std::uint64_t>& skips() const { return skips_; }  // by reason, in the present state
   std::uint64_t value_bytes() const;
   std::uint64_t slot_bytes() const;

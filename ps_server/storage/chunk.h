@@ -81,8 +81,8 @@ class ChunkPool {
 
  private:
   friend class ChunkRef;
-  Chunk* Take();                 // nullptr: none in spare
-  bool GiveBack(Chunk* chunk);   // false: full
+  Chunk* Take();                // nullptr: none in spare
+  bool GiveBack(Chunk* chunk);  // false: full
 
   const std::uint64_t blocks_max_;
   mutable Mutex mu_;

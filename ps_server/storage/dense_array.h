@@ -41,7 +41,7 @@ class DenseArray {
     std::size_t size = 0;
   };
   Write BeginWrite(std::size_t i);
-  void EndWrite(std::size_t i);   // `to` is the chunk from now on
+  void EndWrite(std::size_t i);  // `to` is the chunk from now on
   void CancelWrites() { spares_.clear(); }
 
   // Sum over elements of Mix(first_index + i, bits) mod 2^64.
@@ -50,7 +50,7 @@ class DenseArray {
  private:
   std::uint64_t elements_ = 0;
   std::vector<ChunkRef> chunks_;
-  std::vector<ChunkRef> spares_;  // empty, or one for each chunk (null: written in place)
+  std::vector<ChunkRef> spares_;     // empty, or one for each chunk (null: written in place)
   std::shared_ptr<ChunkPool> pool_;  // shared with the chunks that return to it
 };
 

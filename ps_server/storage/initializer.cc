@@ -39,8 +39,10 @@ absl::Status CheckInitializer(const InitializerSettings& settings) {
         absl::StrCat("initializer needs the variable's fans: type=", type, " fan_in=", settings.fan_in, " fan_out=", settings.fan_out));
   }
   if (type == "truncated_normal") {
-    if (std::isfinite(static_cast<float>(settings.mean)) && std::isfinite(static_cast<float>(settings.stddev)) && settings.stddev >= 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("initializer numbers out of range: type=truncated_normal mean=", settings.mean, " stddev=", settings.stddev));
+    if (std::isfinite(static_cast<float>(settings.mean)) && std::isfinite(static_cast<float>(settings.stddev)) && settings.stddev >= 0)
+      return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("initializer numbers out of range: type=truncated_normal mean=", settings.mean, " stddev=", settings.stddev));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal or truncated_normal: type=", type.substr(0, 64)));

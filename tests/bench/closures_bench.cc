@@ -72,7 +72,8 @@ int Main() {
     theirs.push_back(OfTheQueue());
   }
   std::printf(
-      "{\"name\": \"closures through the queue core, 128 in hand, 64 shards\", \"value\": %.0f, \"unit\": \"closures/s\", \"reference_name\": \"a bare "
+      "{\"name\": \"closures through the queue core, 128 in hand, 64 shards\", \"value\": %.0f, \"unit\": \"closures/s\", \"reference_name\": \"a "
+      "bare "
       "queue and a map of who has what\", \"reference_value\": %.0f, \"ratio\": %.4f, \"reach\": null}\n",
       Median(ours), Median(theirs), Median(ours) / Median(theirs));
   return 0;

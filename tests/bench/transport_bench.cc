@@ -125,14 +125,15 @@ double MeasureStream(DataStream& data, std::size_t push, std::size_t pull, int i
   state->end = start + std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
   state->live = in_flight;
   std::function<void()> issue = [&] {
-    data.Call(0, {{{body, {body->data(), std::max<std::size_t>(push, 8)}}}}, {.response_bytes_max = pull}, [&, state](absl::StatusOr<ReceivedFrame> result) {
-      EG_CHECK_MSG(result.ok(), result.status().ToString());
-      EG_CHECK(result->bytes.size() == pull);
-      ++state->done;
-      if (Clock::now() < state->end) return issue();
-      MutexLock lock(&state->mu);
-      if (--state->live == 0) state->idle.NotifyAll();
-    });
+    data.Call(0, {{{body, {body->data(), std::max<std::size_t>(push, 8)}}}}, {.response_bytes_max = pull},
+              [&, state](absl::StatusOr<ReceivedFrame> result) {
+                EG_CHECK_MSG(result.ok(), result.status().ToString());
+                EG_CHECK(result->bytes.size() == pull);
+                ++state->done;
+                if (Clock::now() < state->end) return issue();
+                MutexLock lock(&state->mu);
+                if (--state->live == 0) state->idle.NotifyAll();
+              });
   };
   for (int i = 0; i < in_flight; ++i) issue();
   MutexLock lock(&state->mu);
@@ -170,7 +171,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Compare(const char* name, DataStream& data, int raw, std::size_t push, std::size_t pull, int in_flight, double scale, const char* unit, double reach) {
+void Compare(const char* name, DataStream& data, int raw, std::size_t push, std::size_t pull, int in_flight, double scale, const char* unit,
+             double reach) {
   std::vector<double> ours, theirs, ratios;
   for (int round = 0; round < 6; ++round) {
     const double a = MeasureStream(data, push, pull, in_flight, 0.25) * scale;
@@ -180,8 +182,10 @@ void Compare(const char* name, DataStream& data, int raw, std::size_t push, std:
     theirs.push_back(b);
     ratios.push_back(a / b);
   }
-  std::printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"raw TCP loopback, same bytes\", \"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": %.2f}\n", name, Median(ours), unit,
-              Median(theirs), Median(ratios), reach);
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"raw TCP loopback, same bytes\", \"reference_value\": %.4g, "
+      "\"ratio\": %.3f, \"reach\": %.2f}\n",
+      name, Median(ours), unit, Median(theirs), Median(ratios), reach);
   std::fflush(stdout);
 }
 

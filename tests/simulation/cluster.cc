@@ -83,11 +83,11 @@ struct Up {
 };
 
 struct Task {
-  int process = 0;            // never reused
-  bool connected = false;     // it has a session
-  bool registered = false;    // the coordinator has taken its Hello
-  bool welcomed = false;      // it has read Registered, and may send more than the Hello
-  TaskId task;                // this registration
+  int process = 0;              // never reused
+  bool connected = false;       // it has a session
+  bool registered = false;      // the coordinator has taken its Hello
+  bool welcomed = false;        // it has read Registered, and may send more than the Hello
+  TaskId task;                  // this registration
   std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
   Fifo<Down> in;
   Fifo<Up> out;
@@ -230,7 +230,7 @@ class Cluster {
   std::shared_ptr<const ShardMap> map_;
 
   // Checks.
-  DurableState before_;  // at the last commit [I4]
+  DurableState before_;                                                    // at the last commit [I4]
   std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;  // who answered APPLIED at (p, epoch) [I5]
   std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};        // of the owner, by start [I4]
   std::array<int, kClosures> counted_{};
@@ -391,7 +391,8 @@ void Cluster::Deliver(bool faults) {
 void Cluster::WorkerActs(Worker* w, bool faults) {
   if (const Work* next = w->book.NextToBegin()) {
     if (w->book.map().shards.empty()) return;
-    Trace("worker ", w->process, " begins c=", next->closure.value(), " attempt=", next->attempt.ToString(), " V0=", w->book.map().version.ToString());
+    Trace("worker ", w->process, " begins c=", next->closure.value(), " attempt=", next->attempt.ToString(),
+          " V0=", w->book.map().version.ToString());
     w->book.Begin(next->attempt);
     w->declared = 0;
     return;
@@ -491,7 +492,8 @@ void Cluster::CoordinatorActs(bool faults) {
     if (in_hand >= kInHand) return;
     const auto granted = book_->NextGrant(w->task);
     if (!granted) return;
-    Trace("grant c=", granted->closure.value(), " attempt=", granted->attempt.ToString(), granted->repair ? " repair" : "", " to worker ", w->process);
+    Trace("grant c=", granted->closure.value(), " attempt=", granted->attempt.ToString(), granted->repair ? " repair" : "", " to worker ",
+          w->process);
     if (granted->repair) Count("repair granted");
     Down m;
     m.kind = Down::kGrant;
@@ -619,7 +621,8 @@ void Cluster::Serve(const Call& call) {
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
     if (code == PushCode::kApplied) {
       Count("applied");
-      Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(), " epoch=", call.epoch.ToString());
+      Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(),
+            " epoch=", call.epoch.ToString());
       held->Fold(models_[call.p], c, call.update, call.attempt, gradient);
       if (held->count[c * kUpdates + call.update] > 1) Fail(absl::StrCat("I1 applied twice: c=", c, " u=", call.update, " p=", call.p));
       if (call.attempt < held->seen[c]) Fail(absl::StrCat("I9 a lower attempt was applied: c=", c, " u=", call.update, " p=", call.p));
@@ -684,11 +687,13 @@ void Cluster::PullOne(Worker* w, std::uint32_t p) {
     }
     const HeldState& held = *s->shards[p];
     const std::uint64_t lsn = held.shard->lsn();
-    ps_server::PullResult read = held.shard->Read({place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn});
+    ps_server::PullResult read =
+        held.shard->Read({place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn});
     if (held.shard->lsn() != lsn) Fail("13 a pull changed the state");
     if (read.code == ps_server::PullCode::kUnchanged) {
       Count("pull unchanged");
-      if (std::memcmp(cached.values.data(), held.values.data(), cached.values.size() * sizeof(float)) != 0) Fail("13 a pull said unchanged, but values differ");
+      if (std::memcmp(cached.values.data(), held.values.data(), cached.values.size() * sizeof(float)) != 0)
+        Fail("13 a pull said unchanged, but values differ");
     } else if (read.code == ps_server::PullCode::kValues) {
       cached.read = std::move(read);
       cached.values.assign(held.values.begin(), held.values.begin() + models_[p].elements());
@@ -788,8 +793,8 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* registering, con
   for (const ClosureBook::AssignOrder& order : change.assigns) {
     Server* to = registering != nullptr ? registering : ConnectedServer(order.server, true);
     if (to == nullptr) continue;  // found out when it registers
-    Trace("assign p=", order.shard.value(), " epoch=", order.epoch.ToString(), " start=", order.start.ToString(), " to server ", to->process, " todo=",
-          book_->durable().todo[order.shard.value()].ToString());
+    Trace("assign p=", order.shard.value(), " epoch=", order.epoch.ToString(), " start=", order.start.ToString(), " to server ", to->process,
+          " todo=", book_->durable().todo[order.shard.value()].ToString());
     Down m;
     m.kind = Down::kAssign;
     m.p = order.shard.value();
@@ -925,8 +930,7 @@ void Cluster::AtTask(Server* s, Down m) {
   s->version = std::max(s->version, m.version);
   std::unique_ptr<HeldState>& held = s->shards[m.p];
   switch (m.kind) {
-    case Down::kRegistered:
-      break;
+    case Down::kRegistered: break;
     case Down::kAssign:
       held = std::move(m.state);
       CheckState(*held, m.p, random_.Chance(0.25));
@@ -1060,7 +1064,8 @@ void Cluster::CheckEnd() {
     }
   }
   for (std::uint32_t c = 0; c < kClosures; ++c) {
-    if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0)) Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
+    if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0))
+      Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
   }
   if (!options_.torn) {
     const auto stored = store_.Load(kJob);
@@ -1086,7 +1091,8 @@ WalkResult Cluster::Run() {
   }
   if (!violation_.empty()) {
     for (std::uint32_t p = 0; p < before_.map.size(); ++p) {
-      Trace("map p=", p, " server of identity ", before_.map[p].server, " epoch=", before_.map[p].epoch.ToString(), " start=", before_.map[p].start.ToString());
+      Trace("map p=", p, " server of identity ", before_.map[p].server, " epoch=", before_.map[p].epoch.ToString(),
+            " start=", before_.map[p].start.ToString());
     }
     for (const auto& s : servers_) {
       Trace("server ", s->process, " of identity ", s->identity, s->registered ? " registered" : s->connected ? " connected" : " cut");
@@ -1096,7 +1102,8 @@ WalkResult Cluster::Run() {
     }
     for (const auto& w : workers_) {
       Trace("worker ", w->process, w->registered ? " registered" : w->connected ? " connected" : " cut", " V=", w->book.map().version.ToString());
-      if (const Work* work = w->book.running()) Trace("  runs c=", work->closure.value(), " attempt=", work->attempt.ToString(), " declared=", w->declared);
+      if (const Work* work = w->book.running())
+        Trace("  runs c=", work->closure.value(), " attempt=", work->attempt.ToString(), " declared=", w->declared);
       for (std::uint32_t p = 0; p < kShards; ++p) {
         if (w->wait_for[p] > w->book.map().version) Trace("  waits for map ", w->wait_for[p].ToString());
       }

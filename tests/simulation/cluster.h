@@ -36,7 +36,7 @@ struct WalkOptions {
   std::uint32_t open_max = 4;
   int fault_events = 1500;
   int drain_events_max = 20000;
-  bool trace = false;                  // one line an event on stdout
+  bool trace = false;  // one line an event on stdout
   static WalkOptions FromSeed(std::uint64_t seed, fault::Mutant mutant = fault::Mutant::kNone);
 };
 

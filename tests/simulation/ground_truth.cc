@@ -8,7 +8,8 @@
 
 namespace evergrad::simulation {
 
-ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p) : elements_(optimizer == "counting" ? kElementsMax : 8), counting_(optimizer == "counting") {
+ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p)
+    : elements_(optimizer == "counting" ? kElementsMax : 8), counting_(optimizer == "counting") {
   settings_.job = JobUid(1);
   settings_.shard = ShardId(p);
   settings_.variable = "weights";
@@ -78,7 +79,8 @@ std::string HeldState::CheckValues(const ShardModel& model) const {
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
     const std::size_t n = chunk.bytes.size() / sizeof(float);
-    if (at + n > model.elements() || std::memcmp(chunk.bytes.data(), values.data() + at, chunk.bytes.size()) != 0) return "I2 values differ from the fold of the updates";
+    if (at + n > model.elements() || std::memcmp(chunk.bytes.data(), values.data() + at, chunk.bytes.size()) != 0)
+      return "I2 values differ from the fold of the updates";
     at += n;
   }
   if (at != model.elements()) return "I2 a pull is short";
@@ -117,7 +119,8 @@ std::string HeldState::CheckReplay(const ShardModel& model) const {
     push.attempt = {~0ull, fresh->lsn()};
     push.rows = model.elements();
     push.payload = std::as_bytes(std::span(gradient, model.elements()));
-    if (fresh->Apply(push).code != ps_server::PushCode::kApplied) return absl::StrCat("I1 the log has an update twice: c=", a.closure, " u=", a.update);
+    if (fresh->Apply(push).code != ps_server::PushCode::kApplied)
+      return absl::StrCat("I1 the log has an update twice: c=", a.closure, " u=", a.update);
   }
   if (fresh->Digest() != shard->Digest()) return "I2 digest of the values differs from that of the replayed log";
   if (fresh->SlotDigest() != shard->SlotDigest()) return "I2 digest of the slots differs from that of the replayed log";

@@ -49,7 +49,8 @@ struct HeldState {
   std::array<float, kElementsMax> values{};                // the fold of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
 
-  static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant);
+  static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+                                             fault::Mutant mutant);
   std::unique_ptr<HeldState> Copy() const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);

@@ -128,12 +128,14 @@ int main(int argc, char** argv) {
   }
   MutexLock lock(&totals.mutex);
   std::printf("mutant=%s seeds=%llu:%llu events=%llu violations=%llu\n", args.mutant_name.c_str(), static_cast<unsigned long long>(args.begin),
-              static_cast<unsigned long long>(args.end), static_cast<unsigned long long>(totals.events), static_cast<unsigned long long>(totals.failed));
+              static_cast<unsigned long long>(args.end), static_cast<unsigned long long>(totals.events),
+              static_cast<unsigned long long>(totals.failed));
   for (const auto& [what, n] : totals.counts) std::printf("  %-26s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   for (const auto& [what, n] : totals.violations) std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   if (totals.failed > 0) {
-    std::printf("first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s --trace\n", static_cast<unsigned long long>(totals.first),
-                totals.first_violation.c_str(), static_cast<unsigned long long>(totals.first), args.mutant_name.c_str());
+    std::printf("first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s --trace\n",
+                static_cast<unsigned long long>(totals.first), totals.first_violation.c_str(), static_cast<unsigned long long>(totals.first),
+                args.mutant_name.c_str());
   }
   const bool want_violation = args.mutant != fault::Mutant::kNone;
   return want_violation == (totals.failed > 0) ? 0 : 1;

@@ -23,7 +23,7 @@ namespace evergrad::worker {
 class BatchReader {
  public:
   struct Options {
-    std::uint32_t batches_max = 8;               // read and not yet taken, all streams together
+    std::uint32_t batches_max = 8;  // read and not yet taken, all streams together
     std::uint64_t bytes_max = 64ull << 20;
   };
   using StreamId = std::uint64_t;

@@ -80,9 +80,7 @@ class Reader {
     return absl::OkStatus();
   }
   // Whether the file can hold `bytes` (uncompressed) at all.
-  bool CanHold(std::uint64_t bytes) {
-    return gzdirect(file_) != 0 ? bytes <= stored_bytes_ : bytes / kDeflateRatioMax <= stored_bytes_;
-  }
+  bool CanHold(std::uint64_t bytes) { return gzdirect(file_) != 0 ? bytes <= stored_bytes_ : bytes / kDeflateRatioMax <= stored_bytes_; }
   std::uint64_t stored_bytes() const { return stored_bytes_; }
   std::uint64_t offset() const { return offset_; }
   const std::string& path() const { return path_; }
@@ -92,7 +90,8 @@ class Reader {
   absl::Status Damaged() {
     int code = Z_OK;
     const char* text = gzerror(file_, &code);
-    return Bad("damaged data file", path_, absl::StrCat("offset=", offset_, " want=readable gzip or plain data error=", code == Z_ERRNO ? std::strerror(errno) : text));
+    return Bad("damaged data file", path_,
+               absl::StrCat("offset=", offset_, " want=readable gzip or plain data error=", code == Z_ERRNO ? std::strerror(errno) : text));
   }
 
   const std::string path_;
@@ -130,11 +129,12 @@ absl::StatusOr<Header> ReadHeader(Reader& reader, int rank_min, int rank_max, ab
 absl::StatusOr<std::vector<std::uint8_t>> ReadElements(Reader& reader, const Header& header, std::uint64_t bytes_max) {
   const auto bytes = CheckedProduct(header.dims);
   if (!bytes || *bytes > bytes_max) {
-    return UserError(absl::ResourceExhaustedError(
-        absl::StrCat("data set too large: file=", reader.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
+    return UserError(absl::ResourceExhaustedError(absl::StrCat(
+        "data set too large: file=", reader.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
   }
   if (!reader.CanHold(*bytes)) {
-    return Bad("file too short", reader.path(), absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", reader.stored_bytes(), " bytes stored"));
+    return Bad("file too short", reader.path(),
+               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", reader.stored_bytes(), " bytes stored"));
   }
   std::vector<std::uint8_t> elements(*bytes);
   EG_RETURN_IF_ERROR(reader.Read(elements.data(), elements.size(), "elements"));
@@ -157,8 +157,13 @@ class IdxDataset final : public Dataset {
  public:
   IdxDataset(std::vector<std::uint8_t> images, std::vector<std::uint8_t> labels, tensor::Shape shape, std::array<float, 256> image_table,
              std::array<float, 256> label_table, std::string fingerprint)
-      : images_(std::move(images)), labels_(std::move(labels)), shape_(std::move(shape)), elements_(shape_.elements()), image_table_(image_table),
-        label_table_(label_table), fingerprint_(std::move(fingerprint)) {
+      : images_(std::move(images)),
+        labels_(std::move(labels)),
+        shape_(std::move(shape)),
+        elements_(shape_.elements()),
+        image_table_(image_table),
+        label_table_(label_table),
+        fingerprint_(std::move(fingerprint)) {
     for (const std::uint8_t label : labels_) classes_ = std::max<std::uint64_t>(classes_, label + 1u);
   }
 
@@ -169,11 +174,12 @@ class IdxDataset final : public Dataset {
 
   absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const override {
     if (images.size() != indices.size() * elements_ || labels.size() != indices.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("batch buffer size mismatch: want=", indices.size() * elements_, "+", indices.size(), " got=", images.size(), "+",
-                                                     labels.size()));
+      return absl::InvalidArgumentError(absl::StrCat("batch buffer size mismatch: want=", indices.size() * elements_, "+", indices.size(),
+                                                     " got=", images.size(), "+", labels.size()));
     }
     for (std::size_t i = 0; i < indices.size(); ++i) {
-      if (indices[i] >= labels_.size()) return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
+      if (indices[i] >= labels_.size())
+        return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
       const std::uint8_t* from = images_.data() + indices[i] * elements_;
       float* to = images.data() + i * elements_;
       for (std::uint64_t e = 0; e < elements_; ++e) to[e] = image_table_[from[e]];
@@ -193,14 +199,16 @@ class IdxDataset final : public Dataset {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source, const std::vector<config::FieldSpec>& fields, std::uint64_t bytes_max) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source, const std::vector<config::FieldSpec>& fields,
+                                                 std::uint64_t bytes_max) {
   std::vector<config::Transform> image_transforms, label_transforms;
   for (const config::FieldSpec& field : fields) {
     if (field.name != "image" && field.name != "label") {
       return UserError(absl::InvalidArgumentError(absl::StrCat("unknown field of an idx source: want=image or label got=", field.name)));
     }
     for (const config::Transform& transform : field.transforms) {
-      if (transform.type != "scale") return UserError(absl::InvalidArgumentError(absl::StrCat("unknown transform: field=", field.name, " want=scale got=", transform.type)));
+      if (transform.type != "scale")
+        return UserError(absl::InvalidArgumentError(absl::StrCat("unknown transform: field=", field.name, " want=scale got=", transform.type)));
       (field.name == "image" ? image_transforms : label_transforms).push_back(transform);
     }
   }
@@ -225,8 +233,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source
   }
   EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, FileFingerprint(source.images));
   EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, FileFingerprint(source.labels));
-  return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms), Table(label_transforms),
-                                                 absl::StrCat(image_fingerprint, "\n", label_fingerprint)));
+  return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms),
+                                                 Table(label_transforms), absl::StrCat(image_fingerprint, "\n", label_fingerprint)));
 }
 
 }  // namespace evergrad::worker

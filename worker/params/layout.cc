@@ -24,7 +24,8 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   std::uint32_t variable_count = 0;
   for (const v1::ShardSpec& spec : plan.shards()) {
     if (spec.variable().index() >= shard_count) {
-      return Bad("variable index out of range", absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(), " index=", spec.variable().index()));
+      return Bad("variable index out of range",
+                 absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(), " index=", spec.variable().index()));
     }
     variable_count = std::max(variable_count, spec.variable().index() + 1);
   }
@@ -34,10 +35,12 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
 
   for (const v1::ShardSpec& spec : plan.shards()) {
     const v1::VariableSpec& variable = spec.variable();
-    if (spec.shard() >= shard_count || seen[spec.shard()]) return Bad("shard numbers are not 0,1,2,… once each", absl::StrCat("shards=", shard_count, " got=", spec.shard()));
+    if (spec.shard() >= shard_count || seen[spec.shard()])
+      return Bad("shard numbers are not 0,1,2,… once each", absl::StrCat("shards=", shard_count, " got=", spec.shard()));
     seen[spec.shard()] = true;
     if (variable.dtype() != v1::DTYPE_FLOAT32) {
-      return Bad("element type not built", absl::StrCat("variable=", variable.name(), " want=", v1::DType_Name(v1::DTYPE_FLOAT32), " got=", v1::DType_Name(variable.dtype())));
+      return Bad("element type not built",
+                 absl::StrCat("variable=", variable.name(), " want=", v1::DType_Name(v1::DTYPE_FLOAT32), " got=", v1::DType_Name(variable.dtype())));
     }
     EG_ASSIGN_OR_RETURN(tensor::Shape shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
     LaidVariable& laid = layout.variables_[variable.index()];
@@ -45,10 +48,12 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
       laid.name = variable.name();
       laid.shape = shape;
     } else if (laid.name != variable.name() || !(laid.shape == shape)) {
-      return Bad("variable described in two ways", absl::StrCat("index=", variable.index(), " first=", laid.name, laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
+      return Bad("variable described in two ways",
+                 absl::StrCat("index=", variable.index(), " first=", laid.name, laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
     }
     if (spec.row_begin() >= spec.row_end() || spec.row_end() > shape.rows()) {
-      return Bad("rows outside the variable", absl::StrCat("variable=", laid.name, " shard=", spec.shard(), " rows=", shape.rows(), " got=", spec.row_begin(), "-", spec.row_end()));
+      return Bad("rows outside the variable", absl::StrCat("variable=", laid.name, " shard=", spec.shard(), " rows=", shape.rows(),
+                                                           " got=", spec.row_begin(), "-", spec.row_end()));
     }
     ShardSlice& slice = layout.slices_[spec.shard()];
     slice.variable = variable.index();
@@ -69,11 +74,13 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     for (const ShardId shard : laid.shards) {
       const ShardSlice& slice = layout.slice(shard);
       if (slice.row_begin != next) {
-        return Bad("rows of a variable leave a gap or overlap", absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next, " got=", slice.row_begin));
+        return Bad("rows of a variable leave a gap or overlap",
+                   absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next, " got=", slice.row_begin));
       }
       next = slice.row_end;
     }
-    if (next != laid.shape.rows()) return Bad("rows of a variable are not all covered", absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
+    if (next != laid.shape.rows())
+      return Bad("rows of a variable are not all covered", absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
   }
   return layout;
 }

@@ -18,7 +18,7 @@ class Plan;
 namespace evergrad::worker {
 
 struct ShardSlice {
-  std::uint32_t variable = 0;                    // index into Layout::variables()
+  std::uint32_t variable = 0;  // index into Layout::variables()
   std::uint64_t row_begin = 0, row_end = 0;
   std::uint64_t first_element = 0, elements = 0;  // within the variable
   std::uint64_t rows() const { return row_end - row_begin; }

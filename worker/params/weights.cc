@@ -13,14 +13,16 @@ constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace
 
-PullCache::PullCache(std::shared_ptr<const Layout> layout) : layout_(std::move(layout)), held_(layout_->shard_count()), fresh_(layout_->shard_count()) {}
+PullCache::PullCache(std::shared_ptr<const Layout> layout)
+    : layout_(std::move(layout)), held_(layout_->shard_count()), fresh_(layout_->shard_count()) {}
 
 absl::Status PullCache::Accept(PulledShard pulled) {
-  if (pulled.shard.value() >= held_.size()) return absl::InvalidArgumentError(absl::StrCat("unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
+  if (pulled.shard.value() >= held_.size())
+    return absl::InvalidArgumentError(absl::StrCat("unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
   const std::uint64_t want = layout_->slice(pulled.shard).bytes();
   if (pulled.values.bytes.size() != want) {
-    return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name, " shard=", pulled.shard.value(), " want=", want,
-                                                   " got=", pulled.values.bytes.size()));
+    return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
+                                                   " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
   }
   held_[pulled.shard.value()] = {true, pulled.start, pulled.vlsn};
   fresh_[pulled.shard.value()] = std::move(pulled);

@@ -62,8 +62,8 @@ class WeightBuffer {
 
  private:
   struct Whole {
-    tensor::AlignedBuffer assembled;                // empty while `borrowed` serves
-    std::shared_ptr<const void> owner;              // of `borrowed`
+    tensor::AlignedBuffer assembled;    // empty while `borrowed` serves
+    std::shared_ptr<const void> owner;  // of `borrowed`
     std::span<const float> borrowed;
   };
   std::shared_ptr<const Layout> layout_;

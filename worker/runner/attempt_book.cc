@@ -98,15 +98,11 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
       if (server_version > map_.version) return {Next::kWaitForMap, server_version};
       return {Next::kBackoff, {}};
     case PushAnswer::kBusy:
-    case PushAnswer::kTransport:
-      return {Next::kBackoff, {}};
+    case PushAnswer::kTransport: return {Next::kBackoff, {}};
     case PushAnswer::kSuperseded:
-    case PushAnswer::kRefused:
-      running_.reset();
-      return {Next::kDropAttempt, {}};
+    case PushAnswer::kRefused: running_.reset(); return {Next::kDropAttempt, {}};
     case PushAnswer::kOverBudget:
-    case PushAnswer::kInvalid:
-      return {Next::kFail, {}};
+    case PushAnswer::kInvalid: return {Next::kFail, {}};
   }
   return {Next::kFail, {}};
 }

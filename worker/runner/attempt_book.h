@@ -20,7 +20,7 @@ enum class WorkKind { kTrain, kEvaluate, kDescribe, kExport };
 struct ShardPlace {
   ShardEpoch epoch;
   MapVersion start;
-  std::string server;   // identity; "" when nobody holds it
+  std::string server;  // identity; "" when nobody holds it
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
 };
 struct ShardMap {
@@ -78,12 +78,17 @@ class AttemptBook {
   // Acknowledged or SUPERSEDED: forgotten either way; a queued or running attempt that is superseded is dropped. Returns
   // whether it was held. Attempt numbers are a job's own: the driver compares the job first.
   bool OnDoneAnswer(Attempt attempt, bool superseded);
-  struct Held { Work work; MapVersion v1; bool begun = false; bool done = false; };
+  struct Held {
+    Work work;
+    MapVersion v1;
+    bool begun = false;
+    bool done = false;
+  };
   std::vector<Held> HeldForHello() const;      // not begun, running, Done unanswered
   std::vector<DoneReport> Unanswered() const;  // resent in every session, in order
 
   // --- running one attempt at a time
-  const Work* NextToBegin() const;             // front of the queue when nothing runs
+  const Work* NextToBegin() const;  // front of the queue when nothing runs
   // Fixes V0 = the map held now. EG_CHECK: something runs already.
   void Begin(Attempt attempt);
   const Work* running() const;
@@ -101,8 +106,8 @@ class AttemptBook {
   DoneReport Finish();
   // The running or queued attempt ends without a Done (Failed sent, drained, superseded). Returns whether it was held.
   bool Drop(Attempt attempt);
-  void DropJob(JobUid job);                    // the job has ended: everything of it goes, its map too
-  bool Holds(Attempt attempt) const;           // queued, running or unanswered
+  void DropJob(JobUid job);           // the job has ended: everything of it goes, its map too
+  bool Holds(Attempt attempt) const;  // queued, running or unanswered
   std::size_t queued() const { return queued_.size(); }
   static constexpr std::size_t kQueuedMax = 4096;
 

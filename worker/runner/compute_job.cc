@@ -43,8 +43,8 @@ absl::StatusOr<Backend*> ComputeBackend::Get() {
   return backend_.get();
 }
 
-ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
-                       metrics::Limit* data_limit)
+ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend,
+                       std::uint64_t data_bytes_max, metrics::Limit* data_limit)
     : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_bytes_max_(data_bytes_max), data_limit_(data_limit) {}
 
 absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::IdxSource& source) const {
@@ -56,11 +56,12 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const conf
   std::unique_ptr<Dataset> data = *std::move(opened);
   data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->examples() * data->example_shape().elements())));
   for (const config::InputSpec& input : spec_->model.inputs) {
-    if (input.name != "image") return UserError(absl::InvalidArgumentError(absl::StrCat("model input that an idx source does not have: want=image got=", input.name)));
+    if (input.name != "image")
+      return UserError(absl::InvalidArgumentError(absl::StrCat("model input that an idx source does not have: want=image got=", input.name)));
     const tensor::Shape want{std::vector<std::uint64_t>(input.shape)};
     if (!ShapesFit(want, data->example_shape())) {
-      return UserError(absl::InvalidArgumentError(
-          absl::StrCat("input shape mismatch: input=", input.name, " model=", want.ToString(), " data=", data->example_shape().ToString(), " file=", source.images)));
+      return UserError(absl::InvalidArgumentError(absl::StrCat("input shape mismatch: input=", input.name, " model=", want.ToString(),
+                                                               " data=", data->example_shape().ToString(), " file=", source.images)));
     }
   }
   return std::shared_ptr<const Dataset>(std::move(data));
@@ -124,7 +125,8 @@ absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
     const auto& want = graph_->variables();
     for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
       if (i < have.size() && i < want.size() && have[i].name == want[i].name && have[i].shape == want[i].shape) continue;
-      return absl::InternalError(absl::StrCat("the plan's variables are not the model's: position=", i, " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
+      return absl::InternalError(absl::StrCat("the plan's variables are not the model's: position=", i,
+                                              " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
                                               " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
     }
   }

@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout, const s
 // EG_CHECK: as CountingTouch checked it.
 std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout, const std::vector<std::uint64_t>& examples);
 // Of rows [begin, end) of counting/samples. InvalidArgument: rows that it does not have.
-absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin, std::uint64_t end);
+absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin,
+                                         std::uint64_t end);
 
 }  // namespace evergrad::worker

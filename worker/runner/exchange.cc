@@ -39,7 +39,12 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
 }  // namespace
 
 Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events)
-    : env_(std::move(environment)), layout_(std::move(layout)), attempt_(attempt), closure_(closure), events_(std::move(events)), pulls_(layout_->shard_count()) {}
+    : env_(std::move(environment)),
+      layout_(std::move(layout)),
+      attempt_(attempt),
+      closure_(closure),
+      events_(std::move(events)),
+      pulls_(layout_->shard_count()) {}
 
 void Exchange::HavePulls(std::uint64_t count) {
   WantPulls(count);
@@ -177,8 +182,8 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
   const client::ParameterClient::Answer& got = **answer;
   const v1::ResponseHeader& header = got.header;
-  if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() || static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() ||
-      got.payloads.size() != request->pulls.size()) {
+  if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||
+      static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() || got.payloads.size() != request->pulls.size()) {
     return OnCallFailed(*request, absl::InternalError("answer does not fit the request"));
   }
   hard_errors_ = 0;
@@ -192,14 +197,15 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     const auto& [key, serial] = request->pushes[i];
     const v1::PushResult& result = header.pushes(static_cast<int>(i));
     const auto it = pushes_.find(key);
-    if (it == pushes_.end()) continue;         // settled by another copy
-    if (it->second.serial != serial) {         // sent again meanwhile, to another owner
+    if (it == pushes_.end()) continue;  // settled by another copy
+    if (it->second.serial != serial) {  // sent again meanwhile, to another owner
       unsettled.insert(key.second);
       continue;
     }
     const PushAnswer push_answer = AnswerOf(result.answer());
     Count(env_.counters.answers[static_cast<int>(push_answer)]);
-    const Disposition disposition = env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), push_answer, FromProto<MapVersion>(result.version()));
+    const Disposition disposition =
+        env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), push_answer, FromProto<MapVersion>(result.version()));
     if (disposition.next == Next::kSettled) {
       pushes_.erase(it);
       continue;
@@ -216,9 +222,10 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
         break;
       case Next::kDropAttempt: return events_.on_dropped();
       case Next::kFail:
-        return events_.on_failed(WithOrigin(absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=", closure_.value(),
-                                                                             " update=", key.first, " shard=", key.second, " message=", result.message())),
-                                            absl::StrCat("ps_server/", request->server)));
+        return events_.on_failed(WithOrigin(
+            absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=",
+                                             closure_.value(), " update=", key.first, " shard=", key.second, " message=", result.message())),
+            absl::StrCat("ps_server/", request->server)));
     }
   }
   for (std::size_t i = 0; i < request->pulls.size(); ++i) {
@@ -233,11 +240,13 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     switch (result.answer()) {
       case v1::VALUES:
         Count(env_.counters.pulls_values);
-        problem = env_.cache->Accept({ShardId(sent.shard), FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[i]}, got.frame.bytes.size()});
+        problem = env_.cache->Accept(
+            {ShardId(sent.shard), FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[i]}, got.frame.bytes.size()});
         break;
       case v1::UNCHANGED:
         Count(env_.counters.pulls_unchanged);
-        if (!env_.cache->held(ShardId(sent.shard)).has) problem = absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", sent.shard));
+        if (!env_.cache->held(ShardId(sent.shard)).has)
+          problem = absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", sent.shard));
         break;
       case v1::PULL_STALE:
         WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
@@ -309,7 +318,8 @@ void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> p
   }
   if (push_serials.empty() && pull_serials.empty()) return;
   const auto doubled = env_.backoff_min * (1 << std::min(tries, 16u));
-  const auto delay = std::max<std::chrono::milliseconds>(std::min<std::chrono::milliseconds>(doubled, env_.backoff_max), std::chrono::milliseconds(busy_after_ms));
+  const auto delay =
+      std::max<std::chrono::milliseconds>(std::min<std::chrono::milliseconds>(doubled, env_.backoff_max), std::chrono::milliseconds(busy_after_ms));
   env_.executor->PostAfter(delay, [weak = weak_from_this(), push_serials = std::move(push_serials), pull_serials = std::move(pull_serials)] {
     const auto self = weak.lock();
     if (self == nullptr) return;
@@ -330,10 +340,15 @@ void Exchange::OnMap() {
     bool again = false;
     switch (item.state) {
       case State::kReady: return;
-      case State::kWaitMap: again = item.wait_newer ? map.version > item.sent_version || (shard < map.shards.size() && env_.endpoints->contains(map.shards[shard].server)) : map.version >= item.wait_for; break;
+      case State::kWaitMap:
+        again = item.wait_newer ? map.version > item.sent_version || (shard < map.shards.size() && env_.endpoints->contains(map.shards[shard].server))
+                                : map.version >= item.wait_for;
+        break;
       // Whoever had it may be gone for good: the new owner is asked at once, and the old one's answer is not waited for.
       case State::kInFlight:
-      case State::kBackoff: again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch || map.shards[shard].server != item.sent_to.server); break;
+      case State::kBackoff:
+        again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch || map.shards[shard].server != item.sent_to.server);
+        break;
     }
     if (!again) return;
     item.state = State::kReady;
@@ -347,7 +362,8 @@ void Exchange::OnMap() {
 
 std::string Exchange::WaitingFor() const {
   const auto waits = [](const Item& item) { return item.state == State::kWaitMap; };
-  const bool for_map = std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), waits);
+  const bool for_map =
+      std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), waits);
   if (for_map) return "a newer shard map: some shard has no owner";
   return last_error_;
 }

@@ -35,7 +35,7 @@ namespace evergrad::worker {
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   struct Counters {
-    metrics::Counter* answers[9] = {};   // by PushAnswer
+    metrics::Counter* answers[9] = {};  // by PushAnswer
     metrics::Counter* pulls_values = nullptr;
     metrics::Counter* pulls_unchanged = nullptr;
     metrics::Counter* resends = nullptr;
@@ -55,13 +55,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   // Called on the executor, last thing in a turn: the callee may destroy the exchange.
   struct Events {
-    std::function<void()> on_progress;             // something was settled or pulled
-    std::function<void()> on_dropped;              // SUPERSEDED or REFUSED: the book has dropped the attempt
-    std::function<void(absl::Status)> on_failed;   // INVALID, or a server that cannot be talked to
+    std::function<void()> on_progress;            // something was settled or pulled
+    std::function<void()> on_dropped;             // SUPERSEDED or REFUSED: the book has dropped the attempt
+    std::function<void(absl::Status)> on_failed;  // INVALID, or a server that cannot be talked to
   };
   struct Gradient {
     ShardId shard;
-    tensor::SharedBytes bytes;   // empty for a SKIP
+    tensor::SharedBytes bytes;  // empty for a SKIP
   };
 
   Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events);
@@ -83,10 +83,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
   struct Item {
     State state = State::kReady;
-    std::uint64_t serial = 0;         // of the present state: an answer or a timer of another one is late
+    std::uint64_t serial = 0;  // of the present state: an answer or a timer of another one is late
     std::uint32_t tries = 0;
-    MapVersion wait_for;              // kWaitMap: a map at least this new …
-    bool wait_newer = false;          // … or any newer than `sent_version`
+    MapVersion wait_for;      // kWaitMap: a map at least this new …
+    bool wait_newer = false;  // … or any newer than `sent_version`
     MapVersion sent_version;
     ShardPlace sent_to;
   };
@@ -101,8 +101,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // update, shard
   struct Request {
     std::string server;
-    std::vector<std::pair<PushKey, std::uint64_t>> pushes;                    // with serials
-    struct Pull { std::uint32_t shard; std::uint64_t serial, count; };
+    std::vector<std::pair<PushKey, std::uint64_t>> pushes;  // with serials
+    struct Pull {
+      std::uint32_t shard;
+      std::uint64_t serial, count;
+    };
     std::vector<Pull> pulls;
   };
 

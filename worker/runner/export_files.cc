@@ -106,7 +106,8 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTe
   for (const NamedTensor& tensor : tensors) {
     std::string dims;
     for (const std::uint64_t d : tensor.shape.dims()) absl::StrAppend(&dims, dims.empty() ? "" : ",", d);
-    absl::StrAppend(&header, ",", JsonString(tensor.name), ":{\"dtype\":\"F32\",\"shape\":[", dims, "],\"data_offsets\":[", offset, ",", offset + tensor.values.size_bytes(), "]}");
+    absl::StrAppend(&header, ",", JsonString(tensor.name), ":{\"dtype\":\"F32\",\"shape\":[", dims, "],\"data_offsets\":[", offset, ",",
+                    offset + tensor.values.size_bytes(), "]}");
     offset += tensor.values.size_bytes();
   }
   header.push_back('}');
@@ -129,15 +130,17 @@ absl::StatusOr<std::vector<std::string>> WriteWeights(const std::string& folder,
   if (folder.empty()) return absl::InvalidArgumentError("no folder to export to");
   // A folder that this worker may not write is the making of whoever set the cluster up: no other attempt will do better.
   const auto refused = [&](absl::string_view why) {
-    return UserError(absl::PermissionDeniedError(
-        absl::StrCat("the runs folder cannot be written by this worker; workers need the coordinator's --runs folder as a shared, writable one: folder=", folder, " error=", why)));
+    return UserError(absl::PermissionDeniedError(absl::StrCat(
+        "the runs folder cannot be written by this worker; workers need the coordinator's --runs folder as a shared, writable one: folder=", folder,
+        " error=", why)));
   };
   if (const absl::Status made = fs::MakeDirectories(folder); absl::IsPermissionDenied(made)) {
     return refused(made.message());
   } else if (!made.ok()) {
     return made;
   }
-  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0 && (errno == EACCES || errno == EROFS)) return refused(std::strerror(errno));
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0 && (errno == EACCES || errno == EROFS))
+    return refused(std::strerror(errno));
   std::error_code error;
   const std::string absolute = std::filesystem::absolute(folder, error).lexically_normal().string();
   if (error) return absl::InternalError(absl::StrCat("cannot name folder: folder=", folder, " error=", error.message()));

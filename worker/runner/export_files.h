@@ -11,7 +11,7 @@
 namespace evergrad::worker {
 
 struct NamedTensor {
-  std::string name;   // "dense/kernel"
+  std::string name;  // "dense/kernel"
   tensor::Shape shape;
   std::span<const float> values;
 };

@@ -91,26 +91,26 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     absl::Status spec_error, plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
     std::shared_ptr<const plan::Plan> plan;
     std::shared_ptr<const Layout> layout;
-    std::shared_ptr<PullCache> cache;        // shared with nobody but the layout's life: replaced together with it
-    std::shared_ptr<ComputeJob> compute;     // used on the compute executor
+    std::shared_ptr<PullCache> cache;     // shared with nobody but the layout's life: replaced together with it
+    std::shared_ptr<ComputeJob> compute;  // used on the compute executor
     ComputeJob::Needs opened;
     bool opening = false;
     // Set once opened.
     std::shared_ptr<const Dataset> train, eval;
-    std::optional<MapVersion> fresh;         // every shard was pulled with the last push, under this map
+    std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
   };
   struct Run {
     Work work;
-    std::uint64_t number = 0;                // of this run: what comes late for another one is ignored
+    std::uint64_t number = 0;  // of this run: what comes late for another one is ignored
     std::uint32_t steps = 0;
-    std::uint64_t begin = 0, end = 0;        // evaluation: examples
-    std::shared_ptr<Exchange> exchange;      // shared with its own callbacks
-    std::uint32_t next_step = 0;             // computed so far
-    std::uint32_t settled_steps = 0;         // settled and past `worker.after_push`
-    bool busy = false;                       // a step is being computed, or waits
-    bool paused = false;                     // a failpoint holds the run
+    std::uint64_t begin = 0, end = 0;    // evaluation: examples
+    std::shared_ptr<Exchange> exchange;  // shared with its own callbacks
+    std::uint32_t next_step = 0;         // computed so far
+    std::uint32_t settled_steps = 0;     // settled and past `worker.after_push`
+    bool busy = false;                   // a step is being computed, or waits
+    bool paused = false;                 // a failpoint holds the run
     bool finishing = false;
     bool batch_asked = false;
     std::optional<ReadyBatch> batch;
@@ -121,11 +121,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   };
 
   Impl(Environment e, Options o)
-      : env(std::move(e)), options(std::move(o)), backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads})),
+      : env(std::move(e)),
+        options(std::move(o)),
+        backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
-        attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun", static_cast<double>(AttemptBook::kQueuedMax)),
-        records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped", options.step_records_max),
-        data_limit(*env.registry, "evergrad_worker_data_bytes", "Largest data source in memory; a larger one than the limit is refused", static_cast<double>(options.data_bytes_max)),
+        attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
+                       static_cast<double>(AttemptBook::kQueuedMax)),
+        records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped",
+                      options.step_records_max),
+        data_limit(*env.registry, "evergrad_worker_data_bytes", "Largest data source in memory; a larger one than the limit is refused",
+                   static_cast<double>(options.data_bytes_max)),
         steps_total(env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
         examples_total(env.registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
         done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total", "Attempts that ended with Done")),
@@ -133,7 +138,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total", "Attempts that ended with Failed")),
         skips_total(env.registry->GetCounter("evergrad_worker_skips_total", "Updates pushed as SKIP because a value was not finite")),
         loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")) {
-    static constexpr const char* kAnswers[] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid", "transport"};
+    static constexpr const char* kAnswers[] = {"applied", "duplicate",   "stale",   "superseded", "refused",
+                                               "busy",    "over_budget", "invalid", "transport"};
     for (int i = 0; i < 9; ++i) {
       counters.answers[i] = &env.registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections", {{"answer", kAnswers[i]}});
     }
@@ -189,7 +195,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
         job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max, &data_limit);
         if (job->counting() && !options.allow_counting) {
-          job->spec_error = UserError(absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
+          job->spec_error =
+              UserError(absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
         }
       } else {
         const std::string first = parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
@@ -238,7 +245,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     map.shards.resize(static_cast<std::size_t>(proto.shards_size()));
     for (const v1::ShardLocation& location : proto.shards()) {
       if (location.shard() >= map.shards.size()) {
-        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=", map.shards.size(), " got=", location.shard()), About());
+        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=", map.shards.size(), " got=", location.shard()),
+                          About());
         return;
       }
       map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()), FromProto<MapVersion>(location.start()), location.server_identity()};
@@ -298,17 +306,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OnMessage(const v1::CoordinatorMessage& message) {
     switch (message.message_case()) {
-      case v1::CoordinatorMessage::kJob:
-        SetJob(message.job());
-        return SchedulePump();
+      case v1::CoordinatorMessage::kJob: SetJob(message.job()); return SchedulePump();
       case v1::CoordinatorMessage::kMap: return SetMap(message.map());
       case v1::CoordinatorMessage::kGrant: return OnGrant(message.grant());
       case v1::CoordinatorMessage::kRecall: return OnRecall(message.recall());
       case v1::CoordinatorMessage::kDoneAnswer: return OnDoneAnswer(message.done_answer());
       case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
-      case v1::CoordinatorMessage::kJobEnded:
-        EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state());
-        return SchedulePump();
+      case v1::CoordinatorMessage::kJobEnded: EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state()); return SchedulePump();
       default: env.logger->Warning(absl::StrCat("message that is not for a worker: kind=", static_cast<int>(message.message_case())));
     }
   }
@@ -485,7 +489,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!job->counting()) {
       const auto fits = [](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
         const std::uint64_t got = data == nullptr ? 0 : data->examples();
-        return got == want ? absl::OkStatus() : UserError(absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: source=", which, " want=", want, " examples got=", got)));
+        return got == want ? absl::OkStatus()
+                           : UserError(absl::FailedPreconditionError(
+                                 absl::StrCat("data changed since the plan was made: source=", which, " want=", want, " examples got=", got)));
       };
       if (needs.train) EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
       if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
@@ -494,10 +500,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return absl::InvalidArgumentError(absl::StrCat("closure beyond the plan: closures=", job->plan->closures(), " got=", work.closure.value()));
     }
     if (work.kind == WorkKind::kEvaluate && (work.closure.value() & 0xffffffff) >= job->plan->eval_closures()) {
-      return absl::InvalidArgumentError(absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(), " got=", work.closure.value() & 0xffffffff));
+      return absl::InvalidArgumentError(
+          absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(), " got=", work.closure.value() & 0xffffffff));
     }
     for (const ShardId shard : work.targets) {
-      if (shard.value() >= job->layout->shard_count()) return absl::InvalidArgumentError(absl::StrCat("target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
+      if (shard.value() >= job->layout->shard_count())
+        return absl::InvalidArgumentError(absl::StrCat("target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
     }
     if (book.map().job != job->uid || book.map().shards.size() != job->layout->shard_count()) {
       waiting_for = "the shard map";
@@ -509,21 +517,23 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void OpenInput(const Work& work, ComputeJob::Needs needs) {
     job->opening = true;
     needs = {needs.train || job->opened.train, needs.eval || job->opened.eval, needs.graph || job->opened.graph};
-    AtFailpoint(env.failpoints, "worker.open_data", env.control, [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
-      const auto self = weak.lock();
-      if (self == nullptr) return;
-      if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
-      self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs] {
-        // A Status changes threads whole: its two owners would meet in a library that ThreadSanitizer does not see into.
-        const auto status = std::make_shared<absl::Status>(compute->Open(needs));
-        control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
-          if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, *status, train, eval);
-        });
-      });
-    });
+    AtFailpoint(env.failpoints, "worker.open_data", env.control,
+                [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
+                  const auto self = weak.lock();
+                  if (self == nullptr) return;
+                  if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
+                  self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs] {
+                    // A Status changes threads whole: its two owners would meet in a library that ThreadSanitizer does not see into.
+                    const auto status = std::make_shared<absl::Status>(compute->Open(needs));
+                    control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
+                      if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, *status, train, eval);
+                    });
+                  });
+                });
   }
 
-  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status, std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> eval) {
+  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status, std::shared_ptr<const Dataset> train,
+                std::shared_ptr<const Dataset> eval) {
     if (!job || job->uid != uid) return;
     job->opening = false;
     if (status.ok()) {
@@ -574,11 +584,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run->number = ++last_run;
     if (work.kind == WorkKind::kDescribe) {
       env.logger->Info("describing the job", About());
-      return Compute([compute = job->compute] { return compute->Describe(); }, [](Impl& self, absl::StatusOr<v1::DescribeResult> result) {
-        if (!result.ok()) return self.Fail(self.run->work, result.status());
-        self.run->describe = *std::move(result);
-        self.Finish();
-      });
+      return Compute([compute = job->compute] { return compute->Describe(); },
+                     [](Impl& self, absl::StatusOr<v1::DescribeResult> result) {
+                       if (!result.ok()) return self.Fail(self.run->work, result.status());
+                       self.run->describe = *std::move(result);
+                       self.Finish();
+                     });
     }
     if (work.kind == WorkKind::kTrain) {
       run->steps = job->plan->Closure(work.closure).steps;
@@ -627,7 +638,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The next thing that can be done for the running attempt, if anything.
   void Advance() {
     if (!run || !run->exchange || run->finishing) return;
-    while (run->settled_steps < run->next_step && book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused && run->work.kind == WorkKind::kTrain) {
+    while (run->settled_steps < run->next_step && book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused &&
+           run->work.kind == WorkKind::kTrain) {
       ++run->settled_steps;
       if (env.failpoints == nullptr || !env.failpoints->AnyArmed()) continue;
       run->paused = true;
@@ -721,8 +733,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     };
     auto after = [batch](Impl& self, absl::StatusOr<ComputeJob::Step> done) { self.OnStep(*batch, std::move(done)); };
     if (job->counting() && job->spec->counting.step_ms > 0) {
-      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms),
-                             IfRun([step = std::move(step), after = std::move(after)](Impl& self) mutable { self.Compute(std::move(step), std::move(after)); }));
+      env.control->PostAfter(
+          std::chrono::milliseconds(job->spec->counting.step_ms),
+          IfRun([step = std::move(step), after = std::move(after)](Impl& self) mutable { self.Compute(std::move(step), std::move(after)); }));
     } else {
       Compute(std::move(step), std::move(after));
     }
@@ -735,10 +748,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
     std::string skip_reason;
     if (!done->result.finite) {
-      std::vector<std::uint64_t> named(batch.examples.begin(), batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
+      std::vector<std::uint64_t> named(batch.examples.begin(),
+                                       batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
       const absl::Status status = UserError(absl::OutOfRangeError(
-          absl::StrCat("loss or gradient is not finite (NaN or Inf): closure=", run->work.closure.value(), " step=", step, " loss=", done->result.loss_sum / static_cast<double>(batch.size),
-                       " examples=", absl::StrJoin(named, ","), batch.examples.size() > named.size() ? absl::StrCat(",… (", batch.examples.size(), " in the batch)") : "")));
+          absl::StrCat("loss or gradient is not finite (NaN or Inf): closure=", run->work.closure.value(), " step=", step,
+                       " loss=", done->result.loss_sum / static_cast<double>(batch.size), " examples=", absl::StrJoin(named, ","),
+                       batch.examples.size() > named.size() ? absl::StrCat(",… (", batch.examples.size(), " in the batch)") : "")));
       if (!options.skip_not_finite) return Fail(run->work, status);
       env.logger->Warning(absl::StrCat("update skipped: ", status.message()), About());
       skips_total.Add();
@@ -749,11 +764,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!shards.ok()) return Fail(run->work, shards.status());
     const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
     Measure(batch, done->result, global_step);
-    AtFailpoint(env.failpoints, "worker.before_push", env.control,
-                IfRun([shards = *std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
-                  if (!status.ok()) return self.Fail(self.run->work, status);
-                  self.PushStep(shards, gradients, global_step, skip_reason);
-                }));
+    AtFailpoint(
+        env.failpoints, "worker.before_push", env.control,
+        IfRun([shards = *std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
+          if (!status.ok()) return self.Fail(self.run->work, status);
+          self.PushStep(shards, gradients, global_step, skip_reason);
+        }));
   }
 
   // touch(c, u) ∩ targets.
@@ -794,12 +810,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     examples_total.Add(size);
   }
 
-  void PushStep(const std::vector<ShardId>& shards, const std::shared_ptr<GradientBuffer>& gradients, std::uint64_t global_step, absl::string_view skip_reason) {
+  void PushStep(const std::vector<ShardId>& shards, const std::shared_ptr<GradientBuffer>& gradients, std::uint64_t global_step,
+                absl::string_view skip_reason) {
     const UpdateIndex update(run->next_step);
     book.Expect(update, shards);
     std::vector<Exchange::Gradient> pushes;
     pushes.reserve(shards.size());
-    for (const ShardId shard : shards) pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard) : tensor::SharedBytes{}});
+    for (const ShardId shard : shards)
+      pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard) : tensor::SharedBytes{}});
     run->exchange->Push(update, global_step, std::move(pushes), skip_reason);
     ++run->next_step;
     run->busy = false;
@@ -920,7 +938,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;
       case WorkKind::kExport: *done.mutable_export_() = std::move(run->exported); break;
     }
-    if (report.work.kind == WorkKind::kTrain && pulled_ahead && *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1)) job->fresh = pulled_ahead;
+    if (report.work.kind == WorkKind::kTrain && pulled_ahead && *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
+      job->fresh = pulled_ahead;
     done_total.Add();
     AbortRun();
     const v1::Done& kept = done_messages[report.work.attempt] = std::move(done);
@@ -1015,13 +1034,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<Job> job;
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
-  std::map<Attempt, v1::Done> done_messages;       // of book.Unanswered(): the same attempts
+  std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts
   std::map<Attempt, std::uint64_t> stream_of;
   std::set<std::uint64_t> streams;
   std::vector<v1::StepRecord> step_records;
   std::string identity, waiting_for;
   v1::Stamp registration;
-  std::optional<MapVersion> pulled_ahead;          // map under which the last push also pulled
+  std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
   bool pump_scheduled = false, draining = false, drain_timer = false;

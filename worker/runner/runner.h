@@ -32,33 +32,33 @@ class Runner {
     client::ParameterClient* client = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
-    fault::Failpoints* failpoints = nullptr;         // may be null
-    std::function<bool(v1::TaskMessage)> send;       // SessionClient::Send
+    fault::Failpoints* failpoints = nullptr;    // may be null
+    std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
   };
   struct Options {
-    std::string backend = "auto";                    // auto | cpu
+    std::string backend = "auto";  // auto | cpu
     int threads = 1;
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
-    std::uint64_t data_bytes_max = 8ull << 30;       // of one source, in memory
-    std::uint32_t step_records_max = 4096;           // between two heartbeats; older ones are dropped and counted
+    std::uint64_t data_bytes_max = 8ull << 30;  // of one source, in memory
+    std::uint32_t step_records_max = 4096;      // between two heartbeats; older ones are dropped and counted
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
-    bool skip_not_finite = false;                    // policy for NaN and Inf: a user's error, or a SKIP that is counted
-    bool allow_counting = false;                     // the daemon was started with --failpoints
-    std::string host;                                // where exported files lie
+    bool skip_not_finite = false;  // policy for NaN and Inf: a user's error, or a SKIP that is counted
+    bool allow_counting = false;   // the daemon was started with --failpoints
+    std::string host;              // where exported files lie
   };
 
   Runner(Environment environment, Options options);
   ~Runner();
 
   // --- session
-  void SetIdentity(const std::string& identity);     // "0"; known from Registered at the latest
-  void FillHello(v1::Hello* hello) const;            // highest_term, life_id and every attempt in hand [26]
+  void SetIdentity(const std::string& identity);  // "0"; known from Registered at the latest
+  void FillHello(v1::Hello* hello) const;         // highest_term, life_id and every attempt in hand [26]
   void OnRegistered(const v1::Registered& registered);
   void OnMessage(const v1::CoordinatorMessage& message);
-  v1::WorkerProgress Progress();                     // takes the step records collected since the last call
+  v1::WorkerProgress Progress();  // takes the step records collected since the last call
 
   // Hands back what has not begun, finishes or drops the running step, waits a bounded time for answers to what is done, then
   // calls `done` once. No new work is taken from here on. A second call is ignored.

@@ -133,19 +133,22 @@ TEST_CASE("a counting job has counting keys, and no model") {
 
 TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
-  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml",
-                           "configs/examples/counting.yaml"})
+  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
+                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
-  texts.push_back(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
-                                             {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
-                                             {"shuffle: {seed: 7}", "shuffle: off"},
-                                             {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
-                                             {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
-                                             {"kernel_size: 3", "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal"},
-                                             {"{name: flat,  type: flatten}", "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, activation: tanh}"},
-                                             {"metrics: [accuracy]", "metrics: []"},
-                                             {"pipeline: 0", "pipeline: 1"}}));
+  texts.push_back(absl::StrReplaceAll(
+      kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
+             {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
+             {"shuffle: {seed: 7}", "shuffle: off"},
+             {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
+             {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
+             {"kernel_size: 3", "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal"},
+             {"{name: flat,  type: flatten}",
+              "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
+              "activation: tanh}"},
+             {"metrics: [accuracy]", "metrics: []"},
+             {"pipeline: 0", "pipeline: 1"}}));
   for (const std::string& text : texts) {
     ParseOptions options;
     options.base_folder = "/jobs";
@@ -179,15 +182,19 @@ TEST_CASE("what is not built yet is refused by name") {
   CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") == "job.yaml:19:21: not built yet: a loss of type `huber`");
   CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  optimizers: []\n  checkpoint: {}") ==
         "job.yaml:22:3: not built yet: key `optimizers` in spec\njob.yaml:23:3: not built yet: key `checkpoint` in spec");
-  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") == "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
+  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") ==
+        "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
   CHECK(RefusalWith("{scale: 0.00392156862}", "{vocabulary: {min_count: 2}}") == "job.yaml:9:29: not built yet: transform `vocabulary`");
   CHECK(RefusalWith("metrics: [accuracy]", "metrics: [auc]") == "job.yaml:20:15: not built yet: metric `auc`");
 }
 
 TEST_CASE("YAML's own traps are decided by us") {
-  CHECK(RefusalWith("epochs: 3", "epochs: 010") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal");
-  CHECK(RefusalWith("deterministic: false", "deterministic: no") == "job.yaml:22:55: `deterministic`: expected true or false, got `no`; did you mean `false`?");
-  CHECK(RefusalWith("epochs: 3", "epochs: \"3\"") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got the text \"3\": write it without quotes");
+  CHECK(RefusalWith("epochs: 3", "epochs: 010") ==
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal");
+  CHECK(RefusalWith("deterministic: false", "deterministic: no") ==
+        "job.yaml:22:55: `deterministic`: expected true or false, got `no`; did you mean `false`?");
+  CHECK(RefusalWith("epochs: 3", "epochs: \"3\"") ==
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got the text \"3\": write it without quotes");
   CHECK(RefusalWith("epochs: 3", "epochs: 3, epochs: 4") == "job.yaml:23:25: duplicate key `epochs`: first given on line 23");
   CHECK(RefusalWith("epochs: 3", "epochs: !!int 3") == "job.yaml:23:22: tags are refused: got `tag:yaml.org,2002:int`");
   CHECK(RefusalWith("epochs: 3", "epochs: 0x10") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `0x10`");
@@ -201,23 +208,35 @@ TEST_CASE("YAML's own traps are decided by us") {
 
 TEST_CASE("names that do not fit together are refused where they stand") {
   CHECK(RefusalWith("name: fashion-cnn", "name: Fashion_CNN") ==
-        "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got `Fashion_CNN`; did you mean `fashion-cnn`?");
-  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: pol1}") == "job.yaml:17:44: no layer or model input `pol1`; did you mean `pool1`?");
-  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: logits}") == "job.yaml:17:44: layer `logits` stands below: a layer reads layers above it");
-  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: [pool1, conv1]}") == "job.yaml:17:44: a flatten layer reads one input, got 2");
+        "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got `Fashion_CNN`; did you mean "
+        "`fashion-cnn`?");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: pol1}") ==
+        "job.yaml:17:44: no layer or model input `pol1`; did you mean `pool1`?");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: logits}") ==
+        "job.yaml:17:44: layer `logits` stands below: a layer reads layers above it");
+  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: [pool1, conv1]}") ==
+        "job.yaml:17:44: a flatten layer reads one input, got 2");
   CHECK(RefusalWith("name: pool1", "name: conv1") == "job.yaml:16:16: duplicate layer name `conv1`: first given on line 15");
   CHECK(RefusalWith("name: pool1", "name: image") == "job.yaml:16:16: layer `image` has the name of a model input");
   CHECK(RefusalWith("output: logits", "output: logit") == "job.yaml:19:81: `output`: no layer `logit`; did you mean `logits`?");
-  CHECK(RefusalWith("labels: label}]", "labels: lable}]") == "job.yaml:19:97: `labels`: no field `lable` that can be a label: expected label; did you mean `label`?");
+  CHECK(RefusalWith("labels: label}]", "labels: lable}]") ==
+        "job.yaml:19:97: `labels`: no field `lable` that can be a label: expected label; did you mean `label`?");
   CHECK(RefusalWith("pipeline: 0, deterministic: false", "pipeline: 1, deterministic: true") ==
         "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
-  CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") == "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
-  CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"), Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that can be read: expected image; did you mean `image`?"));
-  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: mean_squared_error"), Catch::Contains("the metric accuracy needs classes"));
+  CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") ==
+        "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
+  CHECK_THAT(
+      RefusalWith("inputs: {image:", "inputs: {imgae:"),
+      Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that can be read: expected image; did you mean `image`?"));
+  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: mean_squared_error"),
+             Catch::Contains("the metric accuracy needs classes"));
 }
 
 TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
-  const JobSpec spec = Parse(absl::StrReplaceAll(kCnn, {{"losses: [{type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}]", "losses: {type: mean_squared_error}"}, {"metrics: [accuracy]", "metrics: []"}}));
+  const JobSpec spec = Parse(absl::StrReplaceAll(
+      kCnn,
+      {{"losses: [{type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}]", "losses: {type: mean_squared_error}"},
+       {"metrics: [accuracy]", "metrics: []"}}));
   REQUIRE(spec.model.losses.size() == 1);
   CHECK(spec.model.losses[0].output == "logits");
   CHECK(spec.model.losses[0].labels == "label");
@@ -230,7 +249,10 @@ TEST_CASE("defaults of an optimizer are those of its type") {
 
 TEST_CASE("an override by --set is typed, counts, and is refused under its own name") {
   ParseOptions options;
-  options.overrides = {{"spec.training.epochs", "5"}, {"spec.model.layers.logits.units", "12"}, {"spec.model.layers.0.filters", "8"}, {"spec.strategy.partitioner", "{type: fixed_shards, num_shards: 4}"},
+  options.overrides = {{"spec.training.epochs", "5"},
+                       {"spec.model.layers.logits.units", "12"},
+                       {"spec.model.layers.0.filters", "8"},
+                       {"spec.strategy.partitioner", "{type: fixed_shards, num_shards: 4}"},
                        {"spec.data.train.images", "\"/with space/x.gz\""}};
   const JobSpec spec = Parse(kCnn, options);
   CHECK(spec.training.epochs == 5);
@@ -238,26 +260,31 @@ TEST_CASE("an override by --set is typed, counts, and is refused under its own n
   CHECK(spec.model.layers[0].filters == 8);
   CHECK(spec.strategy.partitioner.num_shards == 4);
   CHECK(spec.data.train->images == "/with space/x.gz");
-  CHECK(Refusal(kCnn, {{"spec.training.epochs", "3"}, {"spec.training.epochs", "many"}}) == "<--set 2>:1:22: `epochs`: expected an integer from 1 to 1000000, got `many`");
+  CHECK(Refusal(kCnn, {{"spec.training.epochs", "3"}, {"spec.training.epochs", "many"}}) ==
+        "<--set 2>:1:22: `epochs`: expected an integer from 1 to 1000000, got `many`");
   CHECK(Refusal(kCnn, {{"spec.training.epoch", "3"}}) == "<--set 1>:1:15: unknown key `epoch` in spec.training; did you mean `epochs`?");
   CHECK(Refusal(kCnn, {{"spec.model.layers.dense9.units", "3"}}) == "<--set 1>:1:19: no item `dense9` in the list `spec.model.layers`: items=4");
   CHECK(Refusal(kCnn, {{"spec..epochs", "3"}}) == "<--set 1>:1:6: expected a path like spec.training.epochs, got `spec..epochs`");
   CHECK(Refusal(kCnn, {{"spec.data.batch_size.x", "3"}}) == "<--set 1>:1:22: `spec.data.batch_size` is `128`, so it has no `x`");
   CHECK(Refusal(kCnn, {{"spec.strategy.mode", "sync\n", "mode.yaml"}}) == "mode.yaml:1:1: not built yet: strategy.mode `sync`");
   CHECK(Refusal(absl::StrReplaceAll(kCnn, {{"epochs: 3", "epochs: x"}}), {{"spec.data.batch_size", "0"}}) ==
-        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `x`\n<--set 1>:1:22: `batch_size`: expected an integer from 1 to 1048576, got `0`");
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `x`\n<--set 1>:1:22: `batch_size`: expected an integer from 1 to "
+        "1048576, got `0`");
 }
 
 TEST_CASE("variables of the environment are put into data, and only there") {
   ParseOptions options;
   options.environment = {{"EVERGRAD_DATA", "/data sets"}, {"EMPTY", ""}};
   CHECK(Parse(kCnn, options).data.train->images == "/data sets/fashion-mnist/train-images-idx3-ubyte.gz");
-  const auto with = [&](const std::string& path) { return Parse(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels-idx1-ubyte.gz", path}}), options).data.eval->labels; };
+  const auto with = [&](const std::string& path) {
+    return Parse(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels-idx1-ubyte.gz", path}}), options).data.eval->labels;
+  };
   CHECK(with("/${EMPTY:-full}") == "/full");
   CHECK(with("/${EMPTY}x") == "/x");
   CHECK(with("/$${EMPTY}") == "/${EMPTY}");
   CHECK(with("/$EMPTY") == "/$EMPTY");
-  CHECK(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${NOWHERE}/x") == "job.yaml:7:111: the environment has no variable `NOWHERE`: set it, or write ${NOWHERE:-default}");
+  CHECK(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${NOWHERE}/x") ==
+        "job.yaml:7:111: the environment has no variable `NOWHERE`: set it, or write ${NOWHERE:-default}");
   CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${1x}"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
   CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${x"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
   CHECK_THAT(RefusalWith("name: fashion-cnn", "name: \"${HOME}\""), Catch::Contains("expected a DNS label"));
@@ -285,7 +312,8 @@ TEST_CASE("no mutation of a job file crashes the reader, and what is accepted su
   // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a failure is found again.
   const std::vector<std::string> seeds = {kCnn, kCounting, ReferenceYaml(), ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
   const std::string alphabet = "{}[]:,-&*!|>'\"%@`#\n\t ?~0aZ$\\\x01\x7f\xc3\xff";
-  const std::vector<std::string> pieces = {"&a ", "*a", "!!map ", "? ", "- ", "--- ", "<<: ", "|\n  x", "${X:-y}", "null", "010", "1e999", "{a: {a: {a: ", "\"\\u12\"", "'", "%YAML 1.2\n", "\xef\xbb\xbf"};
+  const std::vector<std::string> pieces = {"&a ",  "*a",  "!!map ", "? ",           "- ",        "--- ", "<<: ",        "|\n  x",      "${X:-y}",
+                                           "null", "010", "1e999",  "{a: {a: {a: ", "\"\\u12\"", "'",    "%YAML 1.2\n", "\xef\xbb\xbf"};
   int accepted = 0;
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);

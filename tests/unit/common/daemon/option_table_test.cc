@@ -65,8 +65,9 @@ struct Fixture {
 
 TEST_CASE("a setting is read from its flag, with or without an equals sign") {
   Fixture f;
-  REQUIRE(f.Parse({"--listen", "127.0.0.1:9", "--threads=4", "--spare", "--index=0", "--budget-bytes-max", "64KiB", "--rate", "0.25", "--lease", "2s", "--log-format", "json",
-                   "--tls-ca=/x"}).ok());
+  REQUIRE(f.Parse({"--listen", "127.0.0.1:9", "--threads=4", "--spare", "--index=0", "--budget-bytes-max", "64KiB", "--rate", "0.25", "--lease", "2s",
+                   "--log-format", "json", "--tls-ca=/x"})
+              .ok());
   CHECK(f.settings.listen == "127.0.0.1:9");
   CHECK(f.settings.threads == 4);
   CHECK(f.settings.spare);
@@ -94,14 +95,13 @@ TEST_CASE("a setting is read from the file, and its flag overrides it") {
 TEST_CASE("the mistakes of a settings file are all reported, with line and column") {
   Fixture f;
   const std::string path = f.File("lisen: x\nthreads: 65\nspare: yes\ntls: {cert_: 1}\nthreads: 2\nindex: 010\nlog_format: jsn\nlease: 5\n");
-  const std::string expected = path + ":5:1: duplicate key `threads`: first given on line 2\n" +
-                               path + ":1:1: unknown setting `lisen`; did you mean `listen`?\n" +
-                               path + ":2:10: threads: expected an integer from 0 to 64, got `65`\n" +
-                               path + ":3:8: spare: expected true or false, got `yes`; did you mean `true`?\n" +
-                               path + ":4:7: unknown setting `tls.cert_`\n" +
-                               path + ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal\n" +
-                               path + ":7:13: log_format: expected one of text, json, got `jsn`; did you mean `json`?\n" +
-                               path + ":8:8: lease: expected a duration like 200ms, 5s, 1m or 2h, got `5`: the unit is missing; did you mean `5s`?";
+  const std::string expected =
+      path + ":5:1: duplicate key `threads`: first given on line 2\n" + path + ":1:1: unknown setting `lisen`; did you mean `listen`?\n" + path +
+      ":2:10: threads: expected an integer from 0 to 64, got `65`\n" + path +
+      ":3:8: spare: expected true or false, got `yes`; did you mean `true`?\n" + path + ":4:7: unknown setting `tls.cert_`\n" + path +
+      ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal\n" + path +
+      ":7:13: log_format: expected one of text, json, got `jsn`; did you mean `json`?\n" + path +
+      ":8:8: lease: expected a duration like 200ms, 5s, 1m or 2h, got `5`: the unit is missing; did you mean `5s`?";
   CHECK(f.Refusal({"--config", path}) == expected);
 }
 
@@ -110,7 +110,8 @@ TEST_CASE("unknown, repeated, incomplete and ill-typed flags are refused by name
   CHECK(Fixture().Refusal({"--threads=1", "--threads=2"}) == "--threads: given twice");
   CHECK(Fixture().Refusal({"--threads"}) == "--threads: a value is missing: expected N");
   CHECK(Fixture().Refusal({"--threads=-1"}) == "--threads: expected an integer from 0 to 64, got `-1`");
-  CHECK(Fixture().Refusal({"--budget-bytes-max", "64kib"}) == "--budget-bytes-max: expected a size like 65536, 64KiB or 1GiB, got `64kib`; did you mean `64KiB`?");
+  CHECK(Fixture().Refusal({"--budget-bytes-max", "64kib"}) ==
+        "--budget-bytes-max: expected a size like 65536, 64KiB or 1GiB, got `64kib`; did you mean `64KiB`?");
   CHECK(Fixture().Refusal({"job.yaml"}) == "unexpected argument `job.yaml`: every setting is a flag like --listen");
   CHECK(Fixture().Refusal({"--rate", "1.5"}) == "--rate: expected a number from 0 to 1, got `1.5`");
   CHECK(Fixture().Refusal({"--config", "/nonexistent/x.yaml"}).find("--config: ") == 0);
@@ -121,8 +122,8 @@ TEST_CASE("help names every option with its default, and wins over mistakes") {
   const auto outcome = f.Parse({"--nonsense", "--help"});
   REQUIRE(outcome.ok());
   CHECK(outcome->stop);
-  for (const char* flag : {"--config", "--listen TEXT", "--tls-ca", "--spare", "--threads N", "--index", "--budget-bytes-max SIZE", "--rate X", "--lease TIME", "--log-format text|json", "--help",
-                           "--version", "default 1500ms", "default 1MiB", "0 to 64"})
+  for (const char* flag : {"--config", "--listen TEXT", "--tls-ca", "--spare", "--threads N", "--index", "--budget-bytes-max SIZE", "--rate X",
+                           "--lease TIME", "--log-format text|json", "--help", "--version", "default 1500ms", "default 1MiB", "0 to 64"})
     CHECK_THAT(outcome->text, Catch::Contains(flag));
 }
 
@@ -155,7 +156,8 @@ TEST_CASE("a command takes arguments, short flags and repeated flags, and no set
   CHECK(tasks == std::vector<std::string>{"worker/0", "worker/1"});
   CHECK(sets == std::vector<std::string>{"a=1", "b=2"});
   CHECK(follow);
-  CHECK_THAT(table.Help(), Catch::Contains("usage: psctl logs [flags] JOB [TASK …]") && Catch::Contains("-f, --follow") && !Catch::Contains("--config"));
+  CHECK_THAT(table.Help(),
+             Catch::Contains("usage: psctl logs [flags] JOB [TASK …]") && Catch::Contains("-f, --follow") && !Catch::Contains("--config"));
   OptionTable other("psctl job show", "shows a job", OptionTable::Kind::kCommand);
   other.AddArgument("JOB", &job, "name of the job");
   const std::vector<const char*> none = {"psctl"}, two = {"psctl", "a", "b", "-x", "--config", "y"};

@@ -125,7 +125,8 @@ TEST_CASE("credit in a random life equals the sum of what is held and is never a
 
 TEST_CASE("a token gives back once, by its end or by shrinking, and wakes the budget when someone was waiting") {
   int woken = 0;
-  auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10}, [&] { ++woken; });
+  auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10},
+                                         [&] { ++woken; });
   REQUIRE(budget->AskLarge(1, 1, 100) == Answer::kGranted);
   auto token = budget->MakeToken(1, 100, false);
   CHECK(budget->AskLarge(1, 2, 30) == Answer::kWaiting);
@@ -262,7 +263,8 @@ TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 Ki
 
 // A client and a server session and the wire between them, moved by hand.
 struct Pair {
-  explicit Pair(ServerSession::Options server_options = {}, CreditCore::Options credit = {.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 200000})
+  explicit Pair(ServerSession::Options server_options = {},
+                CreditCore::Options credit = {.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 200000})
       : budget(std::make_shared<Budget>(credit, [] {})), server(std::in_place, server_options, 1, budget) {}
 
   static std::string Flat(const Outbox::Message& message) {
@@ -434,7 +436,8 @@ TEST_CASE("a client that floods a server without reading is ended, its memory bo
   absl::Status status;
   int sent = 0;
   for (; sent < 1000 && status.ok(); ++sent) {
-    const auto bytes = wire::EncodeStreamHeader({.kind = MessageKind::kAnnounce, .request_id = static_cast<std::uint64_t>(sent + 1), .frame_bytes = 1u << 20});
+    const auto bytes =
+        wire::EncodeStreamHeader({.kind = MessageKind::kAnnounce, .request_id = static_cast<std::uint64_t>(sent + 1), .frame_bytes = 1u << 20});
     const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes)};
     status = server.OnMessage(view, 1s);
   }
@@ -445,7 +448,8 @@ TEST_CASE("a client that floods a server without reading is ended, its memory bo
 TEST_CASE("random messages never break a session: refused or understood, the credit adds up") {
   std::mt19937_64 random(13);
   for (int round = 0; round < 300; ++round) {
-    auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 1u << 19}, [] {});
+    auto budget = std::make_shared<Budget>(
+        CreditCore::Options{.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 1u << 19}, [] {});
     std::vector<ServerSession::Ready> ready;
     {
       ServerSession server({.requests_max = 50}, 7, budget);

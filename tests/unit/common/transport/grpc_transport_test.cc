@@ -46,7 +46,9 @@ class TempFolder {
   std::string path_;
 };
 
-bool Contains(const absl::Status& status, absl::string_view text) { return std::string(status.message()).find(std::string(text)) != std::string::npos; }
+bool Contains(const absl::Status& status, absl::string_view text) {
+  return std::string(status.message()).find(std::string(text)) != std::string::npos;
+}
 
 // ---------------------------------------------------------------- certificates
 
@@ -78,7 +80,9 @@ X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* i
   return c;
 }
 
-void MakeAuthority(Authority* authority, const char* name) { authority->certificate = MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600); }
+void MakeAuthority(Authority* authority, const char* name) {
+  authority->certificate = MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600);
+}
 
 void WriteCertificate(const std::string& path, X509* certificate) {
   FILE* f = std::fopen(path.c_str(), "w");
@@ -87,7 +91,8 @@ void WriteCertificate(const std::string& path, X509* certificate) {
 }
 
 // ca.pem, NAME.pem, NAME.key in `folder`.
-TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer, const Authority& trusted, long begin = -3600, long end = 3600) {
+TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer, const Authority& trusted, long begin = -3600,
+               long end = 3600) {
   TlsFiles files{folder / (name + ".ca.pem"), folder / (name + ".pem"), folder / (name + ".key")};
   EVP_PKEY* key = EVP_EC_gen("P-256");
   X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end);
@@ -103,7 +108,9 @@ TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authorit
 
 Handlers NamingPeers() {
   Handlers handlers = Echoing();
-  handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) { responder->Answer(peer.certificate_name); };
+  handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+    responder->Answer(peer.certificate_name);
+  };
   return handlers;
 }
 
@@ -138,7 +145,8 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
     CHECK(dialled.code() == absl::StatusCode::kInvalidArgument);
     return dialled;
   };
-  CHECK(Contains(refused(Issue(folder, "expired", ca, ca, -7200, -3600)), "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
+  CHECK(Contains(refused(Issue(folder, "expired", ca, ca, -7200, -3600)),
+                 "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
   CHECK(Contains(refused(Issue(folder, "future", ca, ca, 3600, 7200)), "certificate verify failed: certificate is not yet valid"));
   CHECK(Contains(refused(Issue(folder, "foreign", other, ca)), "certificate verify failed: unable to get local issuer certificate"));
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = folder / "none.key"}), "cannot read tls key: file=" + (folder / "none.key")));
@@ -196,7 +204,8 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
     CHECK(Contains(status, "tls"));
     CHECK(Contains(status, "insecure-listen"));
   }
-  for (const char* address : {"127.0.0.1", "127.0.0.1:70000", ":0", "::1:0"}) CHECK(transport->Listen({.listen = address}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+  for (const char* address : {"127.0.0.1", "127.0.0.1:70000", ":0", "::1:0"})
+    CHECK(transport->Listen({.listen = address}, {}).status().code() == absl::StatusCode::kInvalidArgument);
   const auto open = transport->Listen({.insecure_listen = "0.0.0.0:0"}, {});
   REQUIRE(open.ok());
   CHECK((*open)->address().find("0.0.0.0:") == 0);
@@ -427,7 +436,7 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
     CHECK(result->ok());
   }
   WARN("server memory: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget " << (kChildBudget >> 20) << " MiB");
-#if !defined(__SANITIZE_ADDRESS__)  // Which keeps freed memory in quarantine.
+#if !defined(__SANITIZE_ADDRESS__)                        // Which keeps freed memory in quarantine.
   CHECK(peak <= base + kChildBudget + 2 * kChildBudget);  // Rule 5: base + budget + the quota of gRPC.
 #endif
 }

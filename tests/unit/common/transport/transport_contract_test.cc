@@ -33,7 +33,8 @@ TEMPLATE_TEST_CASE("a unary call brings back the answer, the error with its blam
   Handlers handlers;
   handlers.unary = [](const PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<UnaryResponder> responder) {
     if (method == "/evergrad.v1.Control/Echo") return responder->Answer(request + "!");
-    if (method == "/evergrad.v1.Control/Fail") return responder->Answer(WithOrigin(UserError(absl::FailedPreconditionError("no such job: x")), "worker/3"));
+    if (method == "/evergrad.v1.Control/Fail")
+      return responder->Answer(WithOrigin(UserError(absl::FailedPreconditionError("no such job: x")), "worker/3"));
     if (method == "/evergrad.v1.Control/Drop") return;
     responder->Answer(absl::UnimplementedError("method not served"));
   };
@@ -52,7 +53,9 @@ TEMPLATE_TEST_CASE("a unary call brings back the answer, the error with its blam
 TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is dropped", "", EG_TRANSPORTS) {
   const auto kept = Collect<std::shared_ptr<UnaryResponder>>();
   Handlers handlers;
-  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) { kept->Put(std::move(responder)); };
+  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+    kept->Put(std::move(responder));
+  };
   World<TestType> world(std::move(handlers));
   CHECK(world.Unary("/evergrad.v1.Control/Slow", "", 50ms).status().code() == absl::StatusCode::kDeadlineExceeded);
   const auto responder = kept->Next();
@@ -64,14 +67,25 @@ TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is drop
 TEMPLATE_TEST_CASE("health is answered for every server", "", EG_TRANSPORTS) {
   World<TestType> world(Handlers{});
   CHECK(world.Unary("/grpc.health.v1.Health/Check", "").value() == std::string("\x08\x01", 2));
-  CHECK(world.Unary("/grpc.health.v1.Health/Check", "\x0a\x10" "evergrad.v1.Data").value() == std::string("\x08\x01", 2));
-  CHECK(world.Unary("/grpc.health.v1.Health/Check", "\x0a\x03" "foo").status().code() == absl::StatusCode::kNotFound);
+  CHECK(world
+            .Unary("/grpc.health.v1.Health/Check",
+                   "\x0a\x10"
+                   "evergrad.v1.Data")
+            .value() == std::string("\x08\x01", 2));
+  CHECK(world
+            .Unary("/grpc.health.v1.Health/Check",
+                   "\x0a\x03"
+                   "foo")
+            .status()
+            .code() == absl::StatusCode::kNotFound);
   CHECK(world.Unary("/grpc.health.v1.Health/Check", "\xff\xff\xff").status().code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above the limit is refused", "", EG_TRANSPORTS) {
   Handlers handlers;
-  handlers.unary = [](const PeerInfo&, absl::string_view, std::string request, std::unique_ptr<UnaryResponder> responder) { responder->Answer(std::string(std::stoul(request), 'x')); };
+  handlers.unary = [](const PeerInfo&, absl::string_view, std::string request, std::unique_ptr<UnaryResponder> responder) {
+    responder->Answer(std::string(std::stoul(request), 'x'));
+  };
   World<TestType> world(std::move(handlers), {}, {.message_bytes_max = 2u << 20});
   CHECK(world.Unary("/evergrad.v1.Control/Make", "1000000").value().size() == 1000000);
   CHECK(world.Unary("/evergrad.v1.Control/Make", "3000000").status().code() == absl::StatusCode::kResourceExhausted);
@@ -88,7 +102,9 @@ TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above
 TEMPLATE_TEST_CASE("calls outstanding at a closed channel end with Cancelled before the close returns", "", EG_TRANSPORTS) {
   const auto kept = Collect<std::shared_ptr<UnaryResponder>>();
   Handlers handlers;
-  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) { kept->Put(std::move(responder)); };
+  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+    kept->Put(std::move(responder));
+  };
   World<TestType> world(std::move(handlers));
   const auto done = Collect<absl::StatusOr<std::string>>();
   for (int i = 0; i < 3; ++i) {
@@ -106,13 +122,15 @@ struct StreamEnd {
   std::shared_ptr<Collector<std::string>> messages = Collect<std::string>();
   std::shared_ptr<Collector<absl::Status>> end = Collect<absl::Status>();
   MessageStreamEvents Events() const {
-    return {.on_message = [m = messages](std::string text) { m->Put(std::move(text)); }, .on_end = [e = end](absl::Status status) { e->Put(std::move(status)); }};
+    return {.on_message = [m = messages](std::string text) { m->Put(std::move(text)); },
+            .on_end = [e = end](absl::Status status) { e->Put(std::move(status)); }};
   }
 };
 using ServerStreams = Collector<std::shared_ptr<MessageStream>>;
 Handlers Sessions(const StreamEnd& end, std::shared_ptr<ServerStreams> streams) {
   Handlers handlers;
-  handlers.stream = [end, streams](const PeerInfo&, absl::string_view method, std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
+  handlers.stream = [end, streams](const PeerInfo&, absl::string_view method,
+                                   std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
     if (method != "/evergrad.v1.Sessions/Session") return std::nullopt;
     streams->Put(std::move(stream));
     return end.Events();
@@ -219,7 +237,8 @@ TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their 
   World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
-  for (const std::size_t size : {0u, 1u, 63u, 1024u, (32u << 10) - 1, 32u << 10, (32u << 10) + 1, (64u << 10) - 1, 64u << 10, (64u << 10) + 1, 1u << 20, (1u << 20) + 17, 64u << 20}) {
+  for (const std::size_t size : {0u, 1u, 63u, 1024u, (32u << 10) - 1, 32u << 10, (32u << 10) + 1, (64u << 10) - 1, 64u << 10, (64u << 10) + 1,
+                                 1u << 20, (1u << 20) + 17, 64u << 20}) {
     INFO("size " << size);
     data->Call(0, Patterned(size, 5), {.response_bytes_max = size}, Into(results));
     const auto result = results->Next();
@@ -314,7 +333,8 @@ TEMPLATE_TEST_CASE("errors of a data handler come back with their code, an answe
 
 TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
-  World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20, .frame_bytes_max = 4u << 20}, {.frame_bytes_max = 8u << 20, .inflight_calls_max = 4});
+  World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20, .frame_bytes_max = 4u << 20},
+                        {.frame_bytes_max = 8u << 20, .inflight_calls_max = 4});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
   const auto refused = [&](std::size_t bytes, std::uint64_t response) {
@@ -462,10 +482,12 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
   const std::string large(100000, 'x');
   const Row rows[] = {
       {"payload without a grant", {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
-      {"payload without a grant", {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 10, .response_bytes_max = 1u << 20}, "0123456789")}},
+      {"payload without a grant",
+       {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 10, .response_bytes_max = 1u << 20}, "0123456789")}},
       {"payload without a grant", {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 20}, "0123456789")}},
       {"frame larger than allowed",
-       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 99999}), Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 99999}),
+        Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
       {"answer beyond the grant",
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}),
         Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size(), .response_bytes_max = 1}, large)}},
@@ -473,9 +495,12 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 200000}),
         Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 200000, .offset = 100000}, large)}},
       {"payload without a grant",  // The announcement waits behind another one.
-       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 1u << 20}), Raw({.kind = MessageKind::kAnnounce, .request_id = 2, .frame_bytes = 100000}),
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 1u << 20}),
+        Raw({.kind = MessageKind::kAnnounce, .request_id = 2, .frame_bytes = 100000}),
         Raw({.kind = MessageKind::kRequest, .request_id = 2, .frame_bytes = large.size()}, large)}},
-      {"request id used twice", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}), Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000})}},
+      {"request id used twice",
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}),
+        Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000})}},
       {"a client does not send GRANT", {Raw({.kind = MessageKind::kGrant, .request_id = 1})}},
       {"shorter than its header", {"EGS1"}},
       {"shorter than its header", {""}},
@@ -534,7 +559,7 @@ TEMPLATE_TEST_CASE("calls outstanding at a server's shutdown end Unavailable, an
   }
   data->Call(0, TextFrame("down"), {}, Into(results));
   CHECK(results->Next(2000ms)->status().code() == absl::StatusCode::kUnavailable);  // At once.
-  arrived->Next()->responder->Answer({});  // Too late: dropped.
+  arrived->Next()->responder->Answer({});                                           // Too late: dropped.
 
   auto again = world.transport->Listen({.listen = address}, Echoing());
   REQUIRE(again.ok());

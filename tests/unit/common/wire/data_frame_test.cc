@@ -77,9 +77,7 @@ std::string Crafted(const v1::RequestHeader& header, std::size_t tail) {
   frame.append(tail, '\0');
   return frame;
 }
-absl::Status ParseText(const std::string& frame) {
-  return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status();
-}
+absl::Status ParseText(const std::string& frame) { return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status(); }
 
 TEST_CASE("a request survives the trip, its payloads at 64-byte aligned offsets") {
   for (std::size_t size : {0u, 1u, 63u, 64u, 65u, 4096u, 100000u}) {
@@ -149,22 +147,55 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
   };
   const std::uint64_t top = 1ull << 63;
   const Row rows[] = {
-      {"not aligned: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(130); h->mutable_pushes(0)->set_payload_bytes(1); }},
-      {"overlap what is before them: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(0); h->mutable_pushes(0)->set_payload_bytes(1); }},
-      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(1 << 20); h->mutable_pushes(0)->set_payload_bytes(1); }},
-      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(256); h->mutable_pushes(0)->set_payload_bytes(1 << 20); }},
-      {"leave the frame: field=pushes[0]", [top](auto* h) { h->mutable_pushes(0)->set_payload_offset(top); h->mutable_pushes(0)->set_payload_bytes(top); }},
-      {"leave the frame: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->set_payload_offset(256); h->mutable_pushes(0)->set_payload_bytes(~0ull); }},
+      {"not aligned: field=pushes[0]",
+       [](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(130);
+         h->mutable_pushes(0)->set_payload_bytes(1);
+       }},
+      {"overlap what is before them: field=pushes[0]",
+       [](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(0);
+         h->mutable_pushes(0)->set_payload_bytes(1);
+       }},
+      {"leave the frame: field=pushes[0]",
+       [](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(1 << 20);
+         h->mutable_pushes(0)->set_payload_bytes(1);
+       }},
+      {"leave the frame: field=pushes[0]",
+       [](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(256);
+         h->mutable_pushes(0)->set_payload_bytes(1 << 20);
+       }},
+      {"leave the frame: field=pushes[0]",
+       [top](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(top);
+         h->mutable_pushes(0)->set_payload_bytes(top);
+       }},
+      {"leave the frame: field=pushes[0]",
+       [](auto* h) {
+         h->mutable_pushes(0)->set_payload_offset(256);
+         h->mutable_pushes(0)->set_payload_bytes(~0ull);
+       }},
       {"overlap what is before them: field=pushes[1]",
        [](auto* h) {
-         for (int i : {0, 1}) { h->mutable_pushes(i)->set_payload_offset(256); h->mutable_pushes(i)->set_payload_bytes(64); }
+         for (int i : {0, 1}) {
+           h->mutable_pushes(i)->set_payload_offset(256);
+           h->mutable_pushes(i)->set_payload_bytes(64);
+         }
        }},
-      {"ids length mismatch: field=pulls[0]", [](auto* h) { h->mutable_pulls(0)->mutable_ids()->set_count(2); h->mutable_pulls(0)->mutable_ids()->set_bytes(8); }},
+      {"ids length mismatch: field=pulls[0]",
+       [](auto* h) {
+         h->mutable_pulls(0)->mutable_ids()->set_count(2);
+         h->mutable_pulls(0)->mutable_ids()->set_bytes(8);
+       }},
       {"ids length mismatch: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
       {"leave the frame: field=pulls.ids[0]",
        [](auto* h) {
          auto* ids = h->mutable_pulls(0)->mutable_ids();
-         ids->set_count(1 << 20); ids->set_bytes(8 << 20); ids->set_offset(256);
+         ids->set_count(1 << 20);
+         ids->set_bytes(8 << 20);
+         ids->set_offset(256);
        }},
   };
   for (const Row& row : rows) {

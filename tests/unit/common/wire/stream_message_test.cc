@@ -16,7 +16,12 @@ namespace {
 using Bytes = std::array<std::byte, kStreamHeaderBytes>;
 
 StreamHeader Piece() {
-  return {.kind = MessageKind::kRequest, .request_id = 0x0102030405060708, .frame_bytes = 1u << 20, .offset = 4096, .bytes = 512, .response_bytes_max = 77};
+  return {.kind = MessageKind::kRequest,
+          .request_id = 0x0102030405060708,
+          .frame_bytes = 1u << 20,
+          .offset = 4096,
+          .bytes = 512,
+          .response_bytes_max = 77};
 }
 
 std::string Hex(std::span<const std::byte> bytes) {

@@ -142,13 +142,15 @@ class Transcript {
     } else if (command == "done") {
       const auto result = book_->OnDone(Closure(1), StampFrom<Attempt>(Word(2)), StampFrom<MapVersion>(Word(3)), StampFrom<MapVersion>(Word(4)));
       Keep(result.record);
-      out_.push_back(result.deferred ? "deferred" : absl::StrCat(result.acknowledged ? "acknowledged" : "superseded", result.counted ? " counted" : ""));
+      out_.push_back(result.deferred ? "deferred"
+                                     : absl::StrCat(result.acknowledged ? "acknowledged" : "superseded", result.counted ? " counted" : ""));
     } else if (command == "fail") {
       Keep(book_->FailRepair(Closure(1), StampFrom<Attempt>(Word(2))));
     } else if (command == "drop") {
       book_->ReleaseAttempt(Closure(1), StampFrom<Attempt>(Word(2)));
     } else if (command == "gone") {
-      out_.push_back(absl::StrCat("released ", absl::StrJoin(book_->ReleaseWorker(Task(1)), ",", [](std::string* s, ClosureId c) { absl::StrAppend(s, c.value()); })));
+      out_.push_back(absl::StrCat(
+          "released ", absl::StrJoin(book_->ReleaseWorker(Task(1)), ",", [](std::string* s, ClosureId c) { absl::StrAppend(s, c.value()); })));
     } else if (command == "cancel") {
       Keep(book_->Cancel(Closure(1)));
     } else if (command == "server") {
@@ -157,22 +159,25 @@ class Transcript {
         const std::vector<std::string> at = absl::StrSplit(words_[i], '@');
         std::vector<std::string> parts = absl::StrSplit(at.at(1), '/');
         parts.resize(4);
-        held.push_back({ShardId(static_cast<std::uint32_t>(Number(at[0]))), StampFrom<ShardEpoch>(parts[0]), StampFrom<MapVersion>(parts[1]), SetFrom(parts[2]), SetFrom(parts[3])});
+        held.push_back({ShardId(static_cast<std::uint32_t>(Number(at[0]))), StampFrom<ShardEpoch>(parts[0]), StampFrom<MapVersion>(parts[1]),
+                        SetFrom(parts[2]), SetFrom(parts[3])});
       }
       Print(book_->RegisterServer(Word(1), held).change);
     } else if (command == "worker") {
       std::vector<ClosureBook::HeldAttempt> held;
       for (std::size_t i = 2; i < words_.size(); ++i) {
         const std::vector<std::string> parts = absl::StrSplit(words_[i], ':');
-        ClosureBook::HeldAttempt h{ClosureId(Number(parts.at(0))), StampFrom<Attempt>(parts.at(1)), parts.size() < 4, {}, StampFrom<MapVersion>(parts.at(2))};
+        ClosureBook::HeldAttempt h{
+            ClosureId(Number(parts.at(0))), StampFrom<Attempt>(parts.at(1)), parts.size() < 4, {}, StampFrom<MapVersion>(parts.at(2))};
         if (parts.size() == 4) h.targets = ShardsFrom(parts[3]);
         held.push_back(std::move(h));
       }
-      for (const auto& h : book_->RegisterWorker(Task(1), held)) out_.push_back(absl::StrCat("adopted c=", h.closure.value(), " attempt=", h.attempt.ToString()));
+      for (const auto& h : book_->RegisterWorker(Task(1), held))
+        out_.push_back(absl::StrCat("adopted c=", h.closure.value(), " attempt=", h.attempt.ToString()));
     } else if (command == "closes") {
       for (const auto& order : book_->MakeCloses(Task(1), Word(2))) {
-        out_.push_back(absl::StrCat("p=", order.shard.value(), " epoch=", order.epoch.ToString(), " V=", order.version.ToString(), " done=", order.done.ToString(),
-                                    " refused=", order.refused.ToString(), order.whole ? " whole" : ""));
+        out_.push_back(absl::StrCat("p=", order.shard.value(), " epoch=", order.epoch.ToString(), " V=", order.version.ToString(),
+                                    " done=", order.done.ToString(), " refused=", order.refused.ToString(), order.whole ? " whole" : ""));
       }
     } else if (command == "closed") {
       book_->OnClosed(Task(1), Shard(2), StampFrom<ShardEpoch>(Word(3)), Word(4) == "taken");
@@ -187,17 +192,26 @@ class Transcript {
 
   void Expect(const std::string& what) {
     const DurableState& state = book_->durable();
-    if (what == "todo") out_.push_back(state.todo.at(Number(Word(2))).ToString());
-    else if (what == "lost") out_.push_back(state.lost.at(Number(Word(2))).ToString());
-    else if (what == "succeeded") out_.push_back(state.succeeded.ToString());
-    else if (what == "dead") out_.push_back(state.dead.ToString());
-    else if (what == "version") out_.push_back(state.version.ToString());
-    else if (what == "quiet") out_.push_back(book_->Quiet() ? "yes" : "no");
-    else if (what == "refused") out_.push_back(book_->RefusedEverywhere(Closure(2)) ? "everywhere" : "not everywhere");
+    if (what == "todo")
+      out_.push_back(state.todo.at(Number(Word(2))).ToString());
+    else if (what == "lost")
+      out_.push_back(state.lost.at(Number(Word(2))).ToString());
+    else if (what == "succeeded")
+      out_.push_back(state.succeeded.ToString());
+    else if (what == "dead")
+      out_.push_back(state.dead.ToString());
+    else if (what == "version")
+      out_.push_back(state.version.ToString());
+    else if (what == "quiet")
+      out_.push_back(book_->Quiet() ? "yes" : "no");
+    else if (what == "refused")
+      out_.push_back(book_->RefusedEverywhere(Closure(2)) ? "everywhere" : "not everywhere");
     else if (what == "map") {
-      for (const ShardOwner& o : state.map) out_.push_back(absl::StrCat(o.server.empty() ? "nobody" : o.server, " epoch=", o.epoch.ToString(), " start=", o.start.ToString()));
+      for (const ShardOwner& o : state.map)
+        out_.push_back(absl::StrCat(o.server.empty() ? "nobody" : o.server, " epoch=", o.epoch.ToString(), " start=", o.start.ToString()));
     } else if (what == "current") {
-      for (const auto& [c, current] : book_->current()) out_.push_back(absl::StrCat("c=", c.value(), " attempt=", current.attempt.ToString(), " worker=", current.worker.value()));
+      for (const auto& [c, current] : book_->current())
+        out_.push_back(absl::StrCat("c=", c.value(), " attempt=", current.attempt.ToString(), " worker=", current.worker.value()));
     } else {
       FAIL("unknown question: " << what);
     }

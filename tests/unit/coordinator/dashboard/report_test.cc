@@ -42,7 +42,7 @@ nlohmann::json Embedded(const std::string& page) {
 TEST_CASE("the report holds the curves, the epochs and what happened") {
   const std::string page = RenderReport(Example());
   const nlohmann::json data = Embedded(page);
-  CHECK(data["loss_by_step"] == nlohmann::json({{0.0, 2.5}, {2.0, 1.25}}));   // what is not a number is left out
+  CHECK(data["loss_by_step"] == nlohmann::json({{0.0, 2.5}, {2.0, 1.25}}));  // what is not a number is left out
   CHECK(data["rate_by_time"].size() == 2);
   CHECK(data["accuracy_by_epoch"] == nlohmann::json::parse("[[1,0.71]]"));
   CHECK(data["steps_by_worker"] == nlohmann::json::parse(R"([["worker/0",60],["worker/<b>",40]])"));

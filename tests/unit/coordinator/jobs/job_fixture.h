@@ -49,9 +49,9 @@ struct FakeWorker {
   TaskId task;
   std::string identity;
   v1::ShardMap map;
-  std::vector<v1::Grant> held;                     // granted and not answered
-  std::set<std::uint64_t> answered, superseded;    // n of attempts
-  bool ended = false;                              // JobEnded came
+  std::vector<v1::Grant> held;                   // granted and not answered
+  std::set<std::uint64_t> answered, superseded;  // n of attempts
+  bool ended = false;                            // JobEnded came
   std::string ended_state;
 };
 struct FakeServer {
@@ -63,7 +63,7 @@ struct FakeServer {
   TaskId task;
   std::string identity;
   std::map<std::uint32_t, Shard> shards;
-  bool silent = false;                             // reads, never answers
+  bool silent = false;  // reads, never answers
   bool ended = false;
 };
 
@@ -92,10 +92,10 @@ class FakeCluster {
   std::map<std::string, FakeServer> servers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
-  std::map<std::uint64_t, int> trained;            // closures by number of accepted ALL-target executions
-  std::vector<v1::Grant> granted;                  // all grants in order
+  std::map<std::uint64_t, int> trained;  // closures by number of accepted ALL-target executions
+  std::vector<v1::Grant> granted;        // all grants in order
   std::uint64_t next_task = 1;
-  std::int64_t eval_count = 7;                     // what each evaluation closure counts
+  std::int64_t eval_count = 7;  // what each evaluation closure counts
   std::vector<v1::HeldAttempt> last_adopted;
 
   FakeWorker& AddWorker(const std::string& identity, const v1::Hello& hello = {}, bool former_died = true) {
@@ -200,7 +200,8 @@ class FakeCluster {
   void Finish(FakeWorker& worker, const v1::Grant& grant) {
     v1::TaskMessage message;
     *message.mutable_done() = DoneOf(worker, grant);
-    std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
+    std::erase_if(worker.held,
+                  [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
     Say(worker.task, message);
   }
   absl::Status Try(TaskId task, const v1::TaskMessage& message) { return job->OnMessage(task, message); }

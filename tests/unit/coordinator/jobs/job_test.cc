@@ -35,7 +35,7 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   REQUIRE(times.size() == 16);
   for (const auto& [closure, n] : times) CHECK(n == 1);
   CHECK(describes == 1);
-  CHECK(evaluations == 16);   // 8 closures after each epoch
+  CHECK(evaluations == 16);  // 8 closures after each epoch
   CHECK(exports == 1);
   const v1::JobStatus status = c.Status();
   CHECK(status.closures_succeeded() == 16);
@@ -43,7 +43,8 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   CHECK(status.attempts() == 16);
   CHECK(status.epoch_rows_size() == 2);
   CHECK(status.epoch_rows(1).counting_sum() == 8 * 7);
-  CHECK(std::count_if(status.events().begin(), status.events().end(), [](const v1::Event& e) { return e.text() == "weights written on host far: /runs/fake/weights.npz"; }) == 1);
+  CHECK(std::count_if(status.events().begin(), status.events().end(),
+                      [](const v1::Event& e) { return e.text() == "weights written on host far: /runs/fake/weights.npz"; }) == 1);
   for (auto& [identity, server] : c.servers) CHECK(server.ended);
   for (auto& [identity, worker] : c.workers) CHECK(worker.ended_state == "SUCCEEDED");
 }
@@ -59,7 +60,8 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   std::set<std::string> keys;
   for (const auto& [key, value] : result.items()) keys.insert(key);
-  CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "deaths", "shards"});
+  CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
+                                      "duplicates_refused", "deaths", "shards"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -239,7 +241,7 @@ TEST_CASE("a server that registers without its shards gets them from the seed, a
   }
   CHECK(repaired.size() >= 12);
   CHECK(c.Status().closures_rerun() >= 12);
-  CHECK(c.Status().closures_succeeded() == 16);   // nothing that a user can see was done twice
+  CHECK(c.Status().closures_succeeded() == 16);  // nothing that a user can see was done twice
   CHECK(c.Status().updates_redone() >= 24);
 }
 
@@ -294,8 +296,10 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   const std::vector<v1::Grant> first_round = c.workers["0"].held;
-  c.AddServer("0");   // another process: its shards are gone
-  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && c.workers["0"].held.back().closure() > first_round.back().closure(); }));
+  c.AddServer("0");  // another process: its shards are gone
+  REQUIRE(c.Run([&] {
+    return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && c.workers["0"].held.back().closure() > first_round.back().closure();
+  }));
   CHECK(c.workers["0"].superseded.count(first_round[1].attempt().n()) == 1);
   // The old round's answer is superseded, and does not count.
   c.eval_count = 1000;
@@ -332,7 +336,7 @@ TEST_CASE("a rollback while weights are exported sends the job back to repair, e
     evaluations += g.kind() == v1::EVALUATE;
   }
   CHECK(exports == 2);
-  CHECK(evaluations == 24);   // epoch 1, epoch 2, epoch 2 again
+  CHECK(evaluations == 24);  // epoch 1, epoch 2, epoch 2 again
 }
 
 TEST_CASE("a user's error seals the shards and fails the job with its cause") {
@@ -372,12 +376,12 @@ TEST_CASE("a machine's error is retried with backoff, and its limit fails the jo
     c.FailGrant(c.workers["0"], grant, "server unreachable", false);
     if (i < 2) {
       c.Deliver();
-      CHECK(c.workers["0"].held.empty());   // not at once
+      CHECK(c.workers["0"].held.empty());  // not at once
     }
   }
   CHECK(c.Status().phase() == "sealing");
   CHECK(c.Status().waiting_for().find("seal") != std::string::npos);
-  REQUIRE(c.RunToEnd());   // the silent owner is unmapped after 5 s
+  REQUIRE(c.RunToEnd());  // the silent owner is unmapped after 5 s
   CHECK(c.job->state() == JobState::kFailed);
   CHECK(c.Status().first_cause().message() == "server unreachable");
   bool said = false;
@@ -456,7 +460,7 @@ TEST_CASE("a closure that kills its workers three times at one step is poison; a
     REQUIRE(c.Run([&] { return !w.held.empty(); }));
     c.Report(w, w.held[0], advances ? static_cast<std::uint32_t>(i) : 1);
     c.KillWorker(std::to_string(i));
-    c.Run([] { return false; }, std::chrono::milliseconds(500));   // not together with other deaths
+    c.Run([] { return false; }, std::chrono::milliseconds(500));  // not together with other deaths
   }
   if (advances) {
     CHECK_FALSE(c.job->ended());
@@ -593,13 +597,15 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
 
 TEST_CASE("the failpoints of the coordinator do what they say") {
   FakeCluster c;
-  REQUIRE(c.host.points.Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);coordinator.before_done_answer=2*drop,4*delay(200)", 1).ok());
+  REQUIRE(c.host.points
+              .Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);coordinator.before_done_answer=2*drop,4*delay(200)", 1)
+              .ok());
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
-  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));   // both delays
+  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays
   // One answer was lost, none else: 1 describe, 16 training, 16 evaluation, 1 export.
   CHECK(c.workers["0"].answered.size() == 33);
 }
@@ -692,7 +698,7 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   std::string text;
-  while (text.size() < (1u << 20)) text += "\u00fc";   // two bytes each: no cut may leave half of one
+  while (text.size() < (1u << 20)) text += "\u00fc";  // two bytes each: no cut may leave half of one
   c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();

@@ -46,8 +46,8 @@ v1::DescribeResult Described() {
 TEST_CASE("a plan numbers closures, cuts variables and counts values with slots") {
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
-  CHECK(built->plan.closures() == 6);   // ten steps an epoch, four a closure
-  REQUIRE(built->message.shards_size() == 14);   // 802816 / 65536 = 12, and two whole ones
+  CHECK(built->plan.closures() == 6);           // ten steps an epoch, four a closure
+  REQUIRE(built->message.shards_size() == 14);  // 802816 / 65536 = 12, and two whole ones
   CHECK(built->message.shards(0).row_begin() == 0);
   CHECK(built->message.shards(0).row_end() == 66);
   CHECK(built->message.shards(11).row_end() == 784);
@@ -55,7 +55,7 @@ TEST_CASE("a plan numbers closures, cuts variables and counts values with slots"
   CHECK(built->message.shards(12).variable().index() == 1);
   CHECK(built->shard_bytes[0] == 66 * 256 * 4 * 3);
   CHECK(built->shard_bytes[12] == 256 * 4 * 3);
-  CHECK(built->shard_bytes[13] == 4 * 3);   // a scalar
+  CHECK(built->shard_bytes[13] == 4 * 3);  // a scalar
   CHECK(built->message.fingerprint().size() == 64);
 }
 
@@ -98,13 +98,18 @@ TEST_CASE("what a worker describes is not trusted") {
            {"no variables", [](v1::DescribeResult* d) { d->clear_variables(); }, "no variables", false},
            {"a name twice", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); }, "named twice", false},
            {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); }, "badly", false},
-           {"a dtype that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); }, "dtype not built", false},
-           {"a shape that overflows", [](v1::DescribeResult* d) {
+           {"a dtype that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); }, "dtype not built",
+            false},
+           {"a shape that overflows",
+            [](v1::DescribeResult* d) {
               for (int i = 0; i < 4; ++i) d->mutable_variables(1)->add_shape(1ull << 40);
-            }, "dense/bias", true},
-           {"a rank above 8", [](v1::DescribeResult* d) {
+            },
+            "dense/bias", true},
+           {"a rank above 8",
+            [](v1::DescribeResult* d) {
               for (int i = 0; i < 8; ++i) d->mutable_variables(1)->add_shape(1);
-            }, "dense/bias", true},
+            },
+            "dense/bias", true},
        }) {
     CAPTURE(row.what);
     v1::DescribeResult d = Described();

@@ -10,7 +10,7 @@ namespace {
 
 struct Death {
   int at_ms;
-  int closure;   // -1: nothing was reported as running
+  int closure;  // -1: nothing was reported as running
   std::uint32_t step;
 };
 
@@ -49,7 +49,7 @@ TEST_CASE("an advance, an end or another closure in between clears the blame") {
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 3}, {3000, 5, 4}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 3}, {4000, 5, 3}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 2}}, {-1, -1, 5}).poison);
-  CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);   // each by itself
+  CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);  // each by itself
 }
 
 TEST_CASE("deaths together with others, and those that name nothing, blame nobody but are counted") {

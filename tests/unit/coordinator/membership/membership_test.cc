@@ -47,8 +47,12 @@ class Transcript {
       if (verb == "show") {
         for (const TaskEntry* entry : membership_.List()) {
           if (entry->identity != a) continue;
-          absl::StrAppend(&out, RoleName(entry->role), "/", a, " is ", TaskStateName(entry->state), entry->reason.empty() ? "" : absl::StrCat(" (", entry->reason, ")"), " registrations=", entry->registrations,
-                          entry->backoff_until > now_ ? absl::StrCat(" backoff=", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now_).count()) : "", "\n");
+          absl::StrAppend(&out, RoleName(entry->role), "/", a, " is ", TaskStateName(entry->state),
+                          entry->reason.empty() ? "" : absl::StrCat(" (", entry->reason, ")"), " registrations=", entry->registrations,
+                          entry->backoff_until > now_
+                              ? absl::StrCat(" backoff=", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now_).count())
+                              : "",
+                          "\n");
         }
       }
     }
@@ -67,13 +71,19 @@ class Transcript {
     const RegisterVerdict v = membership_.Register(now_, hello);
     if (!v.accepted) return absl::StrCat("refused ", v.kind, v.exit ? " exit" : "", ": ", v.message, "\n");
     return absl::StrCat(v.task.value(), " is ", role, "/", v.identity,
-                        v.former ? absl::StrCat(" in place of ", v.former->value(), v.former_same_process ? " (itself)" : v.former_was_gone ? " (gone)" : "") : "", "\n");
+                        v.former ? absl::StrCat(" in place of ", v.former->value(),
+                                                v.former_same_process ? " (itself)"
+                                                : v.former_was_gone   ? " (gone)"
+                                                                      : "")
+                                 : "",
+                        "\n");
   }
   static std::string Say(const std::vector<MembershipChange>& changes) {
     std::string out;
     for (const MembershipChange& c : changes) {
       const char* kind = c.kind == MembershipChange::Kind::kSuspected ? "suspected" : c.kind == MembershipChange::Kind::kGone ? "gone" : "lost";
-      absl::StrAppend(&out, c.task.value(), " ", RoleName(c.role), "/", c.identity, " ", kind, c.close_session ? " close" : "", c.leaving ? " left" : "", ": ", c.reason, "\n");
+      absl::StrAppend(&out, c.task.value(), " ", RoleName(c.role), "/", c.identity, " ", kind, c.close_session ? " close" : "",
+                      c.leaving ? " left" : "", ": ", c.reason, "\n");
     }
     return out;
   }

@@ -86,7 +86,8 @@ TEST_CASE("keys are readable by their owner only, and nothing is ever written ov
 
 TEST_CASE("names that would add entries of their own, and folders without an authority, are refused") {
   Folder folder;
-  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()), Catch::StartsWith("no authority (psctl cert init makes one)"));
+  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()),
+             Catch::StartsWith("no authority (psctl cert init makes one)"));
   REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
   for (const char* host : {"a,DNS:b", "a b", "", "a/b"}) CHECK(BlameOf(IssueCertificate({folder.path, "x", {host}, 1})) == Blame::kUser);
   for (const char* name : {"", "../x", ".x", "a/b", "a b"}) CHECK(BlameOf(IssueCertificate({folder.path, name, {"localhost"}, 1})) == Blame::kUser);

@@ -30,9 +30,8 @@ class FakeCoordinator {
  public:
   explicit FakeCoordinator(transport::Transport* transport) {
     transport::Handlers handlers;
-    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<transport::UnaryResponder> responder) {
-      responder->Answer(Handle(method, request));
-    };
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+                            std::unique_ptr<transport::UnaryResponder> responder) { responder->Answer(Handle(method, request)); };
     transport::ServerOptions options;
     options.listen = kAddress;
     auto server = transport->Listen(options, std::move(handlers));
@@ -209,8 +208,10 @@ TEST_CASE("run submits the effective job, follows it, and ends with 0 when it su
   Psctl psctl;
   psctl.coordinator.Script({Job("QUEUED", 1), Job("RUNNING", 2), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
   CHECK(psctl.Run({"job", "run", kJob, "--set", "spec.training.epochs=3", "--require", "accuracy>=0.86"}) == kSucceeded);
-  CHECK_THAT(psctl.out.str(), Catch::Contains("submitted job (000000000000002a)") && Catch::Contains("RUNNING") && Catch::Contains("accuracy 87.00 %"));
-  CHECK_THAT(psctl.coordinator.submitted_yaml(), Catch::Contains("epochs: 3") && Catch::Contains(psctl.context.folder + "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
+  CHECK_THAT(psctl.out.str(),
+             Catch::Contains("submitted job (000000000000002a)") && Catch::Contains("RUNNING") && Catch::Contains("accuracy 87.00 %"));
+  CHECK_THAT(psctl.coordinator.submitted_yaml(),
+             Catch::Contains("epochs: 3") && Catch::Contains(psctl.context.folder + "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
 }
 
 TEST_CASE("exit codes tell a failed job, a cancelled one and a requirement that was not met") {
@@ -242,7 +243,8 @@ TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code
   };
   psctl.coordinator.Script({Job("RUNNING", 1), Job("RUNNING", 2)});
   CHECK(psctl.Run({"job", "run", kJob}) == kInterrupted);
-  CHECK_THAT(psctl.out.str(), Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") && Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
+  CHECK_THAT(psctl.out.str(), Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") &&
+                                  Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
   CHECK(psctl.coordinator.cancels() == 1);
   CHECK(answers.empty());
 }
@@ -268,7 +270,13 @@ TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
 
 TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is named") {
   Psctl psctl;
-  for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "list"}, {"job", "show", "x"}, {"job", "cancel", "x"}, {"task", "list"}, {"variable", "list"}, {"logs"}, {"job", "submit", kJob}}) {
+  for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "list"},
+                                                                                    {"job", "show", "x"},
+                                                                                    {"job", "cancel", "x"},
+                                                                                    {"task", "list"},
+                                                                                    {"variable", "list"},
+                                                                                    {"logs"},
+                                                                                    {"job", "submit", kJob}}) {
     std::vector<std::string> args = verb;
     args.insert(args.end(), {"--coordinator", "127.0.0.1:1"});
     CHECK(psctl.Run(args) == kUnreachable);
@@ -357,8 +365,19 @@ TEST_CASE("every noun and verb has help") {
     CHECK(psctl.Run({"job", verb, "--help"}) == kSucceeded);
     CHECK_THAT(psctl.out.str(), Catch::Contains(std::string("usage: psctl job ") + verb));
   }
-  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"cluster", "up"}, {"cluster", "down"}, {"cluster", "status"}, {"cluster", "restart"}, {"cluster", "run"}, {"task", "list"}, {"variable", "list"}, {"logs"},
-                                                                                    {"cert", "init"}, {"cert", "issue"}, {"version"}, {"job"}, {"cluster"}}) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"cluster", "up"},
+                                                                                    {"cluster", "down"},
+                                                                                    {"cluster", "status"},
+                                                                                    {"cluster", "restart"},
+                                                                                    {"cluster", "run"},
+                                                                                    {"task", "list"},
+                                                                                    {"variable", "list"},
+                                                                                    {"logs"},
+                                                                                    {"cert", "init"},
+                                                                                    {"cert", "issue"},
+                                                                                    {"version"},
+                                                                                    {"job"},
+                                                                                    {"cluster"}}) {
     std::vector<std::string> with_help = args;
     with_help.push_back("--help");
     CHECK(psctl.Run(with_help) == kSucceeded);

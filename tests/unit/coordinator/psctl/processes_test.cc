@@ -19,14 +19,16 @@ namespace {
 struct Folder {
   std::string path;
   Folder() {
-    char name[] = "/tmp/evergrad psctl XXXXXX";   // with spaces: paths may have them
+    char name[] = "/tmp/evergrad psctl XXXXXX";  // with spaces: paths may have them
     path = mkdtemp(name);
   }
   ~Folder() { std::filesystem::remove_all(path); }
   // Stands for a daemon: writes its address file and its arguments, then does `body` until it is told to end.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = path + "/" + name;
-    std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\necho \"$all\" >> \"$file.args\"\n" << body;
+    std::ofstream(file)
+        << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\necho \"$all\" >> \"$file.args\"\n"
+        << body;
     chmod(file.c_str(), 0755);
   }
 };
@@ -79,7 +81,8 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
   CHECK(tasks[1].Name() == "ps_server/0");
   CHECK(tasks[3].FileName() == "worker-1");
   CHECK(tasks[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--failpoints", "none"});
-  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") == std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7", "--runs", "/r", "--failpoints", "none"});
+  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") ==
+        std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7", "--runs", "/r", "--failpoints", "none"});
   CHECK(PlanTasks(options, 1)[3].args[3] == "1");
 }
 
@@ -181,13 +184,13 @@ TEST_CASE("a pid that was given away again is not taken for the process of a pid
   if (child == 0) _exit(0);
   siginfo_t info{};
   REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK_FALSE(IdentityOf(child).ok());   // a zombie is gone
+  CHECK_FALSE(IdentityOf(child).ok());  // a zombie is gone
   waitpid(child, nullptr, 0);
   Folder folder;
   REQUIRE(WritePidFile(folder.path + "/x.pid", *self).ok());
   CHECK(ReadPidFile(folder.path + "/x.pid")->start_ticks == self->start_ticks);
   std::ofstream(folder.path + "/y.pid") << "1 2\n";
-  CHECK_FALSE(ReadPidFile(folder.path + "/y.pid").has_value());   // never pid 1
+  CHECK_FALSE(ReadPidFile(folder.path + "/y.pid").has_value());  // never pid 1
   CHECK_FALSE(ReadPidFile(folder.path + "/z.pid").has_value());
 }
 

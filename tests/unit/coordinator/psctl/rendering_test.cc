@@ -53,7 +53,8 @@ v1::EpochRow Epoch(std::uint64_t n) {
 }
 
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
-  CHECK(ProgressLine(Running()) == "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");
+  CHECK(ProgressLine(Running()) ==
+        "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");
   v1::JobStatus waiting;
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
@@ -61,8 +62,9 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
 }
 
 TEST_CASE("the block on a terminal has a bar, a line a worker, and never a wider line than the terminal") {
-  CHECK(ProgressBlock(Running(), 120) == Lines{"RUNNING [##########..............................] epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA…",
-                                               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
+  CHECK(ProgressBlock(Running(), 120) ==
+        Lines{"RUNNING [##########..............................] epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA…",
+              "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
   for (const std::size_t columns : {20u, 40u, 80u})
     for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
 }
@@ -84,7 +86,7 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   v1::JobStatus job = Running();
   printer.Update(job, std::chrono::seconds(1));
   job.set_steps_done(613);
-  printer.Update(job, std::chrono::milliseconds(1500));   // too soon
+  printer.Update(job, std::chrono::milliseconds(1500));  // too soon
   *job.add_epoch_rows() = Epoch(1);
   v1::Event* event = job.add_events();
   event->set_number(7);
@@ -92,10 +94,11 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   event->set_text("worker/1\033[2J died");
   printer.Update(job, std::chrono::milliseconds(1600));
   printer.Update(job, std::chrono::milliseconds(3100));
-  printer.Update(job, std::chrono::milliseconds(9000));   // nothing new
+  printer.Update(job, std::chrono::milliseconds(9000));  // nothing new
   const std::string text = out.str();
   CHECK(printer.events_shown() == 7);
-  CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") && Catch::Contains("-  death: worker/1?[2J died\n") && !Catch::Contains("\033"));
+  CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") && Catch::Contains("-  death: worker/1?[2J died\n") &&
+                       !Catch::Contains("\033"));
   std::size_t lines = 0;
   for (const char c : text) lines += c == '\n';
   CHECK(lines == 5);
@@ -135,7 +138,7 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   printer.Update(job, std::chrono::seconds(1));
   const std::size_t first = out.str().size();
   printer.Update(job, std::chrono::seconds(2));
-  CHECK(out.str().size() == first);   // the same again writes nothing
+  CHECK(out.str().size() == first);  // the same again writes nothing
   job.set_steps_done(700);
   printer.Update(job, std::chrono::seconds(3));
   CHECK_THAT(out.str().substr(first), Catch::StartsWith("\033[3A\r\033[J") && Catch::Contains("step 700/2345"));
@@ -152,8 +155,9 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   job.set_runs_folder("runs/fashion-mlp-1");
   job.set_result_json(R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
-  CHECK(SummaryLines(job) == Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
-                                   "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"});
+  CHECK(SummaryLines(job) ==
+        Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
+              "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"});
   job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
   CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
   job.set_result_json("{");
@@ -171,7 +175,8 @@ TEST_CASE("requirements are read, compared, and named when they are not met") {
   const auto at_least = ParseRequirement("accuracy>=0.86"), below = ParseRequirement(" loss < 0.5");
   REQUIRE((at_least.ok() && below.ok()));
   CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.86}, {"loss", 0.4}}).empty());
-  CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.8599}, {"loss", 0.5}}) == Lines{"not met: accuracy>=0.86: got 0.8599", "not met:  loss < 0.5: got 0.5"});
+  CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.8599}, {"loss", 0.5}}) ==
+        Lines{"not met: accuracy>=0.86: got 0.8599", "not met:  loss < 0.5: got 0.5"});
   CHECK(Unmet({*at_least}, {{"loss", 1}}) == Lines{"not met: accuracy>=0.86: the job has no metric `accuracy` (it has: loss)"});
   CHECK(Unmet({*at_least}, {{"accuracy", std::nan("")}}).size() == 1);
   for (const char* bad : {"accuracy", "accuracy=0.8", ">=0.8", "accuracy>=", "accuracy>=high", ""}) CHECK_FALSE(ParseRequirement(bad).ok());

@@ -32,7 +32,8 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
     const auto ranges = sharding::Cut(sharding::MinSize{64 * 1024, std::nullopt}, tensor::Shape(dims));
     REQUIRE(ranges.ok());
     const std::uint64_t row = dims.size() > 1 ? dims[1] * 4 : 4;
-    for (const auto& range : *ranges) shards.push_back({ShardId(static_cast<std::uint32_t>(shards.size())), (range.end - range.begin) * row * (1 + SlotsPerValue(optimizer, 0))});
+    for (const auto& range : *ranges)
+      shards.push_back({ShardId(static_cast<std::uint32_t>(shards.size())), (range.end - range.begin) * row * (1 + SlotsPerValue(optimizer, 0))});
   }
   return shards;
 }
@@ -96,11 +97,11 @@ TEST_CASE("a worker holds work for the coordinator's absence, at least one runni
     std::uint64_t remaining;
     std::uint32_t workers, want;
   };
-  for (const Row& row : std::vector<Row>{{0, 1000, 2, 2},      // nothing measured yet
-                                         {1.0, 1000, 2, 5},    // five seconds of one-second closures
-                                         {100, 1000, 2, 2},    // slow closures: one running, one queued
+  for (const Row& row : std::vector<Row>{{0, 1000, 2, 2},    // nothing measured yet
+                                         {1.0, 1000, 2, 5},  // five seconds of one-second closures
+                                         {100, 1000, 2, 2},  // slow closures: one running, one queued
                                          {0.001, 100000, 2, 64},
-                                         {0.001, 40, 2, 11},   // near the barrier everyone gets a shrinking part
+                                         {0.001, 40, 2, 11},  // near the barrier everyone gets a shrinking part
                                          {0.001, 0, 2, 2}}) {
     CAPTURE(row.seconds, row.remaining);
     CHECK(AttemptsAhead(sizing, row.seconds, row.remaining, row.workers) == row.want);

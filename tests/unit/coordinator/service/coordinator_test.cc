@@ -71,7 +71,7 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
 
 TEST_CASE("jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
-  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());   // no task is here: it waits
+  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());  // no task is here: it waits
   for (const char* name : {"a", "b", "c", "d"}) {
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
     v1::CancelJobRequest cancel;
@@ -115,8 +115,10 @@ TEST_CASE("a submission is refused with every reason named") {
 
 TEST_CASE("unknown methods and malformed requests are refused") {
   TestCluster c;
-  CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "", std::chrono::seconds(5)).status().code() == absl::StatusCode::kUnimplemented);
-  CHECK(transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5)).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "", std::chrono::seconds(5)).status().code() ==
+        absl::StatusCode::kUnimplemented);
+  CHECK(transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5)).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("another protocol version is refused with both versions named") {
@@ -234,7 +236,7 @@ TEST_CASE("a second server of a living identity waits, is told for whom, and fol
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  runtime::Event pause;   // never set: between two tries the lease runs on
+  runtime::Event pause;  // never set: between two tries the lease runs on
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
     TestTask& retry = c.AddServer("0", 2);
@@ -296,7 +298,8 @@ TEST_CASE("a new coordinator chooses a term above any reported, drops every shar
   done.mutable_done()->set_job_uid(7);
   done.mutable_done()->set_closure(12);
   w.Send(done);
-  CHECK(w.Wait([](const v1::CoordinatorMessage& m) { return m.has_done_answer() && m.done_answer().closure() == 12 && m.done_answer().superseded(); }));
+  CHECK(
+      w.Wait([](const v1::CoordinatorMessage& m) { return m.has_done_answer() && m.done_answer().closure() == 12 && m.done_answer().superseded(); }));
 }
 
 TEST_CASE("a task that has seen a later life makes the coordinator begin anew above it") {
@@ -312,7 +315,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin anew ab
   auto registered = second.Registered();
   REQUIRE(registered);
   CHECK(registered->term() == 7);
-  auto rejected = first.Rejected();   // registers again, on its own
+  auto rejected = first.Rejected();  // registers again, on its own
   REQUIRE(rejected);
   CHECK_FALSE(rejected->exit());
   auto again = c.AddWorker("0", 1).Registered();
@@ -326,7 +329,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin anew ab
 TEST_CASE("a worker that dies in mid-job is replaced by the others, and its death is told") {
   TestCluster c;
   TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
-    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);   // and then nothing more
+    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);  // and then nothing more
   });
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
@@ -408,8 +411,8 @@ TEST_CASE("the cluster is described, and each bound shows its fill and refusals"
   CHECK(info->servers_alive() == 1);
   CHECK(info->protocol_version() == client::kProtocolVersion);
   const std::string text = c.registry.PrometheusText();
-  for (const char* name : {"evergrad_coordinator_tasks", "evergrad_coordinator_sessions", "evergrad_coordinator_jobs_queued", "evergrad_coordinator_calls", "evergrad_coordinator_file_bytes",
-                           "evergrad_coordinator_closures_open"}) {
+  for (const char* name : {"evergrad_coordinator_tasks", "evergrad_coordinator_sessions", "evergrad_coordinator_jobs_queued",
+                           "evergrad_coordinator_calls", "evergrad_coordinator_file_bytes", "evergrad_coordinator_closures_open"}) {
     for (const char* part : {"_current", "_limit", "_refused_total"}) CHECK_THAT(text, Contains(std::string(name) + part));
   }
   CHECK_THAT(text, Contains("evergrad_coordinator_tasks_refused_total 1"));
@@ -424,7 +427,7 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(now.ok());
   request.set_seen_revision(now->job().revision() + 1000);
   request.set_wait_ms(50);
-  auto unchanged = c.Call<v1::GetJobResponse>(client::kGetJob, request);   // the wait runs out
+  auto unchanged = c.Call<v1::GetJobResponse>(client::kGetJob, request);  // the wait runs out
   REQUIRE(unchanged.ok());
   request.set_seen_revision(unchanged->job().revision());
   request.set_wait_ms(9000);

@@ -53,7 +53,7 @@ class TestTask {
   }
   void SendBytes(const std::string& bytes) {
     const absl::Status status = stream_->Send(bytes);
-    (void)status;   // a stream that the coordinator has ended
+    (void)status;  // a stream that the coordinator has ended
   }
   void Heartbeat() {
     v1::TaskMessage message;
@@ -163,7 +163,8 @@ class TestCluster {
     return response;
   }
   static std::string CountingYaml(const std::string& name, int examples = 64, int epochs = 2) {
-    return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name + "}\nspec:\n  type: counting\n  counting: {examples: " + std::to_string(examples) +
+    return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
+           "}\nspec:\n  type: counting\n  counting: {examples: " + std::to_string(examples) +
            ", shards: 4}\n  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: " + std::to_string(epochs) + ", steps_per_closure: 2}\n";
   }
   absl::StatusOr<v1::SubmitJobResponse> Submit(const std::string& yaml) {
@@ -209,7 +210,7 @@ class TestCluster {
   // A worker that does at once what it is granted, and a server that takes what it is assigned.
   TestTask& AddWorker(const std::string& identity, std::uint64_t uid) { return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work); }
   TestTask& AddServer(const std::string& identity, std::uint64_t uid) {
-    auto held = std::make_shared<std::map<std::uint32_t, v1::Assign>>();   // used on the transport's thread only
+    auto held = std::make_shared<std::map<std::uint32_t, v1::Assign>>();  // used on the transport's thread only
     return Add(HelloOf(v1::ROLE_PS_SERVER, identity, uid), [held](TestTask& task, const v1::CoordinatorMessage& m) { Serve(*held, task, m); });
   }
 

@@ -95,15 +95,22 @@ TEST_CASE("random pushes and Closes agree with a plain set") {
       const auto u = static_cast<std::uint32_t>(random() % 130);
       if (random() % 40 == 0) {
         const bool cancel = random() % 3 == 0;
-        if (cancel) refused.insert(c); else done.insert(c);
+        if (cancel)
+          refused.insert(c);
+        else
+          done.insert(c);
         ledger.Close(cancel ? IntervalSet{} : IntervalSet{c}, cancel ? IntervalSet{c} : IntervalSet{});
         continue;
       }
       Admission want = Admission::kAdmit;
-      if (done.contains(c)) want = Admission::kDuplicate;
-      else if (refused.contains(c)) want = Admission::kRefused;
-      else if (seen.contains(c) && seen[c] > attempt) want = Admission::kSuperseded;
-      else if (recorded.contains({c, u})) want = Admission::kDuplicate;
+      if (done.contains(c))
+        want = Admission::kDuplicate;
+      else if (refused.contains(c))
+        want = Admission::kRefused;
+      else if (seen.contains(c) && seen[c] > attempt)
+        want = Admission::kSuperseded;
+      else if (recorded.contains({c, u}))
+        want = Admission::kDuplicate;
       REQUIRE(ledger.Check(ClosureId(c), UpdateIndex(u), A(attempt)) == want);
       if (done.contains(c) || refused.contains(c) || want == Admission::kSuperseded) continue;
       seen[c] = std::max(seen[c], attempt);

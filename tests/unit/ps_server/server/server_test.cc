@@ -154,7 +154,8 @@ struct ServerFixture {
   fault::Failpoints failpoints;
   std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
   std::unique_ptr<Server> server;
-  std::unique_ptr<client::ParameterClient> worker = std::make_unique<client::ParameterClient>(transport.get(), transport::ChannelOptions{}, "worker/0");
+  std::unique_ptr<client::ParameterClient> worker =
+      std::make_unique<client::ParameterClient>(transport.get(), transport::ChannelOptions{}, "worker/0");
   Mutex mu;
   std::string refused_kind ABSL_GUARDED_BY(mu);
   runtime::Event refused;
@@ -191,7 +192,8 @@ struct ServerFixture {
   }
 
   // One PushPull of shards 0..n-1, as a worker makes it. Waits.
-  absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards, std::uint64_t closure, std::uint32_t update, std::uint64_t rows = 4) {
+  absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards, std::uint64_t closure, std::uint32_t update,
+                                                           std::uint64_t rows = 4) {
     v1::RequestHeader header;
     header.set_job_uid(kJob);
     std::vector<tensor::SharedBytes> payloads;
@@ -281,7 +283,8 @@ TEST_CASE("assign, push, close, report, leave: a server's life in one session") 
   CHECK(shards.shards(1).open_closures() == 0);
 
   v1::ServerProgress progress;
-  while (progress.updates_applied() != 13 && !coordinator.waited_in_vain()) progress = coordinator.Next(v1::TaskMessage::kHeartbeat).heartbeat().server();
+  while (progress.updates_applied() != 13 && !coordinator.waited_in_vain())
+    progress = coordinator.Next(v1::TaskMessage::kHeartbeat).heartbeat().server();
   CHECK(progress.shards() == 3);
   CHECK(progress.bytes() == 3 * 32);
   CHECK(progress.duplicates_refused() == 1);
@@ -346,7 +349,8 @@ TEST_CASE("S12: with its identity taken it waits and says for whom, and serves o
   CHECK_FALSE(f.refused.IsSet());
   std::string log;
   for (const log::Line& line : f.logger.Read(0, 0, "", 100)) log += line.task + ": " + line.text + "\n";
-  CHECK_THAT(log, Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") && Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
+  CHECK_THAT(log, Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") &&
+                      Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
 }
 
 TEST_CASE("refused for good, it says the kind") {
@@ -406,7 +410,8 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   std::string text = f.registry.PrometheusText();
   for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "streams"}) {
     INFO(name);
-    for (const char* part : {"current", "limit", "refused_total"}) CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
+    for (const char* part : {"current", "limit", "refused_total"})
+      CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
   }
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_updates_total{answer=\"applied\"} 1\n"));
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_applied_bytes_total 16\n"));

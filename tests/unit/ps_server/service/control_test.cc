@@ -172,11 +172,11 @@ TEST_CASE("a close is taken or ignored as line 24 says, and the next hello knows
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].closed().taken());
   CHECK(client::FromProto<MapVersion>(sent[0].closed().version()) == MapVersion{1, 3});
-  f.Close(1, {1, 1}, {2}, {});             // computed before the shard's start
+  f.Close(1, {1, 1}, {2}, {});  // computed before the shard's start
   CHECK_FALSE(f.Take()[0].closed().taken());
-  f.Close(1, {1, 3}, {2}, {}, {1, 4});     // another epoch
+  f.Close(1, {1, 3}, {2}, {}, {1, 4});  // another epoch
   CHECK_FALSE(f.Take()[0].closed().taken());
-  f.Close(3, {1, 3}, {2}, {});             // not held
+  f.Close(3, {1, 3}, {2}, {});  // not held
   CHECK_FALSE(f.Take()[0].closed().taken());
   const v1::Hello hello = f.Hello();
   CHECK(*client::FromProto(hello.shards(0).done()) == IntervalSet{0, 1});
@@ -222,7 +222,7 @@ TEST_CASE("without a session everything goes on, and what was loaded meanwhile i
   CHECK(f.Take().empty());  // once
   CHECK(f.Hello().highest_term() == 2);
   CHECK(f.Hello().life_id() == 200);
-  f.Register(1);            // a term that has passed
+  f.Register(1);  // a term that has passed
   CHECK(f.Hello().highest_term() == 2);
 }
 

@@ -57,8 +57,10 @@ class RecordingResponder final : public transport::DataResponder {
     reply_->frame = Gathered(frame.pieces);
     reply_->pieces = std::move(frame.pieces);
     auto parsed = wire::ParseResponse({reply_->frame.data(), reply_->frame.size()});
-    if (parsed.ok()) reply_->response = *std::move(parsed);
-    else reply_->failed = parsed.status();
+    if (parsed.ok())
+      reply_->response = *std::move(parsed);
+    else
+      reply_->failed = parsed.status();
     reply_->answered = true;
     reply_->order = (*answers_)++;
   }

@@ -101,22 +101,27 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
 
   struct Case {
     const char* name;
-    std::function<void(RequestBuilder&)> spoil;   // pushes[0] is for shard 0
+    std::function<void(RequestBuilder&)> spoil;  // pushes[0] is for shard 0
     v1::PushAnswer want;
     const char* words;
   };
   const auto section = [](RequestBuilder& r) { return r.header.mutable_pushes(0); };
   const std::vector<Case> cases = {
-      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0].bytes = r.payloads[0].bytes.first(12); }, v1::INVALID, "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
+      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0].bytes = r.payloads[0].bytes.first(12); }, v1::INVALID,
+       "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
       {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID, "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
-      {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID, "gradient dtype mismatch, want=DTYPE_FLOAT32 got=5"},
+      {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID,
+       "gradient dtype mismatch, want=DTYPE_FLOAT32 got=5"},
       {"dtype from the future", [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "got=4711"},
       {"no dtype", [&](RequestBuilder& r) { section(r)->clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
-      {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID, "codec is not built, expected CODEC_NONE, got=3"},
+      {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID,
+       "codec is not built, expected CODEC_NONE, got=3"},
       {"kind not given", [&](RequestBuilder& r) { section(r)->clear_kind(); }, v1::INVALID, "update kind is not built"},
-      {"kind not built", [&](RequestBuilder& r) { section(r)->set_kind(v1::ASSIGN); }, v1::INVALID, "update kind is not built, expected GRADIENT or SKIP, got=3"},
+      {"kind not built", [&](RequestBuilder& r) { section(r)->set_kind(v1::ASSIGN); }, v1::INVALID,
+       "update kind is not built, expected GRADIENT or SKIP, got=3"},
       {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID, "a dense shard takes no id list"},
-      {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID, "update number out of range: variable=count shard=0 update=4096 max=4095"},
+      {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID,
+       "update number out of range: variable=count shard=0 update=4096 max=4095"},
       {"closure number", [&](RequestBuilder& r) { section(r)->set_closure(~0ull); }, v1::INVALID, "closure number out of range"},
       {"skip with a payload", [&](RequestBuilder& r) { section(r)->set_kind(v1::SKIP); }, v1::INVALID, "a skipped update carries no payload"},
       {"unknown shard", [&](RequestBuilder& r) { section(r)->set_shard(8); }, v1::INVALID, "unknown shard: shard=8 shards=8"},
@@ -214,7 +219,8 @@ TEST_CASE("what does not fit into the reserved answer is refused, whatever the r
   auto reply = f.Send(request);
   CHECK(reply->pull(0) == v1::VALUES);
   CHECK(reply->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(reply->response.header.pulls(1).message(), Catch::Matchers::Contains("values do not fit into what the request reserved: shard=0 bytes=400000"));
+  CHECK_THAT(reply->response.header.pulls(1).message(),
+             Catch::Matchers::Contains("values do not fit into what the request reserved: shard=0 bytes=400000"));
   // 65,536 pulls would be 26 GB of references: the server's own limit holds.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
@@ -386,7 +392,8 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   options.registry = &registry;
   ShardHost host(std::move(options));
   constexpr std::uint32_t kShards = 5, kUpdates = 100;
-  for (std::uint32_t shard = 0; shard < kShards; ++shard) host.lane(ShardId(shard)).Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
+  for (std::uint32_t shard = 0; shard < kShards; ++shard)
+    host.lane(ShardId(shard)).Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
 
   class CountingResponder final : public transport::DataResponder {
    public:

@@ -387,14 +387,20 @@ Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSet
 
 TEST_CASE("digests and values are equal for every partitioner, at the seed and after 100 updates") {
   const tensor::Shape shape{13, 5};
-  std::vector<sharding::Partitioner> partitioners = {sharding::FixedShards{2}, sharding::FixedShards{3}, sharding::FixedShards{5}, sharding::FixedShards{100},
-                                                     sharding::MinSize{40, std::nullopt}, sharding::MinSize{4, 4}, sharding::MaxSize{64, std::nullopt},
+  std::vector<sharding::Partitioner> partitioners = {sharding::FixedShards{2},
+                                                     sharding::FixedShards{3},
+                                                     sharding::FixedShards{5},
+                                                     sharding::FixedShards{100},
+                                                     sharding::MinSize{40, std::nullopt},
+                                                     sharding::MinSize{4, 4},
+                                                     sharding::MaxSize{64, std::nullopt},
                                                      sharding::MaxSize{1, 7}};
   std::vector<InitializerSettings> initializers;
   for (const char* type : {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
     initializers.push_back({.type = type, .value = 0.5, .fan_in = 13, .fan_out = 5, .seed = 11});
   }
-  std::vector<OptimizerSettings> optimizers = {{.type = "sgd"}, {.type = "sgd", .momentum = 0.9, .nesterov = true}, {.type = "adam"}, {.type = "counting"}};
+  std::vector<OptimizerSettings> optimizers = {
+      {.type = "sgd"}, {.type = "sgd", .momentum = 0.9, .nesterov = true}, {.type = "adam"}, {.type = "counting"}};
   for (const auto& initializer : initializers) {
     const Totals whole = Train({{0, 13}}, initializer, optimizers[0], 0);
     for (const auto& partitioner : partitioners) {

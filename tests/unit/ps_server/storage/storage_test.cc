@@ -46,7 +46,7 @@ TEST_CASE("a write is in place when nobody reads, and out of place when somebody
   auto held = array->Share();
   AddOne(&*array);
   CHECK(array->chunk(0).data() != before);
-  CHECK(FirstOf(held[0]) == 1);        // the reader's view has not moved
+  CHECK(FirstOf(held[0]) == 1);  // the reader's view has not moved
   CHECK(array->chunk(0)[0] == 2);
 
   held.clear();
@@ -74,14 +74,14 @@ TEST_CASE("blocks come back to the pool, up to its bound") {
     CHECK(pool->bytes() == 0);
     auto held = array->Share();
     AddOne(&*array);
-    held.clear();                      // three blocks come back, two stay
+    held.clear();  // three blocks come back, two stay
     CHECK(pool->bytes() == 2 * kBlock);
     held = array->Share();
-    AddOne(&*array);                   // takes both and one from the heap
+    AddOne(&*array);  // takes both and one from the heap
     CHECK(pool->bytes() == 0);
   }
   CHECK(pool->bytes() == 2 * kBlock);
-  CHECK(pool.use_count() == 1);        // spare blocks do not keep their pool alive
+  CHECK(pool.use_count() == 1);  // spare blocks do not keep their pool alive
 }
 
 TEST_CASE("a reservation that is cancelled leaves the array as it was") {

@@ -46,7 +46,9 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   Config config;
   daemon::OptionTable table("evergrad-worker", "test");
   AddOptions(&table, &config);
-  const char* good[] = {"evergrad-worker", "--name", "7", "--threads", "3", "--prefetch-batches-max", "2", "--prefetch-bytes-max", "1MiB", "--call-deadline", "250ms", "--not-finite", "skip"};
+  const char* good[] = {
+      "evergrad-worker", "--name",       "7",   "--threads", "3", "--prefetch-batches-max", "2", "--prefetch-bytes-max", "1MiB", "--call-deadline",
+      "250ms",           "--not-finite", "skip"};
   REQUIRE(table.Parse(13, good).ok());
   CHECK(config.name == "7");
   CHECK(config.threads == 3);
@@ -54,7 +56,8 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   CHECK(config.prefetch_bytes_max == 1 << 20);
   CHECK(config.call_deadline == std::chrono::milliseconds(250));
   CHECK(config.not_finite == "skip");
-  for (const auto& [flag, value] : {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"}}) {
+  for (const auto& [flag, value] :
+       {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"}}) {
     Config other;
     daemon::OptionTable fresh("evergrad-worker", "test");
     AddOptions(&fresh, &other);

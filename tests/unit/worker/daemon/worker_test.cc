@@ -101,7 +101,8 @@ class Coordinator {
 };
 
 struct Bench {
-  explicit Bench(std::function<v1::CoordinatorMessage(const v1::Hello&)> answer, const std::string& name = "") : coordinator(transport.get(), std::move(answer)) {
+  explicit Bench(std::function<v1::CoordinatorMessage(const v1::Hello&)> answer, const std::string& name = "")
+      : coordinator(transport.get(), std::move(answer)) {
     Config config;
     config.name = name;
     config.threads = 1;
@@ -179,8 +180,10 @@ TEST_CASE("stopping hands back what has not begun, says Leaving, and may be repe
         v1::JobInfo& job = *message.mutable_registered()->mutable_job();
         job.set_job_uid(9);
         job.set_name("test");
-        job.set_yaml("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: test}\nspec:\n  type: counting\n  counting: {examples: 40, shards: 4}\n"
-                     "  data: {batch_size: 10, shuffle: {seed: 7}}\n  training: {epochs: 1, steps_per_closure: 4}\n");
+        job.set_yaml(
+            "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: test}\nspec:\n  type: counting\n  counting: {examples: 40, "
+            "shards: 4}\n"
+            "  data: {batch_size: 10, shuffle: {seed: 7}}\n  training: {epochs: 1, steps_per_closure: 4}\n");
         plan::PlanSpec spec;
         spec.train_examples = spec.eval_examples = 40;
         spec.batch_size = 10;

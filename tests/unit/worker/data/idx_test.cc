@@ -29,7 +29,9 @@ class TempFolder {
   std::string path_;
 };
 
-std::string BigEndian(std::uint32_t v) { return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)}; }
+std::string BigEndian(std::uint32_t v) {
+  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)};
+}
 
 std::string Idx(std::uint32_t magic, const std::vector<std::uint32_t>& dims, std::size_t elements, int modulo = 251) {
   std::string bytes = BigEndian(magic);
@@ -82,19 +84,55 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
   };
   const std::vector<Case> cases = {
       {"missing", [](const TempFolder& f) { std::filesystem::remove(f / "images"); }, {"cannot open", "images", "No such file"}},
-      {"a folder", [](const TempFolder& f) { std::filesystem::remove(f / "labels"); std::filesystem::create_directory(f / "labels"); }, {"not a regular file", "labels"}},
-      {"empty", [](const TempFolder& f) { WritePlain(f / "images", ""); }, {"too short", "images", "offset=0", "want=4 bytes of magic number", "got=0"}},
-      {"labels given as images", [](const TempFolder& f) { WritePlain(f / "images", Labels()); }, {"wrong magic", "images", "offset=0", "want=0x00000803", "got=0x00000801"}},
-      {"images given as labels", [](const TempFolder& f) { WritePlain(f / "labels", Images()); }, {"wrong magic", "labels", "want=0x00000801", "got=0x00000803"}},
-      {"floats", [](const TempFolder& f) { WritePlain(f / "images", Idx(0x0D03, {5, 2, 3}, 120)); }, {"wrong magic", "unsigned bytes", "got=0x00000d03"}},
+      {"a folder",
+       [](const TempFolder& f) {
+         std::filesystem::remove(f / "labels");
+         std::filesystem::create_directory(f / "labels");
+       },
+       {"not a regular file", "labels"}},
+      {"empty",
+       [](const TempFolder& f) { WritePlain(f / "images", ""); },
+       {"too short", "images", "offset=0", "want=4 bytes of magic number", "got=0"}},
+      {"labels given as images",
+       [](const TempFolder& f) { WritePlain(f / "images", Labels()); },
+       {"wrong magic", "images", "offset=0", "want=0x00000803", "got=0x00000801"}},
+      {"images given as labels",
+       [](const TempFolder& f) { WritePlain(f / "labels", Images()); },
+       {"wrong magic", "labels", "want=0x00000801", "got=0x00000803"}},
+      {"floats",
+       [](const TempFolder& f) {
+         WritePlain(f / "images", Idx(0x0D03, {5, 2, 3}, 120));
+       },
+       {"wrong magic", "unsigned bytes", "got=0x00000d03"}},
       {"text", [](const TempFolder& f) { WritePlain(f / "images", "label,pixel1,pixel2\n"); }, {"wrong magic", "got=0x6c616265"}},
-      {"cut in the dimensions", [](const TempFolder& f) { WritePlain(f / "images", Images().substr(0, 10)); }, {"too short", "offset=10", "dimension 1 from offset 8"}},
-      {"dimension of zero", [](const TempFolder& f) { WritePlain(f / "images", Idx(0x803, {5, 0, 3}, 0)); }, {"dimension of zero", "offset=8", "dimension=1"}},
-      {"last byte missing", [](const TempFolder& f) { const auto b = Images(); WritePlain(f / "images", b.substr(0, b.size() - 1)); }, {"too short", "offset=45", "want=30 bytes of elements", "got=29"}},
+      {"cut in the dimensions",
+       [](const TempFolder& f) { WritePlain(f / "images", Images().substr(0, 10)); },
+       {"too short", "offset=10", "dimension 1 from offset 8"}},
+      {"dimension of zero",
+       [](const TempFolder& f) {
+         WritePlain(f / "images", Idx(0x803, {5, 0, 3}, 0));
+       },
+       {"dimension of zero", "offset=8", "dimension=1"}},
+      {"last byte missing",
+       [](const TempFolder& f) {
+         const auto b = Images();
+         WritePlain(f / "images", b.substr(0, b.size() - 1));
+       },
+       {"too short", "offset=45", "want=30 bytes of elements", "got=29"}},
       {"one byte too many", [](const TempFolder& f) { WritePlain(f / "images", Images() + "x"); }, {"longer than its header says", "offset=46"}},
-      {"counts differ", [](const TempFolder& f) { WritePlain(f / "labels", Idx(0x801, {4}, 4)); }, {"number of labels differs", "labels", "want=5", "got=4"}},
-      {"header promises the moon", [](const TempFolder& f) { WritePlain(f / "images", Idx(0x804, {5, 0xffffffff, 0xffffffff, 0xffffffff}, 30)); }, {"too large", "images", "limit="}},
-      {"header promises more than a plain file holds", [](const TempFolder& f) { WritePlain(f / "images", Idx(0x803, {5, 1000, 1000}, 30)); }, {"too short", "want=5000000", "got=46 bytes stored"}},
+      {"counts differ",
+       [](const TempFolder& f) { WritePlain(f / "labels", Idx(0x801, {4}, 4)); },
+       {"number of labels differs", "labels", "want=5", "got=4"}},
+      {"header promises the moon",
+       [](const TempFolder& f) {
+         WritePlain(f / "images", Idx(0x804, {5, 0xffffffff, 0xffffffff, 0xffffffff}, 30));
+       },
+       {"too large", "images", "limit="}},
+      {"header promises more than a plain file holds",
+       [](const TempFolder& f) {
+         WritePlain(f / "images", Idx(0x803, {5, 1000, 1000}, 30));
+       },
+       {"too short", "want=5000000", "got=46 bytes stored"}},
       {"gzip cut in the middle",
        [](const TempFolder& f) {
          WriteGz(f / "images", Images());
@@ -152,7 +190,8 @@ TEST_CASE("the fingerprint names both files and changes with their contents, the
   const auto first = OpenIdx(Source(folder), {});
   REQUIRE(first.ok());
   const std::string before = (*first)->Fingerprint();
-  CHECK_THAT(before, Catch::Contains(folder / "images") && Catch::Contains(folder / "labels") && Catch::Contains("size=46") && Catch::Contains("sha256="));
+  CHECK_THAT(before,
+             Catch::Contains(folder / "images") && Catch::Contains(folder / "labels") && Catch::Contains("size=46") && Catch::Contains("sha256="));
   auto changed = Images();
   changed.back() = 'x';
   const auto time = std::filesystem::last_write_time(folder / "images");

@@ -36,7 +36,8 @@ v1::Plan Small() {
 }
 
 // A frame with the values first, first+1, … for one shard, at the offset of a 64-byte aligned section.
-PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn, std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
+PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn, std::uint64_t frame_extra = 0,
+                   std::size_t misalign = 0) {
   auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
   float* values = reinterpret_cast<float*>(frame->data() + misalign);
   for (std::uint64_t i = 0; i < elements; ++i) values[i] = first + static_cast<float>(i);

@@ -54,16 +54,11 @@ TEST_CASE("answers of a push, one by one") {
     bool still_runs, still_unsettled;
   };
   const Row rows[] = {
-      {PushAnswer::kApplied, {}, Next::kSettled, true, false},
-      {PushAnswer::kDuplicate, {}, Next::kSettled, true, false},
-      {PushAnswer::kStale, V(6), Next::kWaitForMap, true, true},
-      {PushAnswer::kStale, V(5), Next::kBackoff, true, true},
-      {PushAnswer::kStale, V(2), Next::kBackoff, true, true},
-      {PushAnswer::kBusy, {}, Next::kBackoff, true, true},
-      {PushAnswer::kTransport, {}, Next::kBackoff, true, true},
-      {PushAnswer::kSuperseded, {}, Next::kDropAttempt, false, false},
-      {PushAnswer::kRefused, {}, Next::kDropAttempt, false, false},
-      {PushAnswer::kInvalid, {}, Next::kFail, true, true},
+      {PushAnswer::kApplied, {}, Next::kSettled, true, false},      {PushAnswer::kDuplicate, {}, Next::kSettled, true, false},
+      {PushAnswer::kStale, V(6), Next::kWaitForMap, true, true},    {PushAnswer::kStale, V(5), Next::kBackoff, true, true},
+      {PushAnswer::kStale, V(2), Next::kBackoff, true, true},       {PushAnswer::kBusy, {}, Next::kBackoff, true, true},
+      {PushAnswer::kTransport, {}, Next::kBackoff, true, true},     {PushAnswer::kSuperseded, {}, Next::kDropAttempt, false, false},
+      {PushAnswer::kRefused, {}, Next::kDropAttempt, false, false}, {PushAnswer::kInvalid, {}, Next::kFail, true, true},
       {PushAnswer::kOverBudget, {}, Next::kFail, true, true},
   };
   for (const Row& row : rows) {

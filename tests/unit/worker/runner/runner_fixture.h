@@ -72,7 +72,8 @@ class Node {
         {
           MutexLock lock(&mu_);
           for (const v1::PushSection& p : request->header.pushes()) {
-            seen_.push_back({identity_, p.shard(), p.closure(), p.update(), client::FromProto<Attempt>(p.attempt()), client::FromProto<ShardEpoch>(p.epoch()), p.kind()});
+            seen_.push_back({identity_, p.shard(), p.closure(), p.update(), client::FromProto<Attempt>(p.attempt()),
+                             client::FromProto<ShardEpoch>(p.epoch()), p.kind()});
           }
           intercept = intercept_;
         }
@@ -106,10 +107,11 @@ class Node {
     host_->jobs().Learn(JobUid(kJob), version, total);
     runtime::Event loaded;
     absl::Status status;
-    host_->lane(ShardId(spec.shard())).Assign(*ps_server::ShardSettingsOf(JobUid(kJob), spec), epoch, start, {}, [&](const ps_server::ShardLane::Loaded& l) {
-      status = l.status;
-      loaded.Set();
-    });
+    host_->lane(ShardId(spec.shard()))
+        .Assign(*ps_server::ShardSettingsOf(JobUid(kJob), spec), epoch, start, {}, [&](const ps_server::ShardLane::Loaded& l) {
+          status = l.status;
+          loaded.Set();
+        });
     loaded.Wait();
     REQUIRE(status.ok());
   }
@@ -155,12 +157,15 @@ class TempFolder {
 
 // 4 x 4 images of three classes that differ in which row is bright, with some noise: learned in a few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
-  const auto big = [](std::uint32_t v) { return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)}; };
+  const auto big = [](std::uint32_t v) {
+    return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)};
+  };
   std::string images = big(0x803) + big(n) + big(4) + big(4), labels = big(0x801) + big(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t label = i % 3;
     for (std::uint32_t row = 0; row < 4; ++row) {
-      for (std::uint32_t column = 0; column < 4; ++column) images.push_back(static_cast<char>((row == label ? 200 : 20) + (i * 7 + row * 5 + column * 3) % 40));
+      for (std::uint32_t column = 0; column < 4; ++column)
+        images.push_back(static_cast<char>((row == label ? 200 : 20) + (i * 7 + row * 5 + column * 3) % 40));
     }
     labels.push_back(static_cast<char>(label));
   }
@@ -355,7 +360,8 @@ class Stage {
     for (const auto& node : nodes) {
       for (v1::ShardState& state : node->Report()) all.push_back(std::move(state));
     }
-    std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return std::pair(a.variable(), a.row_begin()) < std::pair(b.variable(), b.row_begin()); });
+    std::sort(all.begin(), all.end(),
+              [&](const auto& a, const auto& b) { return std::pair(a.variable(), a.row_begin()) < std::pair(b.variable(), b.row_begin()); });
     return all;
   }
   std::uint64_t Digest() {
@@ -413,8 +419,10 @@ kind: TrainingJob
 metadata: {name: test}
 spec:
   data:
-    train: )", source("train"), R"(
-    eval: )", source("eval"), R"(
+    train: )",
+                      source("train"), R"(
+    eval: )",
+                      source("eval"), R"(
     fields:
       image: {transforms: [{scale: 0.00392156862}]}
     batch_size: 10
@@ -426,8 +434,10 @@ spec:
       - {name: logits, type: dense, units: 3}
     losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
     metrics: [accuracy]
-  optimizer: {type: sgd, learning_rate: )", learning_rate, R"(}
-  strategy: {mode: async, pipeline: )", pipeline, R"(}
+  optimizer: {type: sgd, learning_rate: )",
+                      learning_rate, R"(}
+  strategy: {mode: async, pipeline: )",
+                      pipeline, R"(}
   training: {epochs: 2, steps_per_closure: 4}
 )");
 }
@@ -437,7 +447,8 @@ kind: TrainingJob
 metadata: {name: test}
 spec:
   type: counting
-  counting: {examples: )", examples, ", shards: 4, step_ms: ", step_ms, R"(}
+  counting: {examples: )",
+                      examples, ", shards: 4, step_ms: ", step_ms, R"(}
   data: {batch_size: 10, shuffle: {seed: 7}}
   training: {epochs: 2, steps_per_closure: 4}
 )");

@@ -387,7 +387,8 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
 )";
   const std::string script = stage.folder / "check.py";
   std::ofstream(script) << program;
-  const std::string command = absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '", done.export_().files(1), "' ", stage.Digest());
+  const std::string command =
+      absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '", done.export_().files(1), "' ", stage.Digest());
   if (!std::filesystem::exists("/usr/bin/python3")) {
     WARN("not read back: there is no /usr/bin/python3");
     return;
