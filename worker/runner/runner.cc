@@ -725,19 +725,22 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       run->exchange->Flush();
     }
     const std::uint64_t dropout_key = random::KeyOf(job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
-    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
-    auto step = [compute = job->compute, layout = job->layout, pulled, batch, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
-      EG_RETURN_IF_ERROR(compute->UseLayout(layout));
-      compute->Absorb(std::move(*pulled));
-      return compute->Train(*batch, dropout_key);
+    // What was pulled is taken in the turn that hands it to the compute thread: a run that is let go in between leaves it in the
+    // cache, whose next pull would else be answered `unchanged` for values that nobody has.
+    auto begin = [batch, dropout_key](Impl& self) {
+      auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
+      self.Compute(
+          [compute = self.job->compute, layout = self.job->layout, pulled, batch, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
+            EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+            compute->Absorb(std::move(*pulled));
+            return compute->Train(*batch, dropout_key);
+          },
+          [batch](Impl& then, absl::StatusOr<ComputeJob::Step> done) { then.OnStep(*batch, std::move(done)); });
     };
-    auto after = [batch](Impl& self, absl::StatusOr<ComputeJob::Step> done) { self.OnStep(*batch, std::move(done)); };
     if (job->counting() && job->spec->counting.step_ms > 0) {
-      env.control->PostAfter(
-          std::chrono::milliseconds(job->spec->counting.step_ms),
-          IfRun([step = std::move(step), after = std::move(after)](Impl& self) mutable { self.Compute(std::move(step), std::move(after)); }));
+      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms), IfRun(std::move(begin)));
     } else {
-      Compute(std::move(step), std::move(after));
+      begin(*this);
     }
     // The batch after this one, while this one is computed.
     if (!job->counting() && run->next_step + 1 < run->steps) AskBatch();
@@ -1011,7 +1014,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_state(StateName(next->kind));
       progress.set_running_closure(next->closure.value());
     }
-    if (!progress.waiting_for().empty()) progress.set_state(progress.state() == "idle" ? "waiting" : progress.state());
+    if (!progress.waiting_for().empty() && !run) progress.set_state("waiting");
     if (job) {
       progress.set_steps(job->steps);
       progress.set_examples(job->examples);
