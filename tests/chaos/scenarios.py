@@ -136,7 +136,8 @@ def w8(c, r):
     c.wait_tasks()
     job = c.submit()
     if victim is not bad:
-        job.wait_steps(1)
+        # The user's error may come at any step, before the first closure has ended too.
+        wait_for("the job to run", lambda: (lambda j: int(j["steps_done"]) > 0 or j["state"] == "FAILED")(job.show()))
         victim.kill()
     status = job.wait_state("FAILED", "SUCCEEDED")
     if status["state"] != "FAILED":
