@@ -83,19 +83,20 @@ void GrpcLoop::Run() {
   for (;;) {
     RunTasks();
     std::optional<MonoTime> due;
-    bool stop = false;
+    bool stop = false, waking = false;
     {
       MutexLock lock(&mu_);
       due = NextDue();
       sleeping_until_ = due.value_or(MonoTime::max());
-      // A wake that is under way has to be taken from the queue before it ends.
       stop = stopping_ && tasks_.empty();
+      waking = wake_pending_;
     }
     if (stop && !std::exchange(cancelling_, true)) {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    if (cancelling_ && calls_.empty() && !std::exchange(queue_shut, true)) queue_->Shutdown();
+    // A wake that somebody is about to put on the queue comes first; once stopping, no other follows it.
+    if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true)) queue_->Shutdown();
     void* tag = nullptr;
     bool ok = false;
     switch (queue_->AsyncNext(&tag, &ok, GrpcDeadline(due, Now()))) {

@@ -281,7 +281,7 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
 
 // ---------------------------------------------------------------- other processes
 
-// A forked server that echoes; forked before this process has touched gRPC would be cleaner, so it is an exec of this test.
+// A server in a process of its own: an exec of this test, since a fork of a process with gRPC's threads is no good.
 class ServerProcess {
  public:
   // `scenario` is the name of a hidden test case below.
@@ -307,6 +307,12 @@ class ServerProcess {
     close(out_);
   }
   void Signal(int signal) const { kill(pid_, signal); }
+  // Returns once it stands still.
+  void Stop() const {
+    Signal(SIGSTOP);
+    int status = 0;
+    if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) throw std::runtime_error("the server did not stop");
+  }
   std::string ReadLine() const {
     std::string line;
     for (char c; read(out_, &c, 1) == 1 && c != '\n';) line += c;
@@ -397,7 +403,7 @@ TEST_CASE("a stopped server is given up by the watchdog, over TCP and over a uni
   const auto results = Collect<DataResult>();
   data->Call(0, TextFrame("warm"), {}, Into(results));
   REQUIRE(results->Next()->ok());
-  server.Signal(SIGSTOP);
+  server.Stop();
   data->Call(0, TextFrame("lost"), {}, Into(results));
   const auto lost = results->Next();
   REQUIRE(lost);
