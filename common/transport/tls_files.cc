@@ -14,19 +14,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/transport/openssl_ptr.h"
 
 namespace evergrad::transport {
 namespace {
 
 constexpr std::size_t kFileBytesMax = 1u << 20;
 
-template <auto Free>
-struct Freer {
-  template <class T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;

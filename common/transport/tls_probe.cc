@@ -12,19 +12,13 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "common/transport/openssl_ptr.h"
 
 namespace evergrad::transport {
 namespace {
 
 constexpr int kStepMillis = 500;
 
-template <auto Free>
-struct Freer {
-  template <class T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 using Session = std::unique_ptr<SSL, Freer<SSL_free>>;
 using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;

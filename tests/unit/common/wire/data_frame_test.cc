@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/support/paths.h"
+#include "tests/unit/common/wire/golden_fixture.h"
 
 namespace evergrad::wire {
 namespace {
@@ -49,23 +50,6 @@ v1::RequestHeader TwoPushesOnePull() {
   header.add_pulls()->set_shard(3);
   header.set_response_bytes_max(1234);
   return header;
-}
-
-std::string Hex(std::span<const std::byte> bytes) {
-  std::string out;
-  char two[3];
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(bytes[i]));
-    out += two;
-    out += (i % 16 == 15 || i + 1 == bytes.size()) ? '\n' : ' ';
-  }
-  return out;
-}
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 // A frame from a header that says what it likes, with `tail` zero bytes behind it.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/support/paths.h"
+#include "tests/unit/common/wire/golden_fixture.h"
 
 namespace evergrad::wire {
 namespace {
@@ -22,24 +23,6 @@ StreamHeader Piece() {
           .offset = 4096,
           .bytes = 512,
           .response_bytes_max = 77};
-}
-
-std::string Hex(std::span<const std::byte> bytes) {
-  std::string out;
-  char two[3];
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    std::snprintf(two, sizeof two, "%02x", std::to_integer<unsigned>(bytes[i]));
-    out += two;
-    out += (i % 16 == 15 || i + 1 == bytes.size()) ? '\n' : ' ';
-  }
-  return out;
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 // A header with `value` in the `width` bytes at `at`.

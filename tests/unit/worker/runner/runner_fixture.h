@@ -25,6 +25,7 @@
 #include "common/wire/data_frame.h"
 #include "ps_server/service/shard_host.h"
 #include "ps_server/service/shard_spec.h"
+#include "tests/support/temp_folder.h"
 #include "worker/runner/runner.h"
 
 namespace evergrad::worker {
@@ -139,21 +140,7 @@ class Node {
   std::vector<SeenPush> seen_ ABSL_GUARDED_BY(mu_);
 };
 
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "eg runner XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using test::TempFolder;
 
 // 4 x 4 images of three classes that differ in which row is bright, with some noise: learned in a few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
