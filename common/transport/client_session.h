@@ -26,7 +26,7 @@ class ClientSession {
   struct Options {
     std::uint64_t frame_bytes_max = 1ull << 30;
     std::uint64_t inflight_calls_max = 4096;
-    std::uint64_t message_bytes_max = 256u << 10;
+    std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
   };
   // Answers are received into memory of `pool` (null: the heap).

@@ -3,6 +3,9 @@
 #include <grpc/support/log.h>
 #include <malloc.h>
 
+#include <cstdio>
+#include <cstring>
+
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_client.h"
 #include "common/transport/grpc_loop.h"
@@ -33,8 +36,11 @@ class GrpcTransport final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
-  // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the disk with.
-  gpr_set_log_function([](gpr_log_func_args*) {});
+  // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the disk with. But its last words
+  // before it aborts the process are kept.
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    if (std::strstr(line->message, "assertion failed") != nullptr) std::fprintf(stderr, "gRPC: %s:%d: %s\n", line->file, line->line, line->message);
+  });
   return std::make_unique<GrpcTransport>(failpoints);
 }
 

@@ -311,7 +311,7 @@ struct Pair {
 
   MonoTime now{1s};
   std::shared_ptr<Budget> budget;
-  ClientSession client{{}};
+  ClientSession client{{.message_bytes_max = 256u << 10}};
   std::optional<ServerSession> server;
   std::deque<ServerSession::Ready> arrived;
   bool to_server_blocked = false;
