@@ -20,7 +20,7 @@ PURE_FORBIDDEN = re.compile(r"<(thread|mutex|fstream|filesystem|iostream|sys/|un
 # Pure rooms may name MonoTime, they may not ask for the time.
 PURE_CODE = re.compile(r"\bClock\b|\bNow\(\)")
 HEAVY = {
-    re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): ("common/transport/",),
+    re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): ("common/transport/", "tests/bench/"),
     re.compile(r"spdlog/"): ("common/log/log.cc",),
     re.compile(r"httplib\.h"): ("common/metrics/",),
     re.compile(r"yaml-cpp/"): ("common/config/", "common/daemon/"),

@@ -1,0 +1,322 @@
+// What a small update costs above the wire: PushPulls of 1 KB by the ParameterClient to a parameter server's shards (frame, credits,
+// fence, ledger, sgd, values read back), beside an empty message there and back over a bare bidirectional byte-buffer stream
+// of gRPC's completion-queue API, the same number in flight, in one run, interleaved. One JSON object a line.
+//
+// A forked child serves both. Each side has one thread of its completion queue; the server of the PushPulls has its shard's
+// executor besides.
+//
+//   pushpull_bench [PART]       only the figures whose name contains PART
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
+#include "common/transport/grpc_transport.h"
+#include "ps_server/service/shard_host.h"
+
+namespace evergrad {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kJob = 1;
+constexpr ShardEpoch kEpoch{1, 1};
+constexpr std::uint64_t kValues = 256;  // float32: 1 KB each way
+constexpr double kRoundSeconds = 0.3;
+
+// What an event of a queue means.
+enum class Op : std::intptr_t { kStart, kRead, kWrite, kEnd };
+void* Tag(Op op) { return reinterpret_cast<void*>(op); }
+
+// ---------------------------------------------------------------- the child
+
+// Echoes empty messages for ever.
+class PingServer {
+ public:
+  PingServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterAsyncGenericService(&service_);
+    queue_ = builder.AddCompletionQueue();
+    server_ = builder.BuildAndStart();
+    EG_CHECK(server_ != nullptr);
+  }
+  int port() const { return port_; }
+
+  void Run() {
+    service_.RequestCall(&context_, &stream_, queue_.get(), queue_.get(), Tag(Op::kStart));
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->Next(&tag, &ok) && ok) {
+      switch (static_cast<Op>(reinterpret_cast<std::intptr_t>(tag))) {
+        case Op::kRead: ++owed_; [[fallthrough]];
+        case Op::kStart: stream_.Read(&incoming_, Tag(Op::kRead)); break;
+        case Op::kWrite: writing_ = false; break;
+        case Op::kEnd: return;
+      }
+      if (owed_ == 0 || writing_) continue;
+      --owed_;
+      writing_ = true;
+      stream_.Write(empty_, Tag(Op::kWrite));
+    }
+  }
+
+ private:
+  int port_ = 0;
+  grpc::AsyncGenericService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  grpc::GenericServerContext context_;
+  grpc::GenericServerAsyncReaderWriter stream_{&context_};
+  grpc::ByteBuffer incoming_;
+  const grpc::Slice nothing_;
+  const grpc::ByteBuffer empty_{&nothing_, 1};
+  int owed_ = 0;
+  bool writing_ = false;
+};
+
+void ServeChild(int out) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  PingServer ping;
+  runtime::ThreadExecutor executor({"shards-0"});
+  metrics::Registry registry;
+  ps_server::ShardHost::Options options;
+  options.executors.push_back(&executor);
+  options.registry = &registry;
+  ps_server::ShardHost host(std::move(options));
+  host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, 1);
+  ps_server::ShardSettings shard;
+  shard.job = JobUid(kJob);
+  shard.shard = ShardId(0);
+  shard.variable = "dense/kernel";
+  shard.variable_shape = tensor::Shape{kValues, 1};
+  shard.row_end = kValues;
+  shard.optimizer.type = "sgd";
+  runtime::Event assigned;
+  host.lane(ShardId(0)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
+    EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+    assigned.Set();
+  });
+  assigned.Wait();
+
+  auto transport = transport::MakeGrpcTransport(nullptr);
+  transport::Handlers handlers;
+  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+    host.Handle(std::move(frame), std::move(responder));
+  };
+  auto server = transport->Listen({}, std::move(handlers));
+  EG_CHECK_MSG(server.ok(), server.status().ToString());
+  const std::string ports = std::to_string(ping.port()) + " " + (*server)->address() + "\n";
+  EG_CHECK(write(out, ports.data(), ports.size()) == static_cast<ssize_t>(ports.size()));
+  ping.Run();
+}
+
+// ---------------------------------------------------------------- the two clients
+
+class PushPulls {
+ public:
+  explicit PushPulls(transport::Transport* transport, std::string address) : client_(transport, {}, "worker/0") {
+    endpoint_.set_address(std::move(address));
+    gradient_ = std::make_shared<const std::vector<float>>(kValues, 1e-3f);
+  }
+  // Calls per second with `in_flight` outstanding.
+  double Measure(int in_flight) {
+    const auto start = Clock::now();
+    end_ = start + std::chrono::nanoseconds(static_cast<std::int64_t>(kRoundSeconds * 1e9));
+    const std::uint64_t before = next_;
+    {
+      MutexLock lock(&mu_);
+      live_ = in_flight;
+    }
+    // The first ones from here; each answer sends the next, on the transport's thread.
+    for (int i = 0; i < in_flight; ++i) {
+      v1::RequestHeader first = Next();
+      Send(std::move(first));
+    }
+    MutexLock lock(&mu_);
+    while (live_ > 0) idle_.Wait(&mu_);
+    return static_cast<double>(next_ - before) / std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+ private:
+  v1::RequestHeader Next() {
+    const std::uint64_t n = next_.fetch_add(1);
+    v1::RequestHeader header;
+    header.set_job_uid(kJob);
+    v1::PushSection& push = *header.add_pushes();
+    push.set_shard(0);
+    *push.mutable_epoch() = client::ToProto(kEpoch);
+    push.set_closure(n / 4096);
+    push.set_update(static_cast<std::uint32_t>(n % 4096));
+    *push.mutable_attempt() = client::ToProto(Attempt{1, 1});
+    push.set_kind(v1::GRADIENT);
+    push.set_dtype(v1::DTYPE_FLOAT32);
+    push.set_rows(kValues);
+    v1::PullSection& pull = *header.add_pulls();
+    pull.set_shard(0);
+    *pull.mutable_epoch() = client::ToProto(kEpoch);
+    return header;
+  }
+  void Send(v1::RequestHeader header) {
+    client_.Send(endpoint_, std::move(header), {{gradient_, std::as_bytes(std::span(*gradient_))}}, kValues * sizeof(float), std::chrono::seconds(10),
+                 [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
+                   EG_CHECK_MSG(answer.ok(), answer.status().ToString());
+                   EG_CHECK(answer->header.pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == kValues * sizeof(float));
+                   if (Clock::now() < end_) return Send(Next());
+                   MutexLock lock(&mu_);
+                   if (--live_ == 0) idle_.NotifyAll();
+                 });
+  }
+
+  client::ParameterClient client_;
+  v1::Endpoint endpoint_;
+  std::shared_ptr<const std::vector<float>> gradient_;  // Shared with the frames on their way.
+  std::atomic<std::uint64_t> next_{0};
+  Clock::time_point end_;
+  Mutex mu_;
+  CondVar idle_;
+  int live_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class Pings {
+ public:
+  explicit Pings(const std::string& port) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+    grpc::GenericStub stub(grpc::CreateCustomChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials(), arguments));
+    stream_ = stub.PrepareCall(&context_, "/ping/Stream", &queue_);
+    stream_->StartCall(Tag(Op::kStart));
+    EG_CHECK(Wait() == Op::kStart);
+    stream_->Read(&incoming_, Tag(Op::kRead));
+  }
+  ~Pings() {
+    context_.TryCancel();
+    grpc::Status status;
+    stream_->Finish(&status, Tag(Op::kEnd));
+    queue_.Shutdown();
+    void* tag = nullptr;
+    for (bool ok = false; queue_.Next(&tag, &ok);) {
+    }
+  }
+  double Measure(int in_flight) {
+    const auto start = Clock::now();
+    const auto end = start + std::chrono::nanoseconds(static_cast<std::int64_t>(kRoundSeconds * 1e9));
+    std::uint64_t done = 0;
+    int unsent = in_flight, live = in_flight;
+    bool writing = false;
+    while (live > 0 || writing) {
+      if (unsent > 0 && !writing) {
+        --unsent;
+        writing = true;
+        stream_->Write(empty_, Tag(Op::kWrite));
+      }
+      switch (Wait()) {
+        case Op::kWrite: writing = false; break;
+        case Op::kRead:
+          ++done;
+          if (Clock::now() < end) {
+            ++unsent;
+          } else {
+            --live;
+          }
+          stream_->Read(&incoming_, Tag(Op::kRead));
+          break;
+        case Op::kStart:
+        case Op::kEnd: break;
+      }
+    }
+    return static_cast<double>(done) / std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+ private:
+  Op Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    EG_CHECK(queue_.Next(&tag, &ok) && ok);
+    return static_cast<Op>(reinterpret_cast<std::intptr_t>(tag));
+  }
+
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  grpc::ByteBuffer incoming_;
+  const grpc::Slice nothing_;
+  const grpc::ByteBuffer empty_{&nothing_, 1};
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Compare(const std::string& only, const std::string& name, PushPulls& ours, Pings& rival, int in_flight) {
+  if (name.find(only) == std::string::npos) return;
+  std::vector<double> a, b, ratios;
+  for (int round = 0; round < 8; ++round) {
+    const double x = ours.Measure(in_flight) * 1e-3, y = rival.Measure(in_flight) * 1e-3;
+    if (round == 0) continue;  // Warm-up.
+    a.push_back(x);
+    b.push_back(y);
+    ratios.push_back(x / y);
+  }
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"k/s\", \"reference_name\": \"empty stream ping, gRPC byte buffers, same number in flight\", "
+      "\"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": 0.5}\n",
+      name.c_str(), Median(a), Median(b), Median(ratios));
+  std::fflush(stdout);
+}
+
+int Main(const std::string& only) {
+  transport::TuneAllocator();
+  signal(SIGPIPE, SIG_IGN);
+  int pipe_ends[2];
+  EG_CHECK(pipe(pipe_ends) == 0);
+  const pid_t child = fork();  // Before gRPC has a thread here.
+  if (child == 0) {
+    ServeChild(pipe_ends[1]);
+    _exit(0);
+  }
+  close(pipe_ends[1]);
+  std::string line;
+  for (char c; read(pipe_ends[0], &c, 1) == 1 && c != '\n';) line += c;
+  const std::size_t space = line.find(' ');
+  EG_CHECK_MSG(space != std::string::npos, "the child did not start");
+  {
+    auto transport = transport::MakeGrpcTransport(nullptr);
+    PushPulls ours(transport.get(), line.substr(space + 1));
+    Pings rival(line.substr(0, space));
+    Compare(only, "1 KB PushPulls, 64 in flight", ours, rival, 64);
+    Compare(only, "1 KB PushPulls, 1 in flight", ours, rival, 1);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return 0;
+}
+
+}  // namespace
+}  // namespace evergrad
+
+int main(int argc, char** argv) { return evergrad::Main(argc > 1 ? argv[1] : ""); }
