@@ -50,8 +50,9 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
 }
 
 // The only way to reach a thread that waits at a completion queue. Reusing the alarm is sound: it is set again only
-// after its event has been taken from the queue.
-void GrpcLoop::WakeUp() { alarm_.Set(queue_.get(), gpr_now(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_)); }
+// after its event has been taken from the queue. In the past, because gRPC rounds a deadline up to whole milliseconds: "now"
+// rings half a millisecond later, and costs a turn of its timer thread.
+void GrpcLoop::WakeUp() { alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_)); }
 
 std::optional<MonoTime> GrpcLoop::NextDue() {
   if (!tasks_.empty()) return MonoTime{0};
