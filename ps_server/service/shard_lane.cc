@@ -81,9 +81,9 @@ void ShardLane::Turn() {
     const auto it = slots_.find(key);
     if (it == slots_.end()) continue;  // dropped: its sections were answered then
     it->second.waiting = false;
-    if (it->second.queue.empty()) continue;  // dropped and assigned anew meanwhile
+    if (it->second.queue.empty() && !it->second.applying) continue;  // dropped and assigned anew meanwhile
     spent += Run(key, &it->second);
-    if (!it->second.queue.empty() && !it->second.waiting) {
+    if ((!it->second.queue.empty() || it->second.applying) && !it->second.waiting) {
       it->second.waiting = true;
       ready_.push_back(key);
     }
@@ -99,6 +99,7 @@ void ShardLane::PostTurn() {
 }
 
 std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
+  if (slot->applying) return ContinuePush(slot);
   Section section = std::move(slot->queue.front());
   slot->queue.pop_front();
   if (section.is_push && !section.delayed && options_.failpoints != nullptr && options_.failpoints->AnyArmed()) {
@@ -121,12 +122,14 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
       return kSectionCost;
     }
   }
-  const std::uint64_t bytes = section.is_push ? RunPush(slot->shard.get(), section) : RunPull(slot->shard.get(), section);
+  if (section.is_push) return kSectionCost + BeginPush(slot, std::move(section));
+  const std::uint64_t bytes = RunPull(slot->shard.get(), section);
   section.call->FinishSection();
   return kSectionCost + bytes;
 }
 
-std::uint64_t ShardLane::RunPush(Shard* shard, const Section& section) {
+std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
+  Shard* const shard = slot->shard.get();
   const v1::PushSection& from = section.call->request().header.pushes(static_cast<int>(section.index));
   const std::string defect = DefectOf(from);
   Push push;
@@ -141,15 +144,37 @@ std::uint64_t ShardLane::RunPush(Shard* shard, const Section& section) {
   push.skip_reason = from.skip_reason();
   push.defect = defect;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
-  outcome.result = shard->Apply(push);
+  outcome.result = shard->BeginApply(push);
+  if (shard->applying()) {
+    slot->applying = std::move(section);
+    return ContinuePush(slot);
+  }
   if (outcome.result.code == PushCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
-  if (outcome.result.code != PushCode::kApplied) return 0;
-  options_.metrics->push_bytes->Add(push.payload.size());
-  if (options_.failpoints != nullptr && options_.failpoints->AnyArmed()) {
-    if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
-  }
-  return push.payload.size();
+  if (outcome.result.code == PushCode::kApplied) AfterApplied(section);  // a skip
+  section.call->FinishSection();
+  return 0;
+}
+
+std::uint64_t ShardLane::ContinuePush(Slot* slot) {
+  const std::uint64_t bytes = slot->shard->ContinueApply(kTurnBytes);
+  if (slot->shard->applying()) return bytes;
+  const Section section = *std::exchange(slot->applying, std::nullopt);
+  options_.metrics->push_bytes->Add(section.call->request().payloads[section.index].size());
+  options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
+  AfterApplied(section);
+  section.call->FinishSection();
+  EndApply(slot);
+  return bytes;
+}
+
+void ShardLane::AfterApplied(const Section& section) {
+  if (options_.failpoints == nullptr || !options_.failpoints->AnyArmed()) return;
+  if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
+}
+
+void ShardLane::EndApply(Slot* slot) {
+  for (std::function<void()>& waiting : std::exchange(slot->after_apply, {})) options_.executor->Post(std::move(waiting));
 }
 
 std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
@@ -185,7 +210,10 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
 }
 
 void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
-  const std::deque<Section> queue = std::move(it->second.queue);
+  EndApply(&it->second);
+  std::deque<Section> queue = std::move(it->second.queue);
+  // What was half applied is gone with the state, and its answer says so.
+  if (it->second.applying) queue.push_front(*std::move(it->second.applying));
   slots_.erase(it);
   for (const Section& section : queue) AnswerUnheld(section);
 }
@@ -218,8 +246,10 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
   options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
     // Not held at this epoch: what is pushed under it is answered STALE, which is as good as sealed.
     const auto it = slots_.find(key);
-    if (it != slots_.end() && it->second.shard->epoch() == epoch) it->second.shard->Seal();
-    sealed();
+    if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
+    it->second.shard->Seal();
+    if (!it->second.applying) return sealed();
+    it->second.after_apply.push_back(sealed);  // admitted before: it is part of what is cut
   });
 }
 
@@ -248,6 +278,10 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
   std::uint64_t spent = 0;
   while (!task->keys.empty() && spent < kTurnBytes) {
     const auto it = slots_.find(task->keys.back());
+    if (it != slots_.end() && it->second.applying) {
+      it->second.after_apply.push_back([this, task] { ContinueReport(task); });
+      return;
+    }
     task->keys.pop_back();
     if (it == slots_.end()) continue;
     const Shard& shard = *it->second.shard;

@@ -1,9 +1,10 @@
 // One executor and the shards that live on it: the single writer of each (LEDGER line 6).
 //
 // Every shard has a queue of sections in order of arrival. Shards with work take turns; after about a megabyte of work the
-// lane lets other tasks of its executor run, so that a small pull never waits behind a row of large applies.
+// lane lets other tasks of its executor run, and a large apply yields after each such piece: a small pull of another shard never waits
+// behind large applies. A shard in the middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
 // Control operations (assign, drop, close, seal, report) run at once, before what is queued: the fence and the ledger make
-// either order right. Nothing here blocks, and nothing has a lock but the table of jobs.
+// either order right. Only what would look at values in the middle of an apply (seal's answer, report) waits for its end. Nothing here blocks, and nothing has a lock but the table of jobs.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/fault/failpoints.h"
@@ -75,13 +77,18 @@ class ShardLane {
     std::unique_ptr<Shard> shard;
     std::deque<Section> queue;  // Bounded by the transport's budget: each entry is part of a request that it granted.
     bool waiting = false;       // in ready_, or paused by a failpoint's delay
+    std::optional<Section> applying;                // its push has been admitted, its arithmetic has not ended
+    std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
   };
   void Enqueue(Section section);
   void Turn();
   void PostTurn();
   // Returns about how many bytes were touched.
   std::uint64_t Run(ShardKey key, Slot* slot);
-  std::uint64_t RunPush(Shard* shard, const Section& section);
+  std::uint64_t BeginPush(Slot* slot, Section section);
+  std::uint64_t ContinuePush(Slot* slot);
+  void AfterApplied(const Section& section);
+  void EndApply(Slot* slot);
   std::uint64_t RunPull(Shard* shard, const Section& section);
   void AnswerUnheld(const Section& section);
   void Remove(std::map<ShardKey, Slot>::iterator it);

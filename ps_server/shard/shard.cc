@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/sharding/partitioner.h"
@@ -49,10 +50,11 @@ struct Shard::State {
     return false;
   }
 
-  // Cannot fail. `t`: gradients applied, this one included.
-  void Apply(const float* gradient, std::uint64_t t) {
+  // Cannot fail. `t`: gradients applied, this one included. Chunks from `c` on, at least one, while less than `bytes_max` are applied;
+  // `gradient` is that of chunk c, and of the next one afterwards. Returns the next chunk.
+  std::size_t Apply(const float*& gradient, std::uint64_t t, std::size_t c, std::uint64_t bytes_max) {
     const optimizer::Optimizer::Step step = optimizer.Begin(t);
-    for (std::size_t c = 0; c < values.chunks(); ++c) {
+    for (std::uint64_t bytes = 0; c < values.chunks() && bytes < bytes_max; ++c) {
       const storage::DenseArray::Write value = values.BeginWrite(c);
       optimizer::Run run{value.size, gradient, value.from, value.to, {}, {}};
       for (int k = 0; k < optimizer.slots(); ++k) {
@@ -64,7 +66,9 @@ struct Shard::State {
       values.EndWrite(c);
       for (int k = 0; k < optimizer.slots(); ++k) slots[k].EndWrite(c);
       gradient += value.size;
+      bytes += value.size * sizeof(float);
     }
+    return c;
   }
 };
 
@@ -99,6 +103,22 @@ std::string Shard::Where() const { return absl::StrCat("variable=", settings_->v
 PushResult Shard::Invalid(std::string message) const { return {PushCode::kInvalid, lsn_, std::move(message)}; }
 
 PushResult Shard::Apply(const Push& push) {
+  PushResult result = BeginApply(push);
+  if (applying()) ContinueApply(~0ull);
+  return result;
+}
+
+std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
+  EG_CHECK(applying());
+  const float* const from = applying_.gradient;
+  applying_.next_chunk = state_->Apply(applying_.gradient, updates_applied_, applying_.next_chunk, bytes_max);
+  const auto floats = static_cast<std::uint64_t>(applying_.gradient - from);
+  if (applying_.next_chunk == state_->values.chunks()) applying_ = Applying{};
+  return floats * sizeof(float);
+}
+
+PushResult Shard::BeginApply(const Push& push) {
+  EG_CHECK(!applying());
   // Line 8: the fence.
   if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) return {PushCode::kStale, lsn_, ""};
   if (sealed_) return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
@@ -149,12 +169,13 @@ PushResult Shard::Apply(const Push& push) {
   } else {
     ++updates_applied_;
     vlsn_ = lsn_;
-    state_->Apply(reinterpret_cast<const float*>(push.payload.data()), updates_applied_);
+    applying_.gradient = reinterpret_cast<const float*>(push.payload.data());
   }
   return {PushCode::kApplied, lsn_, ""};
 }
 
 PullResult Shard::Read(const Pull& pull) const {
+  EG_CHECK(!applying());
   PullResult result;
   result.start = start_;
   result.vlsn = vlsn_;
@@ -176,6 +197,7 @@ bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
 }
 
 std::unique_ptr<Shard> Shard::Snapshot() const {
+  EG_CHECK(!applying());
   std::unique_ptr<Shard> copy(new Shard);
   copy->settings_ = settings_;
   copy->epoch_ = epoch_;
@@ -200,9 +222,13 @@ void Shard::BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& r
 std::uint64_t Shard::value_bytes() const { return state_->values.size() * sizeof(float); }
 std::uint64_t Shard::slot_bytes() const { return value_bytes() * static_cast<std::uint64_t>(state_->optimizer.slots()); }
 
-std::uint64_t Shard::Digest() const { return state_->values.Digest(settings_->row_begin * settings_->variable_shape.row_elements()); }
+std::uint64_t Shard::Digest() const {
+  EG_CHECK(!applying());
+  return state_->values.Digest(settings_->row_begin * settings_->variable_shape.row_elements());
+}
 
 std::uint64_t Shard::SlotDigest() const {
+  EG_CHECK(!applying());
   const std::uint64_t first = settings_->row_begin * settings_->variable_shape.row_elements();
   std::uint64_t sum = 0;
   for (int k = 0; k < state_->optimizer.slots(); ++k) sum += state_->slots[k].Digest(first + (static_cast<std::uint64_t>(k) << 56));
@@ -210,6 +236,7 @@ std::uint64_t Shard::SlotDigest() const {
 }
 
 std::vector<float> Shard::Values() const {
+  EG_CHECK(!applying());
   std::vector<float> values;
   values.reserve(state_->values.size());
   for (std::size_t c = 0; c < state_->values.chunks(); ++c) {

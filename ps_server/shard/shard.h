@@ -86,6 +86,14 @@ class Shard {
   ~Shard();
 
   PushResult Apply(const Push& push);
+  // Apply in pieces, for the executor's turns: BeginApply does everything but the arithmetic of an admitted gradient, which
+  // ContinueApply does for at least one chunk and at most about `bytes_max` at a time; it returns the bytes applied. In ledger, lsn and
+  // counters the update is there from BeginApply on; its values and slots are whole once applying() is false, and until then nobody
+  // may look: Apply, BeginApply, Read, Snapshot, digests and Values are EG_CHECKed. The caller keeps push.payload until then. Seal and
+  // Close fit in between: neither touches a value. Destroying the shard drops the state whole.
+  PushResult BeginApply(const Push& push);
+  bool applying() const { return applying_.gradient != nullptr; }
+  std::uint64_t ContinueApply(std::uint64_t bytes_max);
   PullResult Read(const Pull& pull) const;
   // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
   void Seal() { sealed_ = true; }
@@ -123,6 +131,11 @@ class Shard {
   PushResult Invalid(std::string message) const;
   std::string Where() const;
 
+  struct Applying {  // an admitted gradient whose chunks before `next_chunk` are applied
+    const float* gradient = nullptr;  // of next_chunk; null: nothing is being applied
+    std::size_t next_chunk = 0;
+  };
+
   std::shared_ptr<const ShardSettings> settings_;  // shared with snapshots: fixed for the job
   ShardEpoch epoch_;
   MapVersion start_;
@@ -133,6 +146,7 @@ class Shard {
   std::map<std::string, std::uint64_t> skips_;
   Ledger ledger_;
   std::unique_ptr<State> state_;
+  Applying applying_;
 };
 
 }  // namespace evergrad::ps_server

@@ -1,5 +1,6 @@
 // The data service over manual executors: answers by section, refusals that change nothing (FAULTS S6), values by reference,
 // order within a request, fairness between shards.
+#include <algorithm>
 #include <random>
 
 #include "service_fixture.h"
@@ -283,6 +284,80 @@ TEST_CASE("a small pull does not wait behind a row of large pushes, and each sha
   CHECK(reply->order < 3);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));  // each saw its own push and those before
+}
+
+TEST_CASE("the largest apply yields: a small pull of another shard is answered before it ends, a pull of its own sees all or nothing") {
+  HostFixture f(1);
+  const std::uint64_t large = (64ull << 20) / sizeof(float);
+  f.Hold(CountingShard(0, large));
+  f.Hold(CountingShard(1));
+  RequestBuilder pull, push, small;
+  pull.Pull(0);
+  push.Push(0, 0, 0, Floats(large, 1));
+  small.Pull(1);
+  const auto before = f.Send(pull);  // holds every chunk: the apply writes out of place
+  const auto pushed = f.Start(push.Frame()), after = f.Start(pull.Frame());
+  const auto pulled = f.Start(small.Frame());  // finds the apply begun
+  f.RunAll();
+  REQUIRE(before->answered);
+  REQUIRE(pulled->answered);
+  REQUIRE(pushed->answered);
+  REQUIRE(after->answered);
+  CHECK(pushed->push() == v1::APPLIED);
+  const auto all = [](const Reply& reply, float want) {
+    const auto bytes = reply.response.payloads.at(0);
+    const auto* floats = reinterpret_cast<const float*>(bytes.data());
+    return bytes.size() == (64u << 20) && std::all_of(floats, floats + bytes.size() / sizeof(float), [want](float v) { return v == want; });
+  };
+  CHECK(all(*before, 0));
+  CHECK(all(*after, 1));
+  CHECK(pulled->order < pushed->order);
+  CHECK(pushed->order < after->order);
+}
+
+TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for its end, Drop answers it with STALE") {
+  const std::uint64_t large = (4 << 20) / sizeof(float);  // four turns
+  RequestBuilder push, next;
+  push.Push(0, 0, 0, Floats(large, 1));
+  next.Push(0, 1, 0, Floats(large, 1));
+  HostFixture f(1);
+  f.Hold(CountingShard(0, large));
+  ShardLane& lane = f.host->lane(ShardId(0));
+  const ShardKey key{JobUid(kJob), ShardId(0)};
+
+  std::vector<std::string> order;
+  std::vector<v1::ShardState> states;
+  const auto reply = f.Start(push.Frame());  // its first turn comes before what is posted now
+  const auto late = f.Start(next.Frame());
+  lane.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {}, [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
+  lane.Seal(key, kEpoch, [&] { order.push_back(reply->answered ? "sealed" : "sealed too early"); });
+  lane.Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
+    order.push_back(reply->answered ? "reported" : "reported too early");
+    states = std::move(s);
+  });
+  f.RunAll();
+  CHECK(order == std::vector<std::string>{"closed", "sealed", "reported"});
+  REQUIRE(reply->answered);
+  CHECK(reply->push() == v1::APPLIED);
+  REQUIRE(late->answered);
+  CHECK(late->push() == v1::REFUSED);
+  HostFixture whole(1);
+  whole.Hold(CountingShard(0, large));
+  whole.Send(push);
+  REQUIRE(states.size() == 1);
+  CHECK(states[0].digest() == whole.Report()[0].digest());
+  CHECK(states[0].slot_digest() == whole.Report()[0].slot_digest());
+  CHECK(states[0].updates_applied() == 1);
+  CHECK(states[0].open_closures() == 0);
+
+  const auto dropped = whole.Start(next.Frame());
+  whole.host->lane(ShardId(0)).Drop(key, kEpoch);
+  int reports = 0;
+  whole.host->lane(ShardId(0)).Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) { reports += s.empty() ? 1 : 100; });
+  whole.RunAll();
+  REQUIRE(dropped->answered);
+  CHECK(dropped->push() == v1::STALE);
+  CHECK(reports == 1);
 }
 
 TEST_CASE("a shard assigned anew answers what was queued for the old epoch with STALE") {

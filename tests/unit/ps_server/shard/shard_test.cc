@@ -55,6 +55,36 @@ struct Trace {
 };
 Trace TraceOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger(), s.skips()}; }
 
+TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers too") {
+  for (const char* type : {"counting", "sgd", "adam"}) {
+    INFO(type);
+    ShardSettings settings = Counting(3 * 65536 + 17);  // four chunks
+    settings.optimizer.type = type;
+    if (settings.optimizer.type == "sgd") settings.optimizer.momentum = 0.9;
+    auto at_once = Seeded(settings), in_pieces = Seeded(settings);
+    Gradient gradient(3 * 65536 + 17);
+    std::mt19937 random(11);
+    for (std::uint32_t u = 0; u < 3; ++u) {
+      for (float& g : gradient.values) g = static_cast<float>(random() % 2000) / 1000 - 1;
+      PullResult held;
+      if (u != 1) held = in_pieces->Read({{1, 5}, false, {}, 0});
+      CHECK(at_once->Apply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
+      CHECK(in_pieces->BeginApply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
+      int pieces = 0;
+      for (; in_pieces->applying(); ++pieces) {
+        // Neither touches a value: they fit between two pieces.
+        if (u == 2 && pieces == 1) CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
+        if (u == 2 && pieces == 2) in_pieces->Seal();
+        CHECK(in_pieces->ContinueApply(1) == (pieces < 3 ? 65536 : 17) * sizeof(float));
+      }
+      CHECK(pieces == 4);
+    }
+    CHECK(at_once->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
+    CHECK(TraceOf(*at_once) == TraceOf(*in_pieces));
+    CHECK(in_pieces->sealed());
+  }
+}
+
 TEST_CASE("an update is applied once; its repeat is a duplicate and changes no value") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
