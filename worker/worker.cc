@@ -141,6 +141,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     options.call_deadline = impl->config.call_deadline;
     options.skip_not_finite = impl->config.not_finite == "skip";
     options.allow_counting = impl->identity.allow_counting;
+    options.message_bytes_max = session.channel.message_bytes_max;
     options.host = impl->identity.host;
     impl->runner = std::make_unique<Runner>(std::move(environment), std::move(options));
     impl->runner->SetIdentity(impl->name);
@@ -154,7 +155,10 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     };
     events.on_registered = [impl](const v1::Registered& registered) { impl->OnRegistered(registered); };
     events.on_message = [impl](const v1::CoordinatorMessage& message) { impl->runner->OnMessage(message); };
-    events.on_lost = [impl](absl::string_view) { impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again"); };
+    events.on_lost = [impl](absl::string_view) {
+      impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again");
+      impl->runner->OnLost();
+    };
     events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (!rejected.exit()) return;
       impl->dependencies.logger->Error(absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(), " code=", ExitCodeOf(rejected.kind()),

@@ -304,10 +304,14 @@ void ControlPlane::Flush(std::uint64_t number) {
   session.flush_posted = false;
   if (session.out.messages_size() == 0) return;
   std::string bytes = session.out.SerializeAsString();
+  const std::size_t size = bytes.size();
   session.out.Clear();
   session.out_bytes = 0;
   const absl::Status status = session.stream->Send(std::move(bytes));
   if (status.ok()) return;
+  parts_.logger->Warning(absl::StrCat("a session ends, what it was to be told could not be sent: task=",
+                                      session.identity.empty() ? session.peer : absl::StrCat(RoleName(session.role), "/", session.identity),
+                                      " bytes=", size, " reason=", status.message()));
   // A task that does not read, or whose stream has just ended: what was not sent is reconciled when it registers again. Not at
   // once: the caller is in the middle of using the session.
   parts_.control->Post([this, number] { CloseSession(number); });

@@ -31,6 +31,9 @@ using client::ToProto;
 
 constexpr std::size_t kLogLinesDefault = 200, kLogLinesMax = 4096, kLogTextBytesMax = 4096, kLogBatchBytesMax = 256 << 10;
 constexpr std::size_t kNamedExamplesMax = 8;
+constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
+constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
+constexpr std::size_t kWaitingForBytesMax = 1024;
 constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
 
 v1::WorkKind ToProto(WorkKind kind) {
@@ -263,7 +266,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ messages
 
+  void OnLost() {
+    session = false;
+    if (draining) DrainAlone();
+  }
+
   void OnRegistered(const v1::Registered& registered) {
+    session = true;
     const Term term(registered.term());
     highest_term = std::max(highest_term, registered.term());
     life_id = registered.life_id();
@@ -398,6 +407,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   // Behind what was measured up to now: a job may be over before the next heartbeat is due.
+  // False: without a session it is sent again in the next one; nothing else can be the matter, Report has measured it.
   bool SendDone(const v1::Done& done) {
     v1::TaskMessage beat;
     *beat.mutable_heartbeat()->mutable_worker() = Progress();
@@ -923,12 +933,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void Report(bool send) {
-    const DoneReport report = book.Finish();
     v1::Done done;
-    NameWhole(report.work, &done);
-    *done.mutable_v0() = ToProto(report.v0);
-    *done.mutable_v1() = ToProto(report.v1);
-    switch (report.work.kind) {
+    NameWhole(run->work, &done);
+    switch (run->work.kind) {
       case WorkKind::kTrain:
       case WorkKind::kEvaluate: {
         v1::NamedSum& sum = *run->metrics.add_sums();
@@ -941,6 +948,17 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;
       case WorkKind::kExport: *done.mutable_export_() = std::move(run->exported); break;
     }
+    // Kept and resent until answered, it would stay for ever: what cannot be sent ends the attempt, and the job with it.
+    const std::uint64_t bytes = done.ByteSizeLong() + kDoneOverheadBytes;
+    if (bytes > options.message_bytes_max) {
+      const std::string hint = run->work.kind == WorkKind::kDescribe ? "; a model with fewer variables or shorter names describes itself in less" : "";
+      return Fail(run->work, UserError(absl::ResourceExhaustedError(absl::StrCat(
+                                 "the report of a closure is too large for a message", hint, ": kind=", v1::WorkKind_Name(done.kind()),
+                                 " closure=", ClosureName(run->work), " bytes=", bytes, " limit=", options.message_bytes_max))));
+    }
+    const DoneReport report = book.Finish();
+    *done.mutable_v0() = ToProto(report.v0);
+    *done.mutable_v1() = ToProto(report.v1);
     if (report.work.kind == WorkKind::kTrain && pulled_ahead && *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
       job->fresh = pulled_ahead;
     done_total.Add();
@@ -972,19 +990,32 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (!held.begun) Recall(held.work.attempt, "draining");
     }
-    const auto give_up = [](Impl& self) {
-      if (!self.run) return;
-      self.SendDropped(self.run->work, "draining");
-      self.book.Drop(self.run->work.attempt);
-      self.AbortRun();
-    };
     if (run && run->work.kind != WorkKind::kTrain && !run->finishing) {
-      give_up(*this);
+      GiveUpRun();
     } else if (run) {
-      env.control->PostAfter(options.drain_step_max, IfRun(give_up));
+      env.control->PostAfter(options.drain_step_max, IfRun([](Impl& self) { self.GiveUpRun(); }));
       Advance();
     }
+    if (!session) DrainAlone();
     CheckDrained();
+  }
+
+  void GiveUpRun() {
+    if (!run) return;
+    SendDropped(run->work, "draining");
+    book.Drop(run->work.attempt);
+    AbortRun();
+  }
+
+  // Everybody may have been told to end at the same moment: with no session left, what the running step still waits for and what
+  // is done but not acknowledged has nobody to be told to. A step whose servers live settles within this time by itself.
+  void DrainAlone() {
+    env.control->PostAfter(options.drain_alone_max, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->session) return;
+      self->GiveUpRun();
+      if (self->on_drained) std::exchange(self->on_drained, nullptr)();
+    });
   }
 
   void CheckDrained() {
@@ -1019,6 +1050,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_steps(job->steps);
       progress.set_examples(job->examples);
     }
+    // A heartbeat that does not fit into a message is none, and the lease ends: what a server says in it is bounded.
+    progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
     const client::ParameterClient::Stats stats = env.client->stats();
     progress.set_bytes_sent(stats.bytes_sent);
     progress.set_bytes_received(stats.bytes_received);
@@ -1046,7 +1079,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
-  bool pump_scheduled = false, draining = false, drain_timer = false;
+  bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 
   metrics::Limit attempts_limit, records_limit, data_limit;
@@ -1063,14 +1096,21 @@ void Runner::SetIdentity(const std::string& identity) { impl_->identity = identi
 void Runner::FillHello(v1::Hello* hello) const {
   hello->set_highest_term(impl_->highest_term);
   hello->set_life_id(impl_->life_id);
+  // A Hello that does not fit into a message would be refused at every dial. What it leaves out (the last to be begun) is not
+  // adopted, so it is dropped here and granted again by the coordinator [26].
+  std::uint64_t bytes = hello->ByteSizeLong() + kDoneOverheadBytes;
   for (const AttemptBook::Held& held : impl_->book.HeldForHello()) {
-    v1::HeldAttempt& attempt = *hello->add_attempts();
+    v1::HeldAttempt attempt;
     NameWhole(held.work, &attempt);
     *attempt.mutable_v1() = client::ToProto(held.v1);
+    bytes += attempt.ByteSizeLong() + kHeldOverheadBytes;
+    if (bytes > impl_->options.message_bytes_max) break;
+    *hello->add_attempts() = std::move(attempt);
   }
 }
 
 void Runner::OnRegistered(const v1::Registered& registered) { impl_->OnRegistered(registered); }
+void Runner::OnLost() { impl_->OnLost(); }
 void Runner::OnMessage(const v1::CoordinatorMessage& message) { impl_->OnMessage(message); }
 v1::WorkerProgress Runner::Progress() { return impl_->Progress(); }
 void Runner::Drain(std::function<void()> done) { impl_->Drain(std::move(done)); }

@@ -45,6 +45,8 @@ class Runner {
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
+    std::chrono::milliseconds drain_alone_max{500};  // of a drain without a session: nobody is there to be told of an end
+    std::uint64_t message_bytes_max = 4ull << 20;    // of the session; a larger Done could never be sent
     bool skip_not_finite = false;  // policy for NaN and Inf: a user's error, or a SKIP that is counted
     bool allow_counting = false;   // the daemon was started with --failpoints
     std::string host;              // where exported files lie
@@ -57,11 +59,13 @@ class Runner {
   void SetIdentity(const std::string& identity);  // "0"; known from Registered at the latest
   void FillHello(v1::Hello* hello) const;         // highest_term, life_id and every attempt in hand [26]
   void OnRegistered(const v1::Registered& registered);
+  void OnLost();  // the session has ended; what is held goes on [17]
   void OnMessage(const v1::CoordinatorMessage& message);
   v1::WorkerProgress Progress();  // takes the step records collected since the last call
 
   // Hands back what has not begun, finishes or drops the running step, waits a bounded time for answers to what is done, then
-  // calls `done` once. No new work is taken from here on. A second call is ignored.
+  // calls `done` once. Without a session nobody hears of either: what then has not settled by itself within drain_alone_max is
+  // dropped. No new work is taken from here on. A second call is ignored.
   void Drain(std::function<void()> done);
 
  private:

@@ -167,6 +167,8 @@ class Stage {
     std::string failpoints;
     bool allow_counting = true;
     bool skip_not_finite = false;
+    std::uint64_t message_bytes_max = 4ull << 20;
+    std::chrono::milliseconds drain_step_max{5000}, drain_done_max{20};
   };
   Stage() : Stage(Settings{}) {}
   explicit Stage(Settings settings) {
@@ -190,7 +192,9 @@ class Stage {
     Runner::Options options;
     options.allow_counting = settings.allow_counting;
     options.skip_not_finite = settings.skip_not_finite;
-    options.drain_done_max = std::chrono::milliseconds(20);
+    options.message_bytes_max = settings.message_bytes_max;
+    options.drain_step_max = settings.drain_step_max;
+    options.drain_done_max = settings.drain_done_max;
     options.host = "here";
     runner = std::make_unique<Runner>(std::move(environment), options);
     OnControl([&] { runner->SetIdentity("0"); });
@@ -237,8 +241,11 @@ class Stage {
     });
   }
   void LoseSession() {
-    MutexLock lock(&mu_);
-    session_ = false;
+    {
+      MutexLock lock(&mu_);
+      session_ = false;
+    }
+    OnControl([&] { runner->OnLost(); });
   }
   void Submit(const std::string& yaml) {
     job.set_job_uid(kJob);

@@ -580,6 +580,76 @@ TEST_CASE("a drain hands back what has not begun, ends the running step and take
   CHECK(counts.size() == 1);
 }
 
+TEST_CASE("a drain without a session does not wait for servers that do not answer, nor for a Done that nobody can acknowledge") {
+  Stage::Settings settings;
+  settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);  // what it must not wait for
+  Stage stage(settings);
+  stage.Begin(CountingYaml(90), 4, SmallPlan());
+  runtime::Event drained;
+  SECTION("the step's pushes are never answered, and the session ends during the drain") {
+    std::vector<std::unique_ptr<transport::DataResponder>> kept;  // used on the transport's threads, which end before it does
+    Mutex mu;
+    runtime::Event asked;
+    for (const auto& node : stage.nodes) {
+      node->SetIntercept([&](const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>& responder) {
+        MutexLock lock(&mu);
+        kept.push_back(std::move(responder));
+        asked.Set();
+        return true;
+      });
+    }
+    stage.Grant(0);
+    asked.Wait();
+    stage.OnControl([&] { stage.runner->Drain([&] { drained.Set(); }); });
+    stage.LoseSession();
+    CHECK(drained.WaitFor(std::chrono::seconds(20)));
+    CHECK(stage.HoldsNothing());
+    for (const auto& node : stage.nodes) node->SetIntercept({});
+    MutexLock lock(&mu);
+    kept.clear();
+  }
+  SECTION("a Done is not acknowledged, and the session has ended before") {
+    stage.Grant(0);
+    CHECK(stage.Next(v1::TaskMessage::kDone).done().closure() == 0);
+    stage.LoseSession();
+    stage.OnControl([&] { stage.runner->Drain([&] { drained.Set(); }); });
+    CHECK(drained.WaitFor(std::chrono::seconds(20)));
+  }
+}
+
+TEST_CASE("a Done above the message limit is a user's error that names size and limit, and nothing of it is kept") {
+  Stage::Settings settings;
+  settings.message_bytes_max = 200;
+  Stage stage(settings);
+  stage.Submit(CountingYaml(90));
+  stage.Register();
+  stage.Grant(1ull << 32, v1::DESCRIBE);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK(failed.user_error());
+  CHECK(failed.cause().kind() == "user");
+  CHECK_THAT(failed.cause().message(), Catch::Contains("too large") && Catch::Contains("kind=DESCRIBE") && Catch::Contains("limit=200"));
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("a Hello never exceeds the message limit: what it leaves out is not adopted and not held any more") {
+  Stage::Settings settings;
+  settings.message_bytes_max = 2000;
+  Stage stage(settings);
+  stage.Begin(CountingYaml(90, 1000), 4, SmallPlan());
+  for (int i = 0; i < 200; ++i) stage.Grant(0);
+  v1::Hello hello;
+  stage.OnControl([&] { stage.runner->FillHello(&hello); });
+  CHECK(hello.ByteSizeLong() <= 2000);
+  REQUIRE(hello.attempts_size() > 10);
+  CHECK(hello.attempts_size() < 200);
+  std::vector<std::uint64_t> adopted;
+  for (const v1::HeldAttempt& attempt : hello.attempts()) adopted.push_back(attempt.attempt().n());
+  stage.Register(adopted);
+  v1::Hello next;
+  stage.OnControl([&] { stage.runner->FillHello(&next); });
+  CHECK(next.attempts_size() == hello.attempts_size());
+}
+
 TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the same worker") {
   Stage stage;
   stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
