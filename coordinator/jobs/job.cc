@@ -72,8 +72,8 @@ Job::~Job() = default;
 void Job::Start() {
   if (state_ != JobState::kQueued) return;
   started_ms_ = host_->WallMillis();
-  started_at_ = rate_at_ = host_->Now();
-  next_close_ = next_sample_ = next_progress_ = started_at_;
+  started_at_ = host_->Now();
+  next_close_ = next_progress_ = started_at_;
   WriteJobFile();
   SetState(JobState::kStarting);
   Broadcast(JobMessage(*this), true, true);
@@ -144,7 +144,7 @@ void Job::Tick() {
     next_close_ = now + options_.close_every;
     SendCloses();
   }
-  SampleRate();
+  if (phase_ == Phase::kTraining && now >= next_sample_) SampleRate();
   FlushLines();
   if (touched_ && now >= next_progress_) {
     next_progress_ = now + kProgressEvery;
@@ -163,6 +163,8 @@ void Job::SetState(JobState state) {
 
 void Job::SetPhase(Phase phase) {
   if (phase_ == phase) return;
+  if (phase_ == Phase::kTraining) SampleRate();
+  if (phase == Phase::kTraining) BeginRate();
   phase_ = phase;
   Touch();
 }

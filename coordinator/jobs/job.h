@@ -286,6 +286,7 @@ class Job {
   void EpochLine(const v1::EpochRow& row);
   std::string EndLine() const;
   void FlushLines();
+  void BeginRate();
   void SampleRate();
   std::uint64_t DuplicatesRefused() const;
   std::vector<ReportTask> WorkerTotals() const;

@@ -107,18 +107,22 @@ void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
   }
 }
 
+void Job::BeginRate() {
+  rate_at_ = host_->Now();
+  rate_examples_ = examples_done_;
+  next_sample_ = rate_at_ + kSampleEvery;
+}
+
+// Over the training time since the last sample. The end of a stretch of training takes the last one, so that the shortest run has a point;
+// samples weigh by their length, so that a short one at the end says no more than it measured.
 void Job::SampleRate() {
-  const MonoTime now = host_->Now();
-  if (now < next_sample_) return;
-  next_sample_ = now + kSampleEvery;
-  const double seconds = std::chrono::duration<double>(now - rate_at_).count();
+  const double seconds = std::chrono::duration<double>(host_->Now() - rate_at_).count();
   if (seconds <= 0) return;
   const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
-  rate_at_ = now;
-  rate_examples_ = examples_done_;
-  if (phase_ != Phase::kTraining) return;
-  rate_ = rate_ == 0 ? instant : 0.6 * rate_ + 0.4 * instant;
-  const double at = std::chrono::duration<double>(now - started_at_).count();
+  const double keep = std::pow(0.6, seconds / std::chrono::duration<double>(kSampleEvery).count());
+  BeginRate();
+  rate_ = rate_ == 0 ? instant : keep * rate_ + (1 - keep) * instant;
+  const double at = std::chrono::duration<double>(rate_at_ - started_at_).count();
   rate_curve_.Add(at, rate_);
   Line(Dump(
       Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));

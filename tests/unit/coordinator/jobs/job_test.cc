@@ -95,6 +95,34 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   CHECK(epochs == 2);
 }
 
+TEST_CASE("training shorter than the time between two samples has its rate measured too, over the training time alone") {
+  FakeCluster c;
+  // Each attempt takes one tick of 25 ms, one at a time: 8 examples in 25 ms. Evaluation takes its time too, which counts for nothing.
+  MonoTime free_at{0};
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) || g.kind() == v1::EVALUATE; };
+  FakeWorker& worker = c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] {
+    if (!worker.held.empty() && c.host.clock.Now() >= free_at) {
+      const v1::Grant grant = worker.held.front();
+      c.Finish(worker, grant);
+      free_at = c.host.clock.Now() + std::chrono::milliseconds(25);
+    }
+    return c.job->ended();
+  }));
+  CHECK(c.job->state() == JobState::kSucceeded);
+  std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
+  std::vector<double> rates;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    if (json["kind"] == "rate") rates.push_back(json["examples_per_second"]);
+  }
+  REQUIRE(rates.size() == 2);  // one at the end of each epoch
+  for (const double rate : rates) CHECK(rate == Approx(8 / 0.025).epsilon(0.2));
+  CHECK(c.host.files.at("/runs/fake/report.html").find("\"rate_by_time\":[[") != std::string::npos);
+}
+
 TEST_CASE("a job says for what it waits, and goes on when it comes") {
   FakeCluster c;
   c.job->Start();
