@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""./evergrad, called from another folder than its own: what a person names is meant from where they stand.
+
+  front_door_test.py --bin build/release/bin
+
+The checkout is a copy whose binaries are those of --bin; its set-up and its build have nothing to do.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import support  # noqa: E402
+from support import Case, ROOT, job_yaml, main, write  # noqa: E402
+
+PACKAGE = "/usr/share/datasets/fashion-mnist"
+
+
+class FrontDoor(Case):
+    def setUp(self):
+        super().setUp()
+        self.checkout = self.path("check out")
+        self.caller = self.path("some where")
+        scripts = os.path.join(self.checkout, "deploy", "scripts")
+        for folder in (scripts, self.caller, self.path("tools"), os.path.join(self.checkout, "build", "release")):
+            os.makedirs(folder)
+        shutil.copy(os.path.join(ROOT, "evergrad"), self.checkout)
+        shutil.copy(os.path.join(ROOT, "deploy", "scripts", "data.py"), scripts)
+        shutil.copytree(os.path.join(ROOT, "configs"), os.path.join(self.checkout, "configs"))
+        os.symlink(support.BIN, os.path.join(self.checkout, "build", "release", "bin"))
+        write(os.path.join(scripts, "setup.sh"), "echo set-up was begun\n")
+        for tool in ("cmake", "ninja"):
+            os.chmod(write(self.path("tools", tool), "#!/bin/sh\n"), 0o755)
+
+    def evergrad(self, *arguments, env=None, command=None):
+        environment = dict(os.environ, PATH=self.path("tools") + ":" + os.environ["PATH"], **(env or {}))
+        return subprocess.run([command or os.path.join(self.checkout, "evergrad"), *arguments], cwd=self.caller, env=environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+
+    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    def test_train_takes_job_data_and_runs_from_where_it_is_called(self):
+        os.makedirs(os.path.join(self.caller, "my jobs"))
+        job = job_yaml("mine", epochs=5).replace("fashion-mnist-12k", "fashion-mnist")
+        write(os.path.join(self.caller, "my jobs", "a.yaml"), job)
+        # Through a link, as one in ~/bin would be.
+        door = self.path("tools", "eg")
+        os.symlink(os.path.join(self.checkout, "evergrad"), door)
+        r = self.evergrad("train", "my jobs/a.yaml", "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": "sets"}, command=door)
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertIn("== train (my jobs/a.yaml)", r.stdout)
+        self.assertTrue(os.path.exists(os.path.join(self.caller, "sets", "fashion-mnist", "train-images-idx3-ubyte.gz")))
+        run = self.run_folder(os.path.join(self.caller, "runs"))
+        self.assertIn("the run's files: runs/" + os.path.basename(run), r.stdout)
+        self.assertTrue(os.path.exists(os.path.join(run, "report.html")))
+        self.assertEqual(sorted(os.listdir(self.checkout)), ["build", "configs", "deploy", "evergrad"])
+
+    def test_a_job_file_that_is_not_there_is_named_before_anything_is_set_up(self):
+        for name in ("nowhere.yaml", "nowhere", "."):
+            r = self.evergrad("train", name)
+            self.assertEqual(r.returncode, 2, r.stdout)
+            self.assertIn("no such job file: " + os.path.join(self.caller, name), r.stdout)
+            self.assertNotIn("set-up", r.stdout)
+
+
+if __name__ == "__main__":
+    main()
