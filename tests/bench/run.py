@@ -55,7 +55,7 @@ def programs(bin_folder, names):
     return found
 
 
-def cluster_figures(bin_folder, quick, _):
+def cluster_figures(bin_folder, quick):
     found = []
     begin = time.monotonic()
     with Cluster(bin_folder, 2, 2, seed=1, coordinator_arguments=[]) as c:
@@ -83,7 +83,7 @@ def cluster_figures(bin_folder, quick, _):
     return found
 
 
-def training_figures(bin_folder, quick, results):
+def training_figures(bin_folder, quick):
     found = []
     rounds = 1 if quick else 5
     with tempfile.TemporaryDirectory(prefix="evergrad-bench-") as runs:
@@ -93,12 +93,14 @@ def training_figures(bin_folder, quick, results):
             two.append(train(bin_folder, runs, "configs/quickstart.yaml", 2, 2, "spec.training.epochs=2")["examples_per_second"])
         found.append(entry("quickstart, 2 workers + 2 servers", statistics.median(two), "examples/s", "the same with 1 worker, interleaved", statistics.median(one),
                            statistics.median(b / a for a, b in zip(one, two)), 0.95))
-        graph = next((r["value"] for r in results if r["name"].startswith("training step, CNN")), None)
-        if graph is None:
-            graph = programs(bin_folder, ["worker_bench"])[0]["value"]
-        alone = [train(bin_folder, runs, "configs/examples/fashion-cnn.yaml", 1, 1, "spec.training.epochs=1")["examples_per_second"] for _ in range(1 if quick else 3)]
-        found.append(entry("CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1", statistics.median(alone), "examples/s", "the same graph without servers, examples a CPU second", graph,
-                           statistics.median(alone) / graph, 0.7))
+        # Both with every core, in turn.
+        graph, alone = [], []
+        for _ in range(1 if quick else 5):
+            step = subprocess.run([os.path.join(bin_folder, "worker_bench"), "--graph", str(os.cpu_count())], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+            graph.append(json.loads(step.stdout)["value"])
+            alone.append(train(bin_folder, runs, "configs/examples/fashion-cnn.yaml", 1, 1, "spec.training.epochs=1")["examples_per_second"])
+        found.append(entry("CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1", statistics.median(alone), "examples/s", "the same graph without servers, as many threads",
+                           statistics.median(graph), statistics.median(a / b for a, b in zip(alone, graph)), 0.7))
         cnn = train(bin_folder, runs, "configs/examples/cnn-peer.yaml", 2, 2)["examples_per_second"]
         found.append(entry("CNN conv32-pool-conv64-pool-dense128, batch 128, 2+2", cnn, "examples/s", "TensorFlow PSS 2+2 on a like machine (published figure)", 7400, cnn / 7400, None))
     return found
@@ -120,7 +122,7 @@ def main():
     results = programs(bin_folder, a.names)
     for name, part in (("cluster", cluster_figures), ("training", training_figures)):
         if not a.names or name in a.names:
-            results += part(bin_folder, a.quick, results)
+            results += part(bin_folder, a.quick)
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "results.json"), "w") as f:
         json.dump(results, f, indent=1)

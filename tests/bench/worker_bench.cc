@@ -3,10 +3,12 @@
 // without a reorder, loss, copy or check. One thread, as each of two workers on two cores has. Both sides in turn, medians, in
 // processor time of this thread, so that a busy machine slows neither. Prints one JSON object a line (tests/bench/run.py).
 //
-//   worker_bench [--detail]     each primitive's time on standard error
+//   worker_bench [--detail]          each primitive's time on standard error
+//   worker_bench --graph THREADS     only the step, by the clock on the wall, in examples/s: the graph without servers beside a whole cluster
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -206,8 +208,8 @@ config::ModelSpec Cnn() {
 
 class Step {
  public:
-  Step() {
-    backend_ = worker::MakeBackend({"cpu", 1}).value();
+  explicit Step(int threads) {
+    backend_ = worker::MakeBackend({"cpu", threads}).value();
     graph_ = worker::Graph::Build(Cnn(), backend_.get()).value();
     for (const worker::Variable& variable : graph_->variables()) {
       weights_.emplace_back(variable.shape.elements());
@@ -224,8 +226,11 @@ class Step {
   std::string backend() const { return backend_->name(); }
   double Measure() {
     const double begin = Seconds();
-    if (!graph_->TrainStep(weight_spans_, batch_, 0, gradient_spans_)->finite) std::abort();
+    Run();
     return Seconds() - begin;
+  }
+  void Run() {
+    if (!graph_->TrainStep(weight_spans_, batch_, 0, gradient_spans_)->finite) std::abort();
   }
 
  private:
@@ -238,17 +243,35 @@ class Step {
   std::vector<std::span<float>> gradient_spans_;
 };
 
+int Graph(int threads) {
+  omp_set_num_threads(threads);
+  Step step(threads);
+  constexpr int kSteps = 470;  // an epoch of 60,000 examples
+  for (int i = 0; i < 20; ++i) step.Run();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSteps; ++i) step.Run();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("{\"name\": \"graph\", \"value\": %.1f, \"unit\": \"examples/s\"}\n", static_cast<double>(kSteps * kBatch) / seconds);
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   bool detail = false;
+  if (argc == 3 && std::string(argv[1]) == "--graph") {
+    const int threads = std::atoi(argv[2]);
+    if (threads >= 1 && threads <= 256) return Graph(threads);
+    std::fprintf(stderr, "worker_bench: threads from 1 to 256 expected: %s\n", argv[2]);
+    return 2;
+  }
   if (argc == 2 && std::string(argv[1]) == "--detail") {
     detail = true;
   } else if (argc != 1) {
-    std::fprintf(stderr, "usage: worker_bench [--detail]\n");
+    std::fprintf(stderr, "usage: worker_bench [--detail | --graph THREADS]\n");
     return 2;
   }
   omp_set_num_threads(1);
   Primitives primitives;
-  Step step;
+  Step step(1);
   std::vector<double> ours, theirs;
   for (int round = 0; round < 11; ++round) {
     theirs.push_back(primitives.Measure(detail && round == 10));
