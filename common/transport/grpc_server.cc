@@ -33,17 +33,41 @@ using namespace std::chrono_literals;
 constexpr int kCallsArmed = 16;     // Calls that may come in while the thread is busy with others.
 constexpr auto kLastWords = 200ms;  // What a shutdown gives the peers to take their final status.
 
+// How many calls of one server gRPC still holds operations of. Thread-safe.
+class OpenCalls {
+ public:
+  void Add() {
+    MutexLock lock(&mu_);
+    ++count_;
+  }
+  void Remove() {
+    MutexLock lock(&mu_);
+    if (--count_ == 0) none_.NotifyAll();
+  }
+  void WaitForNone() {
+    MutexLock lock(&mu_);
+    while (count_ > 0) none_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar none_;
+  int count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 // One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself while gRPC has operations
 // of it; everything happens on the loop.
 class ServerCall final : public Link, public GrpcCall, public std::enable_shared_from_this<ServerCall> {
  public:
-  ServerCall(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, grpc::AsyncGenericService* service)
-      : loop_(std::move(loop)), core_(std::move(core)), service_(service), stream_(&context_) {}
+  ServerCall(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::shared_ptr<OpenCalls> open, grpc::AsyncGenericService* service)
+      : loop_(std::move(loop)), core_(std::move(core)), open_(std::move(open)), service_(service), stream_(&context_) {}
 
-  static void Arm(const std::shared_ptr<GrpcLoop>& loop, const std::shared_ptr<ServerCore>& core, grpc::AsyncGenericService* service) {
-    auto call = std::make_shared<ServerCall>(loop, core, service);
+  static void Arm(const std::shared_ptr<GrpcLoop>& loop, const std::shared_ptr<ServerCore>& core, const std::shared_ptr<OpenCalls>& open,
+                  grpc::AsyncGenericService* service) {
+    auto call = std::make_shared<ServerCall>(loop, core, open, service);
     call->self_ = call;
     loop->Add(call.get());
+    open->Add();
     ++call->pending_;
     call->context_.AsyncNotifyWhenDone(static_cast<GrpcEvent*>(&call->done_));
     auto* queue = static_cast<grpc::ServerCompletionQueue*>(loop->queue());
@@ -96,7 +120,7 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
         if (ok) {
           ++pending_;  // kDone comes only for a call that has begun.
           started_ = true;
-          Arm(loop_, core_, service_);
+          Arm(loop_, core_, open_, service_);
           Begin();
         }
         break;
@@ -118,6 +142,7 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     if (const auto events = std::exchange(events_, nullptr)) {
       events->OnEnd(broken_ ? absl::UnavailableError("peer is gone") : absl::OkStatus());
     }
+    open_->Remove();
   }
 
   void Begin() {
@@ -177,6 +202,7 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
 
   const std::shared_ptr<GrpcLoop> loop_;
   const std::shared_ptr<ServerCore> core_;
+  const std::shared_ptr<OpenCalls> open_;
   grpc::AsyncGenericService* const service_;
   grpc::GenericServerContext context_;
   grpc::GenericServerAsyncReaderWriter stream_;
@@ -193,16 +219,17 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service,
+  GrpcServer(std::shared_ptr<GrpcLoop> loop, bool own_loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service,
              std::unique_ptr<grpc::Server> server, std::string address, std::string unix_path)
       : loop_(std::move(loop)),
+        own_loop_(own_loop),
         core_(std::move(core)),
         service_(std::move(service)),
         server_(std::move(server)),
         address_(std::move(address)),
         unix_path_(std::move(unix_path)) {
     loop_->Post([this] {
-      for (int i = 0; i < kCallsArmed; ++i) ServerCall::Arm(loop_, core_, service_.get());
+      for (int i = 0; i < kCallsArmed; ++i) ServerCall::Arm(loop_, core_, open_, service_.get());
     });
   }
   ~GrpcServer() override { Shutdown(); }
@@ -214,11 +241,14 @@ class GrpcServer final : public Server {
     EG_CHECK_MSG(!loop_->InThisThread(), "a server is shut down from its own callback");
     loop_->RunAndWait([this] { core_->Shutdown(); });
     server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
-    loop_->Shutdown();
+    open_->WaitForNone();
+    if (own_loop_) loop_->Shutdown();
   }
 
  private:
   const std::shared_ptr<GrpcLoop> loop_;
+  const bool own_loop_;
+  const std::shared_ptr<OpenCalls> open_ = std::make_shared<OpenCalls>();
   const std::shared_ptr<ServerCore> core_;
   const std::unique_ptr<grpc::AsyncGenericService> service_;
   const std::unique_ptr<grpc::Server> server_;
@@ -267,7 +297,18 @@ std::string WhyNotBound(const std::string& listen, const std::string& unix_path)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options, Handlers handlers, fault::Failpoints* failpoints) {
+GrpcHome::GrpcHome() : builder_(std::make_unique<grpc::ServerBuilder>()) {
+  auto queue = builder_->AddCompletionQueue();
+  loop_ = std::make_shared<GrpcLoop>("grpc", std::move(queue));
+}
+GrpcHome::~GrpcHome() = default;
+
+std::unique_ptr<grpc::ServerBuilder> GrpcHome::TakeBuilder() {
+  MutexLock lock(&mu_);
+  return std::move(builder_);
+}
+
+absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options, Handlers handlers, fault::Failpoints* failpoints) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();
   const auto pems = LoadTls(options.tls);
@@ -275,31 +316,39 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(const ServerOptions& options,
   const auto credentials = ListenCredentials(*pems);
   const std::string unix_path = options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
 
-  grpc::ServerBuilder builder;
-  SetArguments(builder, options);
+  std::unique_ptr<grpc::ServerBuilder> builder = home->TakeBuilder();
+  std::shared_ptr<GrpcLoop> loop = builder != nullptr ? home->loop() : nullptr;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  if (builder == nullptr) {
+    builder = std::make_unique<grpc::ServerBuilder>();
+    queue = builder->AddCompletionQueue();
+  }
+  SetArguments(*builder, options);
   int port = 0, unix_bound = 0;
-  builder.AddListeningPort(*listen, credentials, &port);
-  if (!unix_path.empty()) builder.AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
+  builder->AddListeningPort(*listen, credentials, &port);
+  if (!unix_path.empty()) builder->AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
   auto service = std::make_unique<grpc::AsyncGenericService>();
-  builder.RegisterAsyncGenericService(service.get());
-  auto queue = builder.AddCompletionQueue();
+  builder->RegisterAsyncGenericService(service.get());
   // The socket is 0600 from the moment it exists: no other user slips in between bind and chmod.
   const mode_t mask = umask(0177);
-  auto server = builder.BuildAndStart();
+  auto server = builder->BuildAndStart();
   umask(mask);
   if (server == nullptr) {
-    queue->Shutdown();
-    void* tag;
-    bool ok;
-    while (queue->Next(&tag, &ok)) {
+    if (queue != nullptr) {
+      queue->Shutdown();
+      void* tag;
+      bool ok;
+      while (queue->Next(&tag, &ok)) {
+      }
     }
     return absl::UnavailableError(
         absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path, WhyNotBound(*listen, unix_path)));
   }
-  auto loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
+  const bool own_loop = loop == nullptr;
+  if (own_loop) loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);
   std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
-  return std::make_unique<GrpcServer>(std::move(loop), std::move(core), std::move(service), std::move(server), std::move(address), unix_path);
+  return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core), std::move(service), std::move(server), std::move(address), unix_path);
 }
 
 }  // namespace evergrad::transport

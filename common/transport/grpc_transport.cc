@@ -8,7 +8,6 @@
 
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_client.h"
-#include "common/transport/grpc_loop.h"
 #include "common/transport/grpc_server.h"
 
 namespace evergrad::transport {
@@ -17,19 +16,18 @@ namespace {
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
-  ~GrpcTransport() override { loop_->Shutdown(); }
+  ~GrpcTransport() override { home_.loop()->Shutdown(); }
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override {
-    return ListenGrpc(options, std::move(handlers), failpoints_);
+    return ListenGrpc(&home_, options, std::move(handlers), failpoints_);
   }
   absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override {
-    return DialGrpc(loop_, pool_, address, options, failpoints_);
+    return DialGrpc(home_.loop(), pool_, address, options, failpoints_);
   }
 
  private:
   fault::Failpoints* const failpoints_;
-  // All channels' calls complete here; each server has a loop of its own.
-  const std::shared_ptr<GrpcLoop> loop_ = std::make_shared<GrpcLoop>("grpc_client", std::make_unique<grpc::CompletionQueue>());
+  GrpcHome home_;
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientFreeBytesMax);  // Shared with the answers that are out.
 };
 
