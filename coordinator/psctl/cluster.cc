@@ -52,6 +52,11 @@ std::function<bool(std::chrono::milliseconds)> Pause(Context& context) {
   };
 }
 
+absl::Status NoCluster(const Context& context, const std::string& folder) {
+  return UserError(absl::NotFoundError(
+      absl::StrCat("no cluster in this folder (psctl cluster up starts one; --folder names another): ", ShowPath(context, folder))));
+}
+
 std::string Folder(Context& context, const std::string& folder) { return AbsolutePath(context, folder); }
 
 // The pid files of a folder by task ("worker-0"), in name order.
@@ -247,7 +252,7 @@ int Down(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = Folder(context, options.folder);
   std::map<std::string, ProcessId> processes = PidFiles(folder);
-  if (processes.empty()) return Report(context, UserError(absl::NotFoundError(absl::StrCat("no cluster in ", ShowPath(context, folder)))));
+  if (processes.empty()) return Report(context, NoCluster(context, folder));
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   std::size_t ended = 0;
@@ -292,7 +297,7 @@ int Status(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = Folder(context, options.folder);
   const std::map<std::string, ProcessId> processes = PidFiles(folder);
-  if (processes.empty()) return Report(context, absl::UnavailableError(absl::StrCat("no cluster runs in ", ShowPath(context, folder))));
+  if (processes.empty()) return Report(context, absl::UnavailableError(NoCluster(context, folder).message()));
   nlohmann::json rows = nlohmann::json::array();
   std::vector<std::vector<std::string>> text;
   bool all = true;
@@ -342,7 +347,7 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   const auto json = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
   const std::map<std::string, ProcessId> processes = PidFiles(folder);
   if (!json.is_object() || processes.empty())
-    return Report(context, UserError(absl::NotFoundError(absl::StrCat("no cluster in ", ShowPath(context, folder)))));
+    return Report(context, NoCluster(context, folder));
   LocalTask task;
   std::string bin, address;
   bool supervised = false, found = false;
@@ -361,7 +366,7 @@ int Restart(Context& context, const std::vector<std::string>& args) {
       if (candidate.Name() == task_name || (candidate.role == Role::kCoordinator && task_name == "coordinator/0")) task = candidate, found = true;
     }
   } catch (const nlohmann::json::exception& error) {
-    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("cannot read ", folder, "/cluster.json: ", error.what()))));
+    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ", folder, "/cluster.json: ", error.what()))));
   }
   if (!found)
     return Report(context, UserError(absl::NotFoundError(absl::StrCat("no task `", task_name, "`: the cluster has ", absl::StrJoin(names, ", "),

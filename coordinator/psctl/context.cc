@@ -72,7 +72,7 @@ void AddOutputOption(daemon::OptionTable* table, std::string* output) {
 
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Connection& connection) {
   const int files = !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
-  if (files != 0 && files != 3) return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key"));
+  if (files != 0 && files != 3) return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key (psctl cert issue writes them)"));
   if (!connection.coordinator.empty()) return connection.coordinator;
   const std::string file = absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {
@@ -82,8 +82,8 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Con
   const auto found = context.environment.find("EVERGRAD_COORDINATOR");
   if (found != context.environment.end() && !found->second.empty()) return found->second;
   return UserError(absl::InvalidArgumentError(
-      absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here (psctl cluster up): no ",
-                   ShowPath(context, file))));
+      absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here (psctl cluster up)",
+                   connection.instead.empty() ? "" : absl::StrCat(", or ", connection.instead), ": no ", ShowPath(context, file))));
 }
 
 std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, const std::vector<std::string>& args) {

@@ -53,6 +53,7 @@ struct Connection {
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
+  std::string instead;  // what this verb can do without a coordinator, for the message when none is named
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);

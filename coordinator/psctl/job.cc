@@ -249,8 +249,9 @@ int Run(Context& context, const std::vector<std::string>& args) {
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
     return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: --workers=", options.cluster.workers))));
+                  UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: give --workers 1: got=", options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
+  options.connection.instead = "add --local --workers 2 --servers 2 for a cluster of the job's own";
   std::string runs_folder;
   return RunRemote(context, options, *loaded.spec, *requirements, nullptr, &runs_folder);
 }

@@ -30,7 +30,7 @@ int List(Context& context, const std::vector<std::string>& args) {
     const auto jobs = (*client)->ListJobs();
     if (!jobs.ok()) return Report(context, jobs.status());
     if (jobs->jobs_size() == 0) {
-      context.err << "psctl: the coordinator knows no job\n";
+      context.err << "psctl: the coordinator knows no job (psctl job submit JOB.yaml gives it one)\n";
       return kUsage;
     }
     const v1::JobStatus* newest = &jobs->jobs(0);

@@ -280,7 +280,7 @@ TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is na
     std::vector<std::string> args = verb;
     args.insert(args.end(), {"--coordinator", "127.0.0.1:1"});
     CHECK(psctl.Run(args) == kUnreachable);
-    CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable: address=127.0.0.1:1"));
+    CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:1"));
   }
 }
 
@@ -290,7 +290,7 @@ TEST_CASE("a coordinator that goes away is asked again for a while, then the run
   psctl.coordinator.Script({Job("RUNNING", 1)});
   psctl.coordinator.FailGetJob(absl::UnavailableError("connection refused"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUnreachable);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable: address=127.0.0.1:4000 cause=connection refused"));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:4000 cause=connection refused"));
   Psctl other;
   other.coordinator.Script({Job("RUNNING", 1)});
   other.coordinator.FailGetJob(absl::NotFoundError("no such job: job=2a"));
@@ -347,7 +347,12 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
   CHECK(psctl.Run({"job", "list", "--tls-ca", "x"}) == kUsage);
   psctl.context.environment.clear();
   CHECK(psctl.Run({"job", "list"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, or start a cluster here"));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here") &&
+                                   !Catch::Contains("--local"));
+  CHECK(psctl.Run({"job", "run", kJob}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 --servers 2 for a cluster of the job's own: no "));
+  CHECK(psctl.Run({"cluster", "down", "--folder", "/nonexistent"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("no cluster in this folder (psctl cluster up starts one; --folder names another): /nonexistent"));
 }
 
 TEST_CASE("a local run looks for its data before it starts anything") {
