@@ -20,7 +20,7 @@ std::string Escape(const std::string& text) {
 
 std::string Number(double value, int digits) {
   if (!std::isfinite(value)) return "–";
-  return absl::StrFormat("%.*f", digits, value);
+  return std::fabs(value) < 1e7 ? absl::StrFormat("%.*f", digits, value) : absl::StrFormat("%.2e", value);
 }
 
 std::string Grouped(std::uint64_t value) {
@@ -39,7 +39,8 @@ std::string Bytes(std::uint64_t bytes) {
 Json Points(const std::vector<ReportPoint>& points) {
   Json list = Json::array();
   for (const ReportPoint& p : points) {
-    if (std::isfinite(p.x) && std::isfinite(p.y)) list.push_back({p.x, p.y});
+    // Beyond this the page's own arithmetic would overflow.
+    if (std::isfinite(p.x) && std::fabs(p.y) < 1e300) list.push_back({p.x, p.y});
   }
   return list;
 }
@@ -73,16 +74,18 @@ constexpr char kScript[] = R"html(<script>
 "use strict";
 const data=JSON.parse(document.getElementById("data").textContent);
 const css=n=>getComputedStyle(document.documentElement).getPropertyValue(n);
-const short=v=>{const a=Math.abs(v);if(a>=1e9)return(v/1e9).toPrecision(3)+"G";if(a>=1e6)return(v/1e6).toPrecision(3)+"M";if(a>=1e4)return(v/1e3).toPrecision(3)+"k";if(a>=100)return v.toFixed(0);if(a===0)return"0";return(+v.toPrecision(3)).toString()};
+const short=v=>{const a=Math.abs(v);if(a>=1e12)return v.toExponential(1);if(a>=1e9)return(v/1e9).toPrecision(3)+"G";if(a>=1e6)return(v/1e6).toPrecision(3)+"M";if(a>=1e4)return(v/1e3).toPrecision(3)+"k";if(a>=100)return v.toFixed(0);if(a===0)return"0";return(+v.toPrecision(3)).toString()};
 function ticks(lo,hi,n){const span=hi-lo||1,raw=span/n,p=Math.pow(10,Math.floor(Math.log10(raw))),m=raw/p,s=(m<1.5?1:m<3.5?2:m<7.5?5:10)*p,t=[];for(let v=Math.ceil(lo/s)*s;v<=hi+s*1e-9;v+=s)t.push(v);return t}
 function smooth(points,n){if(points.length<8)return null;const a=1/Math.max(2,n),out=[];let m=points[0][1];for(const[x,y]of points){m+=a*(y-m);out.push([x,m])}return out}
 function chart(id,series,o){
  const at=document.getElementById(id),all=series.flatMap(s=>s.points);
  if(!all.length){at.innerHTML="<div class=none>nothing was measured</div>";return}
  const W=520,H=240,L=52,R=14,T=10,B=30;let x0=Math.min(...all.map(p=>p[0])),x1=Math.max(...all.map(p=>p[0])),y0=Math.min(...all.map(p=>p[1])),y1=Math.max(...all.map(p=>p[1]));
+ // A loss that left for 1e30 is drawn by its powers of ten: what came before shows too.
+ const log=o.log&&y0>0&&y1>1e3&&y1/y0>1e4,F=log?Math.log10:v=>v,label=v=>short(log?Math.pow(10,v):v);y0=F(y0);y1=F(y1);
  if(o.zero)y0=Math.min(0,y0);if(x0===x1){x0-=.5;x1+=.5}if(y0===y1){y0-=Math.abs(y0)*.05||.5;y1+=Math.abs(y1)*.05||.5}
- const X=x=>L+(x-x0)/(x1-x0)*(W-L-R),Y=y=>H-B-(y-y0)/(y1-y0)*(H-T-B);let g="";
- for(const v of ticks(y0,y1,5))g+=`<line class=grid x1=${L} x2=${W-R} y1=${Y(v)} y2=${Y(v)}></line><text x=${L-7} y=${Y(v)+4} text-anchor=end>${short(v)}</text>`;
+ const X=x=>L+(x-x0)/(x1-x0)*(W-L-R),Y0=y=>H-B-(y-y0)/(y1-y0)*(H-T-B),Y=y=>Y0(F(y));let g="";
+ for(const v of ticks(y0,y1,5))g+=`<line class=grid x1=${L} x2=${W-R} y1=${Y0(v)} y2=${Y0(v)}></line><text class=ytick x=${L-7} y=${Y0(v)+4} text-anchor=end>${label(v)}</text>`;
  for(const v of ticks(x0,x1,6))g+=`<text x=${X(v)} y=${H-B+16} text-anchor=middle>${short(v)}</text>`;
  g+=`<text x=${W-R} y=${H-3} text-anchor=end>${o.x}</text>`;
  for(const s of series){const d=s.points.map((p,i)=>(i?"L":"M")+X(p[0]).toFixed(1)+" "+Y(p[1]).toFixed(1)).join("");
@@ -101,7 +104,7 @@ function bars(id,rows){const at=document.getElementById(id);if(!rows.length){at.
  rows.forEach((r,i)=>{g+=`<rect class=bar rx=3 x=${L} y=${i*h+5} width=${Math.max(1,r[1]/max*(W-L-R))} height=${h-10}></rect><text class=who x=${L-8} y=${i*h+18} text-anchor=end></text><text x=${L+r[1]/max*(W-L-R)+6} y=${i*h+18}>${r[1].toLocaleString()}</text>`});
  box.innerHTML=`<svg viewBox="0 0 ${W} ${H}" role=img>${g}</svg>`;box.querySelectorAll(".who").forEach((t,i)=>{t.textContent=rows[i][0]});at.replaceChildren(box)}
 const fine=smooth(data.loss_by_step,data.loss_by_step.length/40);
-chart("loss",fine?[{points:data.loss_by_step,color:"--a",raw:true},{points:fine,color:"--a"}]:[{points:data.loss_by_step,color:"--a"}],{x:"step"});
+chart("loss",fine?[{points:data.loss_by_step,color:"--a",raw:true},{points:fine,color:"--a"}]:[{points:data.loss_by_step,color:"--a"}],{x:"step",log:true});
 chart("accuracy",[{points:data.accuracy_by_epoch,color:"--good"}],{x:"epoch"});
 chart("rate",[{points:data.rate_by_time,color:"--b"}],{x:"seconds",zero:true});
 bars("workers",data.steps_by_worker);

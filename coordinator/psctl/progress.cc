@@ -30,7 +30,7 @@ std::string Figures(const v1::JobStatus& job) {
   if (job.steps_total() > 0)
     parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
   if (job.examples_per_second() > 0) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
-  if (job.steps_done() > 0 && std::isfinite(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
+  if (job.steps_done() > 0 && !std::isnan(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
   if (!IsEnded(job) && job.steps_done() > 0 && job.eta_seconds() >= 0) parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
   return absl::StrJoin(parts, "  ");
 }
@@ -39,6 +39,9 @@ std::string WorkerText(const v1::WorkerRow& worker) {
   return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()),
                       worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps");
 }
+
+// What was measured and is no number, beside "-" for what was not measured.
+std::string ShowMeasured(double loss) { return std::isnan(loss) ? "nan" : ShowNumber(loss, 4); }
 
 std::string Head(const v1::JobStatus& job) {
   std::string head = Printable(job.state());
@@ -87,8 +90,8 @@ std::string EpochHeader(bool counting) {
 
 std::string EpochLine(const v1::EpochRow& row, bool counting) {
   if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
-  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowNumber(row.train_loss(), 4),
-                         ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0),
+  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowMeasured(row.train_loss()),
+                         std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0),
                          ShowNumber(row.seconds(), 1));
 }
 
@@ -157,7 +160,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
     // Its evaluation comes between its last step and the next epoch's: until then the row is not whole. One that is never
     // evaluated is shown when the job has gone on to the next.
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
-    const bool evaluated = std::isfinite(row.eval_loss()) || counting;
+    const bool evaluated = !std::isnan(row.eval_loss()) || !std::isnan(row.eval_accuracy()) || counting;
     if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
     if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
     fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));

@@ -49,7 +49,14 @@ std::string ShowSeconds(double seconds) {
 std::string ShowAge(std::int64_t ms) { return ShowSeconds(static_cast<double>(ms) / 1000.0); }
 
 std::string ShowNumber(double value, int digits) {
-  return std::isfinite(value) ? absl::StrFormat("%.*f", digits, value) : std::isnan(value) ? "-" : value > 0 ? "inf" : "-inf";
+  if (std::isnan(value)) return "-";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  constexpr std::size_t kWidthMax = 9;  // the narrowest column that a loss has
+  if (std::fabs(value) < 1e9) {
+    if (std::string fixed = absl::StrFormat("%.*f", digits, value); fixed.size() <= kWidthMax) return fixed;
+  }
+  std::string text = absl::StrFormat("%.2e", value);
+  return text.size() <= kWidthMax ? text : absl::StrFormat("%.1e", value);
 }
 
 std::string ShowPercent(double share) { return std::isfinite(share) ? absl::StrFormat("%.2f %%", share * 100) : "-"; }

@@ -1,5 +1,6 @@
 // What people see: statuses in, lines out.
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include <catch2/catch.hpp>
@@ -76,6 +77,26 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   row.set_eval_accuracy(std::nan(""));
   row.set_eval_loss(std::nan(""));
   CHECK(EpochLine(row, false) == "   12    469      0.5246          -         -       21300      2.8");
+  // A loss that left for the stars stays in its column.
+  const std::string header = EpochHeader(false);
+  for (const double loss : {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
+    v1::EpochRow wild = Epoch(3);
+    wild.set_train_loss(loss);
+    wild.set_eval_loss(loss);
+    const std::string line = EpochLine(wild, false);
+    INFO(line);
+    CHECK(line.size() == header.size());
+    CHECK(line.find("84.21 %") + 7 == header.find("accuracy") + 8);
+  }
+  CHECK(ShowNumber(1e30, 4) == "1.00e+30");
+  CHECK(ShowNumber(-1e300, 4) == "-1.0e+300");
+  CHECK(ShowNumber(9999.5, 4) == "9999.5000");
+  CHECK(ShowNumber(123456789, 0) == "123456789");
+  v1::JobStatus diverged = Running();
+  diverged.set_loss(1e38);
+  CHECK_THAT(ProgressLine(diverged), Catch::Contains("  loss 1.00e+38  "));
+  diverged.set_loss(std::numeric_limits<double>::infinity());
+  CHECK_THAT(ProgressLine(diverged), Catch::Contains("  loss inf  "));
   row.set_counting_sum(600);
   CHECK(EpochLine(row, true) == "   12    469              600      2.8");
 }
