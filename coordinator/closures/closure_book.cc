@@ -125,6 +125,7 @@ Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted, const I
 }
 
 bool ClosureBook::Unknown(MapVersion v1) const {
+  if (options_.mutant == Mutant::kUnknownVOk) return false;
   if (v1 == MapVersion{} || v1.term >= state_.term.value()) return false;
   const auto it = state_.known.find(v1.term);
   return it == state_.known.end() || v1.n > it->second;
@@ -461,6 +462,12 @@ void ClosureBook::EndServerSession(TaskId server_session) {
 // ---------------------------------------------------------------- questions
 
 bool ClosureBook::AllEnded() const { return state_.succeeded.size() + state_.dead.size() == options_.closures; }
+
+bool ClosureBook::BarrierReached(std::uint64_t limit) const {
+  const bool repairs_may_run = options_.mutant == Mutant::kEvalBeforeTodoEmpty;
+  if (window_open_ || current_all_ != 0 || (!repairs_may_run && (!current_.empty() || RepairsPending()))) return false;
+  return state_.succeeded.Union(state_.dead).FirstMissing(0) >= std::min(limit, options_.closures);
+}
 
 bool ClosureBook::Quiet() const {
   return !window_open_ && current_.empty() && with_todo_.empty() && AllEnded() &&

@@ -177,7 +177,10 @@ class ClosureBook {
   bool AllEnded() const;                                       // every closure of the plan is in succeeded or dead
   bool Quiet() const;                                          // AllEnded, todo empty, every shard owned, nothing current, window closed
   bool RepairsPending() const { return !with_todo_.empty(); }  // some todo not empty
-  std::uint64_t InFlight() const { return current_.size(); }   // closures with a current attempt
+  // [29] An evaluation after the closures below `limit` may begin: each has ended, none has a current attempt, nothing is to be
+  // repaired. It begins again when a shard is rolled back.
+  bool BarrierReached(std::uint64_t limit) const;
+  std::uint64_t InFlight() const { return current_.size(); }  // closures with a current attempt
   std::uint64_t granted_attempts() const { return granted_attempts_; }
   std::uint64_t repairs_granted() const { return repairs_granted_; }
   // Highest closure number never granted yet: everything below has been granted at least once in this term or ended.

@@ -23,9 +23,7 @@ void Job::Advance() {
   }
   if (phase_ != Phase::kTraining) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every shard is there.
-  const DurableState& durable = book_->durable();
-  const std::uint64_t limit = barrier_epochs_ * plan_->closures_per_epoch();
-  if (durable.succeeded.size() + durable.dead.size() < limit || book_->InFlight() != 0 || book_->RepairsPending() || !AllShardsReady()) return;
+  if (!book_->BarrierReached(barrier_epochs_ * plan_->closures_per_epoch()) || !AllShardsReady()) return;
   if (evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) {
     BeginEvaluation();
     return;

@@ -8,6 +8,7 @@
 #include "common/client/protocol.h"
 #include "common/fs/file.h"
 #include "common/random/philox.h"
+#include "coordinator/closures/term_rule.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -183,7 +184,7 @@ void ControlPlane::UpdateMetrics() {
 void ControlPlane::EndWindow() {
   window_open_ = false;
   if (!term_known_) {
-    const Term term(1 + std::max(parts_.store->term().value(), highest_reported_));
+    const Term term = FirstTerm(parts_.store->term(), highest_reported_);
     if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
       StoreFailed(status);
       return;
@@ -201,8 +202,7 @@ void ControlPlane::EndWindow() {
 
 // A task has seen a later life than ours: everything that was numbered from here on must lie above it. Everybody registers
 // anew, and grants wait for them as they do at a start.
-void ControlPlane::BeginAnew(std::uint64_t reported) {
-  const Term term(1 + std::max(parts_.store->term().value(), reported));
+void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
     StoreFailed(status);
     return;

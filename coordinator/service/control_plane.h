@@ -138,7 +138,7 @@ class ControlPlane final : private JobHost {
   void Tick();
   void ScheduleTick();
   void EndWindow();
-  void BeginAnew(std::uint64_t reported);
+  void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
   Job* ActiveJob();

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "coordinator/closures/term_rule.h"
 #include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
@@ -118,15 +119,14 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   session.stage = Session::Stage::kPending;
   session.role = hello.role() == v1::ROLE_WORKER ? Role::kWorker : Role::kPsServer;
   session.hello = hello;
-  std::uint64_t reported = hello.highest_term();
-  // What it holds is of a term that somebody gave out.
-  for (const v1::HeldShard& shard : hello.shards()) reported = std::max(reported, shard.epoch().term());
-  highest_reported_ = std::max(highest_reported_, reported);
+  ReportedLife task{hello.highest_term(), hello.life_id(), 0};
+  for (const v1::HeldShard& shard : hello.shards()) task.held_term = std::max(task.held_term, shard.epoch().term());
+  highest_reported_ = std::max({highest_reported_, task.highest_term, task.held_term});
   if (!term_known_) {
     pending_.push_back(number);
     return;
   }
-  if (reported > term_.value() || (hello.highest_term() == term_.value() && hello.life_id() != life_id_)) BeginAnew(reported);
+  if (const auto term = BeginAnewWith(term_, life_id_, parts_.store->term(), task)) BeginAnew(*term, std::max(task.highest_term, task.held_term));
   Register(number);
 }
 

@@ -55,6 +55,12 @@ bool Ledger::Has(ClosureId closure, UpdateIndex update) const {
   return it != open_.end() && it->second.Test(update.value());
 }
 
+Ledger Ledger::WithoutOpen() const {
+  Ledger copy = *this;
+  copy.open_.clear();
+  return copy;
+}
+
 std::uint64_t Ledger::MemoryBytes() const {
   constexpr std::uint64_t kTreeNode = 32;  // colour, parent, left, right of a std::map node
   std::uint64_t bytes = sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);

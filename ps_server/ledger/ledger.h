@@ -43,6 +43,8 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Whether (c, u) is recorded in `open` or c in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
+  // What is left when open closures are forgotten: only a mutant does.
+  Ledger WithoutOpen() const;
   // Bytes that it takes, for line 31's bound and metrics.
   std::uint64_t MemoryBytes() const;
   friend bool operator==(const Ledger& a, const Ledger& b) { return a.done_ == b.done_ && a.refused_ == b.refused_ && a.open_ == b.open_; }

@@ -4,7 +4,8 @@
 // lane lets other tasks of its executor run, and a large apply yields after each such piece: a small pull of another shard never waits
 // behind large applies. A shard in the middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
 // Control operations (assign, drop, close, seal, report) run at once, before what is queued: the fence and the ledger make
-// either order right. Only what would look at values in the middle of an apply (seal's answer, report) waits for its end. Nothing here blocks, and nothing has a lock but the table of jobs.
+// either order right. Only what would look at values in the middle of an apply (seal's answer, report) waits for its end. Nothing here blocks, and
+// nothing has a lock but the table of jobs.
 #pragma once
 
 #include <cstdint>
@@ -75,9 +76,9 @@ class ShardLane {
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
-    std::deque<Section> queue;  // Bounded by the transport's budget: each entry is part of a request that it granted.
-    bool waiting = false;       // in ready_, or paused by a failpoint's delay
-    std::optional<Section> applying;                // its push has been admitted, its arithmetic has not ended
+    std::deque<Section> queue;                       // Bounded by the transport's budget: each entry is part of a request that it granted.
+    bool waiting = false;                            // in ready_, or paused by a failpoint's delay
+    std::optional<Section> applying;                 // its push has been admitted, its arithmetic has not ended
     std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
   };
   void Enqueue(Section section);

@@ -121,7 +121,10 @@ PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
   // Line 8: the fence.
   if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) return {PushCode::kStale, lsn_, ""};
-  if (sealed_) return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
+  if (sealed_ && mutant_ != fault::Mutant::kSealAdmits) {
+    if (mutant_ == fault::Mutant::kSealEntersRefused) ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
+    return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
+  }
   if (push.update.value() >= kUpdatesPerClosureMax) {
     return Invalid(absl::StrCat("update number out of range: ", Where(), " update=", push.update.value(), " max=", kUpdatesPerClosureMax - 1));
   }
@@ -160,9 +163,15 @@ PushResult Shard::BeginApply(const Push& push) {
   }
 
   // Lines 12 and 13: from here nothing fails.
-  ledger_.Record(push.closure, push.update, push.attempt);
+  if (push.kind != UpdateKind::kSkip || mutant_ != fault::Mutant::kSkipLeavesNoBit) ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
+    if (mutant_ == fault::Mutant::kSkipApplies) {
+      const std::vector<float> zeros(state_->values.size());
+      const float* from = zeros.data();
+      EG_CHECK(state_->Reserve());
+      state_->Apply(from, ++updates_applied_, 0, ~0ull);
+    }
     const std::string reason =
         skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason)) ? std::string(push.skip_reason) : "other";
     ++skips_[reason];
@@ -207,7 +216,7 @@ std::unique_ptr<Shard> Shard::Snapshot() const {
   copy->updates_applied_ = updates_applied_;
   copy->mutant_ = mutant_;
   copy->skips_ = skips_;
-  copy->ledger_ = ledger_;
+  copy->ledger_ = mutant_ == fault::Mutant::kSnapshotLosesOpen ? ledger_.WithoutOpen() : ledger_;
   copy->state_ = std::make_unique<State>(*state_);
   return copy;
 }

@@ -131,7 +131,7 @@ class Shard {
   PushResult Invalid(std::string message) const;
   std::string Where() const;
 
-  struct Applying {  // an admitted gradient whose chunks before `next_chunk` are applied
+  struct Applying {                   // an admitted gradient whose chunks before `next_chunk` are applied
     const float* gradient = nullptr;  // of next_chunk; null: nothing is being applied
     std::size_t next_chunk = 0;
   };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "coordinator/closures/term_rule.h"
 #include "tests/simulation/ground_truth.h"
 
 namespace evergrad::simulation {
@@ -54,7 +55,7 @@ class Fifo {
 
 // Coordinator -> task.
 struct Down {
-  enum Kind { kRegistered, kMap, kGrant, kDoneAnswer, kAssign, kDrop, kClose, kWantSnapshot, kRelease } kind = kRegistered;
+  enum Kind { kRegistered, kMap, kGrant, kDoneAnswer, kAssign, kDrop, kClose, kWantSnapshot, kRelease, kSeal, kJobEnded } kind = kRegistered;
   std::uint32_t p = 0;
   ShardEpoch epoch{};
   MapVersion version{}, start{};
@@ -65,12 +66,26 @@ struct Down {
   Attempt attempt{};
   bool superseded = false;
   Term term{};
+  std::uint64_t life = 0;
   std::vector<ClosureBook::HeldAttempt> adopted{};
+  std::vector<Attempt> adopted_evaluations{};
+};
+
+// What an evaluation closure has read: of each shard its tag, its values, and which updates were in it.
+struct Evaluated {
+  struct OfShard {
+    bool read = false;
+    MapVersion start;
+    std::uint64_t vlsn = 0;
+    std::array<float, kElementsMax> values{};
+    std::array<std::uint8_t, kClosures * kUpdates> count{};
+  };
+  std::array<OfShard, kShards> shards{};
 };
 
 // Task -> coordinator.
 struct Up {
-  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased } kind = kHello;
+  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased, kSealed } kind = kHello;
   std::uint32_t p = 0;
   ShardEpoch epoch{};
   ClosureId closure{};
@@ -80,15 +95,19 @@ struct Up {
   std::unique_ptr<HeldState> state{};
   std::vector<ClosureBook::HeldShard> shards{};
   std::vector<ClosureBook::HeldAttempt> attempts{};
+  std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello
+  std::shared_ptr<const Evaluated> evaluated{};              // of a Done: an evaluation closure's
+  coordinator::ReportedLife reported{};
 };
 
 struct Task {
-  int process = 0;              // never reused
-  bool connected = false;       // it has a session
-  bool registered = false;      // the coordinator has taken its Hello
-  bool welcomed = false;        // it has read Registered, and may send more than the Hello
-  TaskId task;                  // this registration
-  std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
+  int process = 0;                           // never reused
+  bool connected = false;                    // it has a session
+  bool registered = false;                   // the coordinator has taken its Hello
+  bool welcomed = false;                     // it has read Registered, and may send more than the Hello
+  TaskId task;                               // this registration
+  std::vector<TaskId> earlier;               // registrations of this process in this life of the coordinator
+  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it [18]
   Fifo<Down> in;
   Fifo<Up> out;
 };
@@ -97,6 +116,7 @@ struct Server : Task {
   std::string identity;
   MapVersion version;  // highest told
   std::array<std::unique_ptr<HeldState>, kShards> shards;
+  std::array<std::optional<ps_server::Ledger>, kShards> sealed;  // the ledger when it was sealed [20a]
 };
 
 struct Cached {  // what a worker keeps of its last pull, by reference and as a copy
@@ -107,7 +127,9 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 struct Worker : Task {
   explicit Worker(Mutant mutant) : book(mutant) {}
   AttemptBook book;
-  std::uint32_t declared = 0;  // updates of the running attempt
+  std::uint32_t declared = 0;                                     // updates of the running attempt
+  std::shared_ptr<Evaluated> reading;                             // by the running evaluation closure
+  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated;  // with Dones that are not answered
   std::array<MapVersion, kShards> wait_for{};
   std::array<Cached, kShards> cache;
 };
@@ -172,6 +194,8 @@ class Cluster {
   Worker* WorkerById(int process);
   Server* ConnectedServer(const std::string& identity, bool registered);
   void StartCoordinator();
+  void BeginAnew(Term term, Task* except);
+  void MeetForeignCoordinator(Task* t);
   void KillCoordinator();
   void Disconnect(Task* t);
   void TryConnect(Server* s);
@@ -191,10 +215,12 @@ class Cluster {
   void Answered(const Call& call);
   void PullOne(Worker* w, std::uint32_t p);
   void FinishIfSettled(Worker* w);
+  void Evaluate(Worker* w);
 
   // Sessions.
   void AtCoordinator(Server* s, Up m);
   void AtCoordinator(Worker* w, Up m);
+  void Registered(Task* t, const Down& m);
   void AtTask(Server* s, Down m);
   void AtTask(Worker* w, Down m);
   void HandleDone(Worker* w, const Up& m);
@@ -204,6 +230,25 @@ class Cluster {
   void SendCloses(Server* s);
   void CloseWindow();
   void RollBack(std::uint32_t p, Server* to);
+
+  // What coordinator/jobs drives around the book: evaluation as a barrier [29], the end before the plan [20a].
+  struct Evaluation {
+    ClosureId closure;
+    Attempt attempt{};  // (0,0): not granted
+    TaskId worker{};
+    bool done = false;
+    std::shared_ptr<const Evaluated> result;
+  };
+  std::uint64_t Barrier() const { return options_.evaluate ? std::min<std::uint64_t>(kClosures, (evaluated_ + 1) * options_.epoch) : kClosures; }
+  void Advance();
+  void GrantEvaluation(Worker* w);
+  void HandleEvaluated(Worker* w, const Up& m);
+  void FinishEvaluation();
+  void VoidEvaluation();
+  void BeginSeal();
+  void SendSeal(Server* s, std::uint32_t p);
+  void CheckSealed(bool out_of_time);
+  void CheckSealedEnd();
 
   void Commit(const Record& record);
   bool OwnerIs(const Server& s, std::uint32_t p, ShardEpoch epoch) const;
@@ -219,7 +264,7 @@ class Cluster {
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Call> calls_;
-  MemoryStateStore store_;
+  std::unique_ptr<MemoryStateStore> store_, backup_;
   std::array<std::vector<std::unique_ptr<HeldState>>, kShards> snapshots_;  // durable files, oldest first
   int processes_ = 0, identities_ = 0, lives_ = 0;
   std::uint64_t registrations_ = 0;
@@ -228,6 +273,16 @@ class Cluster {
   std::unique_ptr<ClosureBook> book_;
   std::vector<std::pair<TaskId, Up>> waiting_;  // Hellos of workers, until the start-up window closes
   std::shared_ptr<const ShardMap> map_;
+  std::uint64_t life_ = 0;               // drawn anew by each process
+  std::uint64_t newest_term_ = 0;        // ever taken
+  std::vector<Evaluation> evaluations_;  // while one is under way
+  std::uint64_t evaluation_rounds_ = 0;
+  std::set<std::uint32_t> unsealed_;
+
+  // Durable, and kept by the job, not by the book: in a record of its own that no tear takes.
+  std::uint64_t evaluated_ = 0;  // barriers whose evaluation stands
+  bool sealing_ = false, end_told_ = false;
+  std::array<std::unique_ptr<HeldState>, kShards> cuts_;  // the last ones, after the seal
 
   // Checks.
   DurableState before_;                                                    // at the last commit [I4]
@@ -241,7 +296,10 @@ class Cluster {
 };
 
 Cluster::Cluster(const WalkOptions& options)
-    : options_(options), models_(ModelsOf(options.optimizer)), random_(options.seed), store_({.jobs_max = 1, .torn_max = options.torn ? 6u : 0u}) {
+    : options_(options),
+      models_(ModelsOf(options.optimizer)),
+      random_(options.seed),
+      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 1, .torn_max = options.torn ? 6u : 0u})) {
   for (auto& shard : touch_) {
     for (std::uint8_t& bits : shard) {
       for (std::uint32_t u = 0; u < kUpdates; ++u) bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
@@ -290,18 +348,74 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
 
 void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.3)) {
-    if (store_.TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
+    if (store_->TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
   }
+  // The newest life must be known to somebody who lives, or its numbers would be given out again: the premise of line 18.
+  const auto saw_newest = [&](const auto& t) { return t->highest_term >= newest_term_; };
+  const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) || std::any_of(workers_.begin(), workers_.end(), saw_newest);
+  if (options_.torn && backup_ && known && random_.Chance(0.2)) {
+    Count("journal from a backup");
+    store_ = std::exchange(backup_, nullptr);
+  }
+  if (options_.torn && random_.Chance(0.2)) backup_ = std::make_unique<MemoryStateStore>(*store_);
   DurableState state;
-  if (auto loaded = store_.Load(kJob); loaded.ok()) state = *std::move(loaded);
-  const Term term{store_.term().value() + 1};
-  EG_CHECK(store_.CommitTerm(term).ok());
+  if (auto loaded = store_->Load(kJob); loaded.ok()) state = *std::move(loaded);
+  // Registrations are collected before the first message: everybody who lives says what he has seen.
+  std::uint64_t reported = 0;
+  EachTask([&](const Task& t) { reported = std::max(reported, t.highest_term); });
+  const Term term = coordinator::FirstTerm(store_->term(), reported, options_.mutant);
+  EG_CHECK(store_->CommitTerm(term).ok());
+  if (term.value() <= newest_term_) Fail(absl::StrCat("I4 a term is taken twice: term=", term.value()));
+  newest_term_ = std::max(newest_term_, term.value());
+  life_ = random_.Next() | 1;
+  evaluations_.clear();
   book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, std::move(state));
   if (lives_ > 0 && !options_.torn && !(book_->durable() == before_)) Fail("the journal does not give back the state that made it");
   ++lives_;
   before_ = book_->durable();
   Commit(book_->BeginLife(term));
+  book_->SetNewLimit(Barrier());
+  unsealed_.clear();
+  for (std::uint32_t p = 0; sealing_ && !end_told_ && p < kShards; ++p) {
+    if (!before_.map[p].server.empty()) unsealed_.insert(p);
+  }
   Trace("coordinator starts: term=", book_->durable().term.value(), " V=", book_->durable().version.ToString());
+}
+
+// Line 18: everybody but the one who reported it registers anew.
+void Cluster::BeginAnew(Term term, Task* except) {
+  Count("begun anew");
+  newest_term_ = std::max(newest_term_, term.value());
+  Trace("begins anew: term=", term.value());
+  EG_CHECK(store_->CommitTerm(term).ok());
+  EachTask([&](Task& t) {
+    if (&t != except && t.connected) Disconnect(&t);
+    t.earlier.clear();
+  });
+  waiting_.clear();
+  for (Evaluation& e : evaluations_) {
+    if (!e.done) e.attempt = Attempt{};
+  }
+  Commit(book_->BeginLife(term));
+}
+
+// Another coordinator, of another store, gets hold of a task: it knows no job, so it has what it finds dropped, if the task hears of it.
+void Cluster::MeetForeignCoordinator(Task* t) {
+  Count("foreign coordinator");
+  Disconnect(t);
+  t->highest_term = std::max(t->highest_term, book_ ? book_->durable().term.value() : 0) + random_.Below(3);
+  t->life = random_.Next() & ~1ull;
+  Trace("process ", t->process, " meets another coordinator: term=", t->highest_term);
+  const bool hears = random_.Chance(0.5);
+  for (auto& s : servers_) {
+    for (std::uint32_t p = 0; s.get() == t && hears && p < kShards; ++p) {
+      s->shards[p].reset();
+      s->sealed[p].reset();
+    }
+  }
+  for (auto& w : workers_) {
+    if (w.get() == t && hears) w->book.OnRegistered(Term{t->highest_term}, {});
+  }
 }
 
 void Cluster::KillCoordinator() {
@@ -325,9 +439,11 @@ void Cluster::TryConnect(Server* s) {
   s->connected = true;
   s->task = TaskId(++registrations_);
   Up hello;
+  hello.reported = {s->highest_term, s->life, 0};
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (!s->shards[p]) continue;
     const ps_server::Shard& shard = *s->shards[p]->shard;
+    hello.reported.held_term = std::max(hello.reported.held_term, shard.epoch().term);
     hello.shards.push_back({ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused()});
   }
   s->out.Push(std::move(hello));
@@ -337,7 +453,12 @@ void Cluster::TryConnect(Worker* w) {
   w->connected = true;
   w->task = TaskId(++registrations_);
   Up hello;
+  hello.reported = {w->highest_term, w->life, 0};
   for (const AttemptBook::Held& held : w->book.HeldForHello()) {
+    if (held.work.kind != worker::WorkKind::kTrain) {
+      hello.evaluations.emplace_back(held.work.closure, held.work.attempt);
+      continue;
+    }
     hello.attempts.push_back({held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1});
   }
   w->out.Push(std::move(hello));
@@ -395,10 +516,15 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
           " V0=", w->book.map().version.ToString());
     w->book.Begin(next->attempt);
     w->declared = 0;
+    w->reading = std::make_shared<Evaluated>();
     return;
   }
   const Work* work = w->book.running();
   if (work == nullptr) return;
+  if (work->kind == worker::WorkKind::kEvaluate) {
+    Evaluate(w);
+    return;
+  }
   const ClosureId c = work->closure;
   if (faults && options_.repairs_fail && !work->all_targets && random_.Chance(0.02)) {
     Up failed;
@@ -484,9 +610,18 @@ void Cluster::CoordinatorActs(bool faults) {
     return;
   }
   const double y = random_.Unit();
+  if (sealing_) {
+    CheckSealed(y < (faults ? 0.02 : 0.1));
+    return;
+  }
   if (y < 0.5) {
     Worker* w = workers_[random_.Below(workers_.size())].get();
     if (!w->registered) return;
+    Advance();
+    if (!evaluations_.empty()) {
+      GrantEvaluation(w);
+      return;
+    }
     std::size_t in_hand = 0;
     for (const auto& [c, current] : book_->current()) in_hand += current.worker == w->task;
     if (in_hand >= kInHand) return;
@@ -524,6 +659,10 @@ void Cluster::CoordinatorActs(bool faults) {
       if (!here || (faults && random_.Chance(0.05))) out.emplace_back(c, current.attempt);
     }
     for (const auto& [c, attempt] : out) book_->ReleaseAttempt(c, attempt);
+    for (Evaluation& e : evaluations_) {
+      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == e.worker; });
+      if (!e.done && (!here || (faults && random_.Chance(0.05)))) e.attempt = Attempt{};
+    }
   } else if (y < 0.95) {
     for (std::uint32_t p = 0; p < kShards; ++p) {
       const std::string& identity = book_->durable().map[p].server;
@@ -582,14 +721,21 @@ void Cluster::Fault() {
     Count("coordinator killed");
     KillCoordinator();
   } else if (y < 0.90 && book_) {
+    if (options_.ends_early && !sealing_ && events_ > 300 && random_.Chance(0.3)) {
+      BeginSeal();
+      return;
+    }
     const std::uint64_t c = random_.Below(kClosures);
-    if (cancelled_.size() >= 2) return;
+    if (cancelled_.size() >= 2 || sealing_) return;
     const Record record = book_->Cancel(ClosureId(c));
     if (record.empty()) return;
     Count("closure cancelled");
     Trace("cancel c=", c);
     cancelled_.Add(c);
     Commit(record);
+  } else if (y < 0.93 && options_.foreign) {
+    const std::size_t i = random_.Below(servers_.size() + workers_.size());
+    MeetForeignCoordinator(i < servers_.size() ? static_cast<Task*>(servers_[i].get()) : workers_[i - servers_.size()].get());
   }
 }
 
@@ -603,27 +749,49 @@ void Cluster::Serve(const Call& call) {
   answer.version = s->version;
   answer.answer = PushAnswer::kStale;
   HeldState* held = s->shards[call.p].get();
-  if (held != nullptr) {
+  if (events_ < options_.fault_events && random_.Chance(0.02)) {
+    Count("busy");
+    answer.answer = random_.Chance(0.5) ? PushAnswer::kBusy : PushAnswer::kTransport;
+  } else if (held != nullptr) {
     const std::uint64_t c = call.closure.value();
     alignas(64) float gradient[kElementsMax];
+    const bool skip = ShardModel::Skips(c, call.update, call.attempt);
     models_[call.p].Gradient(c, call.update, call.attempt, gradient);
     ps_server::Push push;
     push.epoch = call.epoch;
     push.closure = call.closure;
     push.update = UpdateIndex(call.update);
     push.attempt = call.attempt;
-    push.rows = models_[call.p].elements();
-    push.payload = std::as_bytes(std::span(gradient, models_[call.p].elements()));
-    const std::uint64_t lsn = held->shard->lsn();
+    if (skip) {
+      push.kind = ps_server::UpdateKind::kSkip;
+      push.skip_reason = "overflow";
+    } else {
+      push.rows = models_[call.p].elements();
+      push.payload = std::as_bytes(std::span(gradient, models_[call.p].elements()));
+    }
+    const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
     const bool open = held->shard->ledger().open().contains(call.closure);
     const PushCode code = held->shard->Apply(push).code;
     answer.answer = AnswerOf(code);
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
+    if (s->sealed[call.p] && call.epoch == held->shard->epoch()) {
+      Count("refused by a sealed shard");
+      if (code != PushCode::kRefused) Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
+      if (!(*s->sealed[call.p] == held->shard->ledger()))
+        Fail(absl::StrCat("20a what a sealed shard refused is in its ledger: c=", c, " p=", call.p));
+    }
     if (code == PushCode::kApplied) {
-      Count("applied");
+      Count(skip ? "skip recorded" : "applied");
+      if (skip && held->shard->vlsn() != vlsn) Fail("13 a SKIP moved vlsn");
+      if (end_told_ && OwnerIs(*s, call.p, held->shard->epoch()))
+        Fail(absl::StrCat("20a applied after the user was told of the end: c=", c, " p=", call.p));
       Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(),
             " epoch=", call.epoch.ToString());
-      held->Fold(models_[call.p], c, call.update, call.attempt, gradient);
+      if (skip) {
+        held->FoldSkip(c, call.update, call.attempt);
+      } else {
+        held->Fold(models_[call.p], c, call.update, call.attempt, gradient);
+      }
       if (held->count[c * kUpdates + call.update] > 1) Fail(absl::StrCat("I1 applied twice: c=", c, " u=", call.update, " p=", call.p));
       if (call.attempt < held->seen[c]) Fail(absl::StrCat("I9 a lower attempt was applied: c=", c, " u=", call.update, " p=", call.p));
       Fail(held->CheckValues(models_[call.p]));
@@ -702,6 +870,49 @@ void Cluster::PullOne(Worker* w, std::uint32_t p) {
   }
 }
 
+// One shard of an evaluation closure: its present values, from whoever listens where the map says.
+void Cluster::Evaluate(Worker* w) {
+  std::array<std::uint32_t, kShards> left{};
+  std::size_t n = 0;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    if (!w->reading->shards[p].read) left[n++] = p;
+  }
+  if (random_.Chance(0.5)) return;  // computing
+  if (n > 0) {
+    const std::uint32_t p = left[random_.Below(n)];
+    const worker::ShardPlace& place = w->book.map().shards[p];
+    std::vector<const HeldState*> there;
+    for (const auto& s : servers_) {
+      if (s->identity == place.server && s->shards[p]) there.push_back(s->shards[p].get());
+    }
+    if (there.empty()) return;
+    const HeldState& held = *there[random_.Below(there.size())];
+    const ps_server::PullResult read = held.shard->Read({place.epoch, false, {}, 0});
+    if (read.code != ps_server::PullCode::kValues) return;  // stale: again under a newer map
+    Evaluated::OfShard& of = w->reading->shards[p];
+    of.read = true;
+    of.start = read.start;
+    of.vlsn = read.vlsn;
+    of.count = held.count;
+    std::size_t at = 0;
+    for (const tensor::SharedBytes& chunk : read.chunks) {
+      std::memcpy(of.values.data() + at, chunk.bytes.data(), chunk.bytes.size());
+      at += chunk.bytes.size() / sizeof(float);
+    }
+    if (n > 1) return;
+  }
+  const worker::DoneReport report = w->book.Finish();
+  w->evaluated[report.work.attempt] = w->reading;
+  Trace("worker ", w->process, " evaluated ", report.work.closure.value() & 0xff, " attempt=", report.work.attempt.ToString());
+  if (!w->welcomed) return;
+  Up m;
+  m.kind = Up::kDone;
+  m.closure = report.work.closure;
+  m.attempt = report.work.attempt;
+  m.evaluated = w->reading;
+  w->out.Push(std::move(m));
+}
+
 void Cluster::FinishIfSettled(Worker* w) {
   if (!w->book.MayFinish(w->declared == kUpdates)) return;
   const worker::DoneReport report = w->book.Finish();
@@ -721,7 +932,7 @@ void Cluster::FinishIfSettled(Worker* w) {
 
 void Cluster::Commit(const Record& record) {
   if (record.empty()) return;
-  EG_CHECK(store_.Commit(kJob, record).ok());
+  EG_CHECK(store_->Commit(kJob, record).ok());
   const DurableState& now = book_->durable();
   const bool same_life = now.term == before_.term;
   if (same_life || !options_.torn) {
@@ -768,6 +979,7 @@ void Cluster::SendMap() {
 }
 
 void Cluster::SendCloses(Server* s) {
+  if (sealing_) return;
   for (ClosureBook::CloseOrder& order : book_->MakeCloses(s->task, s->identity)) {
     Down m;
     m.kind = Down::kClose;
@@ -821,6 +1033,7 @@ void Cluster::RollBack(std::uint32_t p, Server* to) {
     Count("rolled back to the seed");
   }
   Count("rollback");
+  VoidEvaluation();
   const IntervalSet none;
   const ps_server::Ledger* ledger = snapshot ? &snapshot->shard->ledger() : nullptr;
   SendChange(book_->Rollback(ShardId(p), to->identity, ledger ? ledger->done() : none, ledger ? ledger->refused() : none), to, snapshot);
@@ -854,22 +1067,51 @@ void Cluster::HandleDone(Worker* w, const Up& m) {
 void Cluster::AtCoordinator(Worker* w, Up m) {
   switch (m.kind) {
     case Up::kHello: {
+      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
+        BeginAnew(*term, w);
+      }
       if (book_->window_open()) {  // no worker gets a map before every shard that the journal forgot could be adopted
         waiting_.emplace_back(w->task, std::move(m));
         break;
       }
       w->registered = true;
       Down answer;
-      answer.adopted = book_->RegisterWorker(w->task, m.attempts);
-      for (const TaskId earlier : w->earlier) book_->ReleaseWorker(earlier);
+      if (!sealing_) {
+        answer.adopted = book_->RegisterWorker(w->task, m.attempts);
+        for (const auto& [closure, attempt] : m.evaluations) {
+          for (Evaluation& e : evaluations_) {
+            if (e.closure != closure || e.attempt != attempt || e.done) continue;
+            e.worker = w->task;
+            answer.adopted_evaluations.push_back(attempt);
+          }
+        }
+      }
+      for (const TaskId earlier : w->earlier) {
+        book_->ReleaseWorker(earlier);
+        for (Evaluation& e : evaluations_) {
+          if (!e.done && e.worker == earlier) e.attempt = Attempt{};
+        }
+      }
       w->earlier.clear();
       answer.term = book_->durable().term;
+      answer.life = life_;
       answer.map = CurrentMap();
       w->in.Push(std::move(answer));
       break;
     }
-    case Up::kDone: HandleDone(w, m); break;
-    case Up::kDropped: book_->ReleaseAttempt(m.closure, m.attempt); break;
+    case Up::kDone:
+      if (m.evaluated != nullptr) {
+        HandleEvaluated(w, m);
+      } else {
+        HandleDone(w, m);
+      }
+      break;
+    case Up::kDropped:
+      book_->ReleaseAttempt(m.closure, m.attempt);
+      for (Evaluation& e : evaluations_) {
+        if (!e.done && e.closure == m.closure && e.attempt == m.attempt) e.attempt = Attempt{};
+      }
+      break;
     case Up::kFailed: {
       const Record record = book_->FailRepair(m.closure, m.attempt);
       if (!record.empty()) Count("repair failed");
@@ -883,19 +1125,42 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
 void Cluster::AtCoordinator(Server* s, Up m) {
   switch (m.kind) {
     case Up::kHello: {
+      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
+        BeginAnew(*term, s);
+      }
       s->registered = true;
       Down answer;
       answer.version = book_->durable().version;
+      answer.term = book_->durable().term;
+      answer.life = life_;
       s->in.Push(std::move(answer));
+      if (end_told_) {  // no such job: whatever it holds of it goes
+        Down ended;
+        ended.kind = Down::kJobEnded;
+        s->in.Push(std::move(ended));
+        break;
+      }
       ClosureBook::ServerRegistration registration = book_->RegisterServer(s->identity, m.shards, false);
+      if (registration.change.map_changed) VoidEvaluation();  // adopted: its todo may not be empty
       SendChange(std::move(registration.change), s, nullptr);
       for (const ShardId p : registration.unheld) {
         Count("shard not held");
-        RollBack(p.value(), s);
+        if (sealing_) {
+          unsealed_.erase(p.value());  // what is gone is sealed
+        } else {
+          RollBack(p.value(), s);
+        }
       }
+      for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
       break;
     }
+    case Up::kSealed:
+      if (!sealing_ || end_told_ || book_->durable().map[m.p].epoch != m.epoch) break;
+      if (m.state) cuts_[m.p] = std::move(m.state);
+      unsealed_.erase(m.p);
+      CheckSealed(false);
+      break;
     case Up::kClosed:
       book_->OnClosed(s->task, ShardId(m.p), m.epoch, m.taken);
       for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
@@ -912,12 +1177,14 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       break;
     }
     case Up::kReleased: {
+      if (end_told_) break;
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (!to->registered) to = s;
       ClosureBook::MapChange change = book_->Move(ShardId(m.p), m.epoch, to->identity);
       if (change.record.empty()) break;
       Count("move");
       SendChange(std::move(change), to, m.state.get());
+      if (unsealed_.contains(m.p)) SendSeal(to, m.p);
       break;
     }
     default: break;
@@ -930,13 +1197,38 @@ void Cluster::AtTask(Server* s, Down m) {
   s->version = std::max(s->version, m.version);
   std::unique_ptr<HeldState>& held = s->shards[m.p];
   switch (m.kind) {
-    case Down::kRegistered: break;
+    case Down::kRegistered: Registered(s, m); break;
     case Down::kAssign:
+      s->sealed[m.p].reset();
       held = std::move(m.state);
       CheckState(*held, m.p, random_.Chance(0.25));
       break;
     case Down::kDrop:
-      if (held && held->shard->epoch() == m.epoch) held.reset();
+      if (!held || held->shard->epoch() != m.epoch) break;
+      held.reset();
+      s->sealed[m.p].reset();
+      break;
+    case Down::kSeal: {
+      Up answer;
+      answer.kind = Up::kSealed;
+      answer.p = m.p;
+      answer.epoch = m.epoch;
+      if (held && held->shard->epoch() == m.epoch) {
+        Count("sealed");
+        Trace("server ", s->process, " p=", m.p, " is sealed");
+        held->shard->Seal();
+        s->sealed[m.p] = held->shard->ledger();
+        answer.state = held->Copy();  // the last cut
+        CheckState(*answer.state, m.p, true);
+      }
+      s->out.Push(std::move(answer));
+      break;
+    }
+    case Down::kJobEnded:
+      for (std::uint32_t p = 0; p < kShards; ++p) {
+        s->shards[p].reset();
+        s->sealed[p].reset();
+      }
       break;
     case Down::kClose: {
       Up answer;
@@ -969,6 +1261,7 @@ void Cluster::AtTask(Server* s, Down m) {
       answer.p = m.p;
       answer.epoch = m.epoch;
       answer.state = std::move(held);
+      s->sealed[m.p].reset();
       s->out.Push(std::move(answer));
       break;
     }
@@ -980,7 +1273,15 @@ void Cluster::AtTask(Worker* w, Down m) {
   switch (m.kind) {
     case Down::kRegistered: {
       w->welcomed = true;
-      std::set<Attempt> adopted;
+      Registered(w, m);
+      std::set<Attempt> adopted(m.adopted_evaluations.begin(), m.adopted_evaluations.end());
+      for (const Attempt attempt : m.adopted_evaluations) {
+        if (w->book.Holds(attempt)) continue;
+        Up dropped;
+        dropped.kind = Up::kDropped;
+        dropped.attempt = attempt;
+        w->out.Push(std::move(dropped));
+      }
       for (const ClosureBook::HeldAttempt& held : m.adopted) adopted.insert(held.attempt);
       w->book.OnRegistered(m.term, adopted);
       for (const ClosureBook::HeldAttempt& held : m.adopted) {
@@ -999,14 +1300,180 @@ void Cluster::AtTask(Worker* w, Down m) {
         done.attempt = report.work.attempt;
         done.v0 = report.v0;
         done.v1 = report.v1;
+        if (report.work.kind == worker::WorkKind::kEvaluate) done.evaluated = w->evaluated.at(report.work.attempt);
         w->out.Push(std::move(done));
       }
       break;
     }
     case Down::kMap: w->book.OnMap(*m.map); break;
     case Down::kGrant: w->book.OnGrant(std::move(m.work)); break;
-    case Down::kDoneAnswer: w->book.OnDoneAnswer(m.attempt, m.superseded); break;
+    case Down::kDoneAnswer:
+      w->book.OnDoneAnswer(m.attempt, m.superseded);
+      w->evaluated.erase(m.attempt);
+      break;
+    case Down::kJobEnded: w->book.DropJob(kJob); break;
     default: break;
+  }
+}
+
+// I4, of the lives that a task has seen.
+void Cluster::Registered(Task* t, const Down& m) {
+  if (m.term.value() < t->highest_term || (m.term.value() == t->highest_term && m.life != t->life && t->life != 0)) {
+    Fail(absl::StrCat("I4 the term fell for a task: seen=", t->highest_term, " got=", m.term.value()));
+  }
+  t->highest_term = m.term.value();
+  t->life = m.life;
+}
+
+// ---------------------------------------------------------------- evaluation, a barrier [29]
+
+void Cluster::Advance() {
+  if (!options_.evaluate || !evaluations_.empty() || evaluated_ * options_.epoch >= kClosures || !book_->BarrierReached(Barrier())) return;
+  ++evaluation_rounds_;
+  for (std::uint32_t i = 0; i < kEvaluations; ++i) {
+    evaluations_.push_back({ClosureId((evaluation_rounds_ << 32) + i), {}, {}, false, nullptr});
+  }
+  Trace("evaluation begins: round=", evaluation_rounds_, " closures=", Barrier());
+}
+
+void Cluster::GrantEvaluation(Worker* w) {
+  std::size_t in_hand = 0;
+  for (const Evaluation& e : evaluations_) in_hand += !e.done && e.attempt != Attempt{} && e.worker == w->task;
+  if (in_hand >= kInHand) return;
+  for (Evaluation& e : evaluations_) {
+    if (e.done || e.attempt != Attempt{}) continue;
+    e.attempt = book_->NextAttempt();
+    e.worker = w->task;
+    Down m;
+    m.kind = Down::kGrant;
+    m.work = Work{kJob, e.closure, e.attempt, worker::WorkKind::kEvaluate, true, {}};
+    w->in.Push(std::move(m));
+    return;
+  }
+}
+
+void Cluster::HandleEvaluated(Worker* w, const Up& m) {
+  Down answer;
+  answer.kind = Down::kDoneAnswer;
+  answer.attempt = m.attempt;
+  answer.superseded = true;
+  bool all = !evaluations_.empty();
+  for (Evaluation& e : evaluations_) {
+    if (!e.done && !sealing_ && e.closure == m.closure && e.attempt == m.attempt && e.worker == w->task) {
+      e.done = true;
+      e.result = m.evaluated;
+      answer.superseded = false;
+    }
+    all &= e.done;
+  }
+  w->in.Push(std::move(answer));
+  if (all) FinishEvaluation();
+}
+
+// The metric of the values after the barrier's closures, each of them whole, and of nothing else.
+void Cluster::FinishEvaluation() {
+  const DurableState& state = book_->durable();
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    for (const Evaluation& e : evaluations_) {
+      const Evaluated::OfShard& of = e.result->shards[p];
+      for (std::uint32_t c = 0; c < kClosures; ++c) {
+        for (std::uint32_t u = 0; u < kUpdates; ++u) {
+          const int n = of.count[c * kUpdates + u], want = c < Barrier() ? touch_[p][c] >> u & 1 : 0;
+          const bool at_most = state.dead.Contains(c) || state.lost[p].Contains(c);
+          if (at_most ? n > 1 : n != want) {
+            Fail(absl::StrCat("29 an evaluation read values without an update, or with one too many: c=", c, " u=", u, " p=", p, " want=", want,
+                              " got=", n));
+          }
+        }
+      }
+      if (state.dead.empty() && of.values != evaluations_.front().result->shards[p].values)
+        Fail("29 two closures of an evaluation read different values");
+    }
+  }
+  Count("evaluation");
+  Trace("evaluation ends: closures=", Barrier());
+  evaluations_.clear();
+  ++evaluated_;
+  book_->SetNewLimit(Barrier());
+}
+
+void Cluster::VoidEvaluation() {
+  if (evaluations_.empty() || options_.mutant == Mutant::kEvalSurvivesRollback) return;
+  Count("evaluation void");
+  for (const Evaluation& e : evaluations_) {
+    for (auto& w : workers_) {
+      if (e.attempt == Attempt{} || !w->registered || w->task != e.worker) continue;
+      Down m;
+      m.kind = Down::kDoneAnswer;
+      m.attempt = e.attempt;
+      m.superseded = true;
+      w->in.Push(std::move(m));
+    }
+  }
+  evaluations_.clear();
+}
+
+// ---------------------------------------------------------------- the end before the plan [20a]
+
+void Cluster::BeginSeal() {
+  Count("ended early");
+  Trace("the user cancels the job");
+  sealing_ = true;
+  evaluations_.clear();
+  for (auto& w : workers_) {
+    if (!w->registered) continue;
+    Down m;
+    m.kind = Down::kJobEnded;
+    w->in.Push(std::move(m));
+  }
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const std::string& identity = book_->durable().map[p].server;
+    if (identity.empty()) continue;
+    unsealed_.insert(p);
+    if (Server* s = ConnectedServer(identity, true)) SendSeal(s, p);
+  }
+}
+
+void Cluster::SendSeal(Server* s, std::uint32_t p) {
+  const coordinator::ShardOwner& owner = book_->durable().map[p];
+  if (owner.server != s->identity) return;
+  Down m;
+  m.kind = Down::kSeal;
+  m.p = p;
+  m.epoch = owner.epoch;
+  s->in.Push(std::move(m));
+}
+
+// A silent owner is unmapped: what it applies from now on is void. Then the user is told.
+void Cluster::CheckSealed(bool out_of_time) {
+  if (end_told_) return;
+  if (out_of_time) {
+    for (const std::uint32_t p : unsealed_) {
+      Count("silent owner unmapped");
+      Commit(book_->Unmap(ShardId(p)).record);
+    }
+    unsealed_.clear();
+  }
+  if (!unsealed_.empty() || book_->window_open()) return;
+  Trace("the user is told of the end");
+  end_told_ = true;
+  for (auto& s : servers_) {
+    if (!s->registered) continue;
+    Down m;
+    m.kind = Down::kJobEnded;
+    s->in.Push(std::move(m));
+  }
+}
+
+// What a resume would find (line 28): whole cuts, in which nothing is refused but what the user cancelled or the job lost.
+void Cluster::CheckSealedEnd() {
+  const DurableState& state = book_->durable();
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    if (!cuts_[p]) continue;
+    CheckState(*cuts_[p], p, true);
+    if (options_.torn) continue;  // the journal may have forgotten why
+    const IntervalSet refused = cuts_[p]->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
+    if (!refused.empty()) Fail(absl::StrCat("20a the last cut refuses what nobody cancelled: p=", p, " refused=", refused.ToString()));
   }
 }
 
@@ -1035,7 +1502,8 @@ void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
 }
 
 bool Cluster::Finished() {
-  if (!book_ || !book_->Quiet()) return false;
+  if (sealing_) return end_told_ && book_ && calls_.empty();
+  if (!book_ || !book_->Quiet() || (options_.evaluate && evaluated_ * options_.epoch < kClosures)) return false;
   bool here = true;
   EachTask([&](Task& t) { here &= t.registered || !t.connected; });
   if (!here) return false;
@@ -1068,7 +1536,7 @@ void Cluster::CheckEnd() {
       Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
   }
   if (!options_.torn) {
-    const auto stored = store_.Load(kJob);
+    const auto stored = store_->Load(kJob);
     if (!stored.ok() || !(*stored == state)) Fail("the store does not hold the state");
   }
 }
@@ -1082,7 +1550,7 @@ WalkResult Cluster::Run() {
   }
   if (violation_.empty()) {
     if (drained < options_.drain_events_max) {
-      CheckEnd();
+      sealing_ ? CheckSealedEnd() : CheckEnd();
     } else {
       std::string todo;
       for (const IntervalSet& set : before_.todo) absl::StrAppend(&todo, "[", set.ToString(), "]");
@@ -1126,6 +1594,10 @@ WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
   options.snapshots = seed % 4 != 0;
   options.torn = seed % 4 == 3;
   options.repairs_fail = seed % 7 == 3;
+  options.evaluate = seed / 4 % 3 != 0;
+  options.epoch = seed / 12 % 2 == 0 ? 2 : 7;
+  options.foreign = seed / 4 % 4 == 1;
+  options.ends_early = seed % 11 == 5;
   options.open_max = 3 + static_cast<std::uint32_t>(seed / 3 % 10);
   return options;
 }
@@ -1145,6 +1617,16 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"no_epoch_check", Mutant::kNoEpochCheck},
       {"register_one_way", Mutant::kRegisterOneWay},
       {"no_attempt_fence", Mutant::kNoAttemptFence},
+      {"skip_applies", Mutant::kSkipApplies},
+      {"skip_leaves_no_bit", Mutant::kSkipLeavesNoBit},
+      {"seal_admits", Mutant::kSealAdmits},
+      {"seal_enters_refused", Mutant::kSealEntersRefused},
+      {"snapshot_loses_open", Mutant::kSnapshotLosesOpen},
+      {"unknown_V_ok", Mutant::kUnknownVOk},
+      {"term_ignores_tasks", Mutant::kTermIgnoresTasks},
+      {"no_begin_anew", Mutant::kNoBeginAnew},
+      {"eval_before_todo_empty", Mutant::kEvalBeforeTodoEmpty},
+      {"eval_survives_rollback", Mutant::kEvalSurvivesRollback},
   };
   return names;
 }

@@ -22,6 +22,7 @@
 namespace evergrad::simulation {
 
 inline constexpr std::uint32_t kShards = 3, kClosures = 14, kUpdates = 4, kServers = 3, kWorkers = 4, kInHand = 2;
+inline constexpr std::uint32_t kEvaluations = 4;  // closures of an evaluation
 inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
 
 // What a walk is made of. FromSeed draws it, so that a seed alone replays a walk.
@@ -33,6 +34,10 @@ struct WalkOptions {
   bool snapshots = true;               // false: a lost shard comes from the seed (LEDGER line 21, "none: the seed")
   bool torn = false;                   // a restarted coordinator may find the last records of its journal gone
   bool repairs_fail = false;           // a repair may end in a user's error (line 20b)
+  bool evaluate = true;                // an evaluation after each `epoch` closures, as a barrier (line 29)
+  std::uint32_t epoch = 7;
+  bool foreign = false;     // tasks may meet a coordinator of another store, of a term as high or higher (line 18)
+  bool ends_early = false;  // the job is cancelled on the way: its shards are sealed (line 20a)
   std::uint32_t open_max = 4;
   int fault_events = 1500;
   int drain_events_max = 20000;

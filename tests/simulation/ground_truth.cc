@@ -34,6 +34,10 @@ std::unique_ptr<ps_server::Shard> ShardModel::Seed(ShardEpoch epoch, MapVersion 
   return *std::move(shard);
 }
 
+bool ShardModel::Skips(std::uint64_t c, std::uint32_t u, Attempt attempt) {
+  return Random((c * kUpdates + u) * 69069 + attempt.term * 104729 + attempt.n * 13).Chance(0.1);
+}
+
 void ShardModel::Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const {
   if (counting_) {
     std::fill(out, out + elements_, 0.0f);
@@ -56,6 +60,7 @@ std::unique_ptr<HeldState> HeldState::Copy() const {
   auto copy = std::make_unique<HeldState>();
   copy->shard = shard->Snapshot();
   copy->count = count;
+  copy->gradients = gradients;
   copy->seen = seen;
   copy->log = log;
   copy->values = values;
@@ -65,13 +70,19 @@ std::unique_ptr<HeldState> HeldState::Copy() const {
 
 void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient) {
   ++count[c * kUpdates + u];
-  log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), attempt});
+  ++gradients;
+  log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), false, attempt});
   ps_server::optimizer::Run run{model.elements(), gradient, values.data(), values.data(), {}, {}};
   for (int k = 0; k < model.optimizer().slots(); ++k) {
     run.slot_from[k] = slots[static_cast<std::size_t>(k)].data();
     run.slot_to[k] = slots[static_cast<std::size_t>(k)].data();
   }
-  model.optimizer().Apply(model.optimizer().Begin(log.size()), run);
+  model.optimizer().Apply(model.optimizer().Begin(gradients), run);
+}
+
+void HeldState::FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt) {
+  ++count[c * kUpdates + u];
+  log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), true, attempt});
 }
 
 std::string HeldState::CheckValues(const ShardModel& model) const {
@@ -84,7 +95,10 @@ std::string HeldState::CheckValues(const ShardModel& model) const {
     at += n;
   }
   if (at != model.elements()) return "I2 a pull is short";
-  if (shard->updates_applied() != log.size()) return "I2 updates_applied differs from the updates applied";
+  if (shard->updates_applied() != gradients) return "I2 updates_applied differs from the updates applied";
+  std::uint64_t skips = 0;
+  for (const auto& [reason, n] : shard->skips()) skips += n;
+  if (skips != log.size() - gradients) return "13 skips are not counted as often as they were recorded";
   return "";
 }
 
@@ -117,8 +131,13 @@ std::string HeldState::CheckReplay(const ShardModel& model) const {
     push.closure = ClosureId(a.closure);
     push.update = UpdateIndex(a.update);
     push.attempt = {~0ull, fresh->lsn()};
-    push.rows = model.elements();
-    push.payload = std::as_bytes(std::span(gradient, model.elements()));
+    if (a.skip) {
+      push.kind = ps_server::UpdateKind::kSkip;
+      push.skip_reason = "overflow";
+    } else {
+      push.rows = model.elements();
+      push.payload = std::as_bytes(std::span(gradient, model.elements()));
+    }
     if (fresh->Apply(push).code != ps_server::PushCode::kApplied)
       return absl::StrCat("I1 the log has an update twice: c=", a.closure, " u=", a.update);
   }

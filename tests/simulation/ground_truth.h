@@ -25,6 +25,9 @@ class ShardModel {
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise real numbers that differ from
   // attempt to attempt, as those of a retried closure do.
+  // Whether (c, u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so that two
+  // attempts may differ, but a push sent again never does.
+  static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
 
  private:
@@ -37,13 +40,15 @@ class ShardModel {
 
 struct Applied {
   std::uint8_t closure = 0, update = 0;
+  bool skip = false;
   Attempt attempt;
 };
 
 // A shard's state and its ground truth.
 struct HeldState {
   std::unique_ptr<ps_server::Shard> shard;
-  std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u)
+  std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u), a SKIP counted as one
+  std::uint64_t gradients = 0;                             // of the log, those that are no SKIP
   std::array<Attempt, kClosures> seen{};                   // highest attempt answered APPLIED or DUPLICATE [I9]
   std::vector<Applied> log;                                // in order
   std::array<float, kElementsMax> values{};                // the fold of `log`
@@ -54,6 +59,8 @@ struct HeldState {
   std::unique_ptr<HeldState> Copy() const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
+  // Line 13: a SKIP is recorded and changes no value.
+  void FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // "" or what differs: the shard's values against the fold, bit by bit.
   std::string CheckValues(const ShardModel& model) const;
   // "" or what differs: the ledger records exactly the updates of the log (I2), and what is done is there whole (I3).
