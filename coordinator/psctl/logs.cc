@@ -1,7 +1,4 @@
 // psctl logs: the tasks' newest lines, read through the coordinator's sessions, so that it works for a remote cluster.
-#include <map>
-#include <tuple>
-
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -11,7 +8,6 @@
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
 #include "coordinator/psctl/json_output.h"
-#include "coordinator/psctl/log_cursor.h"
 #include "coordinator/psctl/tables.h"
 #include "coordinator/psctl/text_table.h"
 
@@ -45,15 +41,16 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   request.set_job(job);
   request.set_lines_max(lines_max);
   if (since.count() > 0) request.set_since_wall_ms(context.clock->WallMillis() - since.count());
-  LogCursor cursor;
   if (follow) context.handles_signals->store(true);
   for (;;) {
     const auto answer = (*client)->ReadTaskLogs(request);
     if (!answer.ok()) return Report(context, answer.status());
-    for (const v1::LogLine& line : cursor.Fresh(*answer)) context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
+    for (const v1::LogLine& line : answer->lines()) context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
     context.out.flush();
     if (!follow) return kSucceeded;
-    request.set_since_wall_ms(cursor.Since(request.since_wall_ms()));
+    // From here on only what is newer than what each task has said, and all of it.
+    *request.mutable_cursors() = answer->cursors();
+    request.set_lines_max(0);
     const MonoTime until = context.clock->Now() + kFollowEvery;
     for (MonoTime now = context.clock->Now(); now < until; now = context.clock->Now()) {
       const auto happening = context.inbox->Take(until - now);
@@ -69,25 +66,6 @@ std::string LogText(const v1::LogLine& line) {
   return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ", absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()),
                       line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"), "  ", Printable(line.text()));
 }
-
-std::vector<v1::LogLine> LogCursor::Fresh(const v1::ReadTaskLogsResponse& answer) {
-  std::vector<v1::LogLine> fresh;
-  std::map<Key, int> in_answer;
-  for (const v1::LogLine& line : answer.lines()) {
-    const Key key{line.wall_ms(), line.task(), line.text()};
-    // The same text twice within a millisecond is two lines: what counts is how many of them were shown.
-    const int seen = ++in_answer[key];
-    int& shown = shown_[key];
-    if (seen <= shown) continue;
-    shown = seen;
-    fresh.push_back(line);
-    newest_ms_ = std::max(newest_ms_, line.wall_ms());
-  }
-  while (!shown_.empty() && std::get<0>(shown_.begin()->first) < newest_ms_ - kOverlapMs) shown_.erase(shown_.begin());
-  return fresh;
-}
-
-std::int64_t LogCursor::Since(std::int64_t before) const { return std::max(before, newest_ms_ - kOverlapMs); }
 
 std::vector<Verb> LogsVerbs() { return {{"logs", "", "show log lines of tasks; -f follows", Logs}}; }
 

@@ -57,6 +57,7 @@ class FakeCoordinator {
   }
   // Called at each GetJob, without the lock.
   std::function<void(int)> on_get_job;
+  std::function<v1::ReadTaskLogsResponse(const v1::ReadTaskLogsRequest&)> on_read_logs;
 
  private:
   absl::StatusOr<std::string> Handle(absl::string_view method, const std::string& bytes) {
@@ -130,6 +131,7 @@ class FakeCoordinator {
       v1::ReadTaskLogsRequest request;
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       v1::ReadTaskLogsResponse response;
+      if (on_read_logs) return on_read_logs(request).SerializeAsString();
       v1::LogLine* line = response.add_lines();
       line->set_task(request.tasks_size() > 0 ? request.tasks(0) : "worker/0");
       line->set_level("info");
@@ -326,6 +328,37 @@ TEST_CASE("run prints only JSON when JSON is asked for") {
   REQUIRE(psctl.Run({"job", "run", kJob, "--output", "json"}) == kSucceeded);
   CHECK(psctl.Json()["state"] == "SUCCEEDED");
   CHECK(psctl.Json()["result"]["metrics"]["accuracy"] == 0.87);
+}
+
+TEST_CASE("logs -f asks each task only for what is newer than it has said, until Ctrl-C") {
+  Psctl psctl;
+  std::vector<std::uint64_t> asked;
+  psctl.coordinator.on_read_logs = [&](const v1::ReadTaskLogsRequest& request) {
+    const auto cursor = request.cursors().find("worker/0");
+    const std::uint64_t from = cursor == request.cursors().end() ? 0 : cursor->second;
+    asked.push_back(from);
+    v1::ReadTaskLogsResponse response;
+    // Five lines in all, three at first and one more at each look.
+    const std::uint64_t to = std::min<std::uint64_t>(5, from == 0 ? 3 : from + 1);
+    for (std::uint64_t i = from; i < to; ++i) {
+      v1::LogLine* line = response.add_lines();
+      line->set_task("worker/0");
+      line->set_text(absl::StrCat("line ", i));
+    }
+    (*response.mutable_cursors())["worker/0"] = to;
+    if (asked.size() == 5) {
+      Happening interrupt;
+      interrupt.signal = SIGINT;
+      psctl.inbox.Put(std::move(interrupt));
+    }
+    return response;
+  };
+  CHECK(psctl.Run({"logs", "-f", "--lines", "3", "--output=json"}) == kInterrupted);
+  CHECK(asked == std::vector<std::uint64_t>{0, 3, 4, 5, 5});
+  std::size_t lines = 0;
+  for (const char c : psctl.out.str()) lines += c == '\n';
+  CHECK(lines == 5);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("line 4"));
 }
 
 TEST_CASE("bad usage ends with 2 and says what was meant") {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/psctl/json_output.h"
-#include "coordinator/psctl/log_cursor.h"
 #include "coordinator/psctl/progress.h"
 #include "coordinator/psctl/require.h"
 #include "coordinator/psctl/tables.h"
@@ -256,29 +255,6 @@ TEST_CASE("sizes, times and widths are for people") {
   CHECK(Fit("abcdef", 4) == "abc…");
   CHECK(Width("é…") == 2);
   CHECK(RenderTable({{"name"}, {"n", true}}, {{"a", "100"}, {"long name", "1"}}) == Lines{"name         n", "a          100", "long name    1"});
-}
-
-TEST_CASE("a follower shows each line once, though it asks for the last seconds again") {
-  LogCursor cursor;
-  v1::ReadTaskLogsResponse answer;
-  const auto add = [&](std::int64_t ms, const char* task, const char* text) {
-    v1::LogLine* line = answer.add_lines();
-    line->set_wall_ms(ms);
-    line->set_task(task);
-    line->set_text(text);
-  };
-  CHECK(cursor.Since(77) == 77);
-  add(10000, "worker/0", "a");
-  add(10000, "worker/0", "a");
-  CHECK(cursor.Fresh(answer).size() == 2);
-  CHECK(cursor.Since(77) == 10000 - LogCursor::kOverlapMs);
-  add(9500, "worker/1", "late");
-  add(10000, "worker/0", "a");
-  const auto fresh = cursor.Fresh(answer);
-  REQUIRE(fresh.size() == 2);
-  CHECK(fresh[0].text() == "late");
-  CHECK(fresh[1].text() == "a");
-  CHECK(cursor.Fresh(answer).empty());
 }
 
 }  // namespace
