@@ -171,12 +171,31 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   return outcome.exit_code;
 }
 
+// The daemons' logs join the run that they are about, else the runs folder under a name that shows; nothing hidden stays. Who was
+// interrupted before there was a run wants none. Returns `code`.
+int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder, int code) {
+  std::error_code error;
+  if (!std::filesystem::exists(cluster.folder, error)) return code;
+  const bool has_run = !runs_folder.empty() && fs::Exists(runs_folder);
+  if (!has_run && (code == kSucceeded || code == kInterrupted)) {
+    std::filesystem::remove_all(cluster.folder, error);
+    std::filesystem::remove(cluster.runs, error);  // only when nothing is in it
+    return code;
+  }
+  const std::string logs = has_run ? absl::StrCat(runs_folder, "/logs") : absl::StrCat(cluster.runs, "/logs-", ::getpid());
+  std::filesystem::rename(cluster.folder, logs, error);
+  if (code == kFailed || code == kUnreachable || code == kUsage || error)
+    context.err << "psctl: logs: " << ShowPath(context, error ? cluster.folder : logs) << "\n";
+  return code;
+}
+
 int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, const std::vector<Requirement>& requirements) {
   options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
   options.cluster.runs = AbsolutePath(context, options.runs);
   // Hidden among the runs until the job has a folder of its own, to which the logs then move.
   options.cluster.folder = absl::StrCat(options.cluster.runs, "/.local-", ::getpid());
   options.cluster.supervise = options.supervise;
+  options.cluster.logs_move = true;
   if (spec.type == "counting" && options.cluster.failpoints.empty())
     return Report(context, UserError(absl::InvalidArgumentError("a counting job is for tests: give --failpoints none (or some) to --local")));
   context.handles_signals->store(true);
@@ -189,10 +208,9 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
   LocalCluster cluster(options.cluster, context.clock, pause);
   if (const absl::Status started = cluster.Start(); !started.ok()) {
     cluster.Stop();
-    if (interrupted) return kInterrupted;
+    if (interrupted) return LeaveLogs(context, options.cluster, "", kInterrupted);
     const int code = Report(context, started);
-    context.err << "psctl: logs: " << ShowPath(context, options.cluster.folder) << "\n";
-    return code == kUnreachable ? kFailed : code;
+    return LeaveLogs(context, options.cluster, "", code == kUnreachable ? kFailed : code);
   }
   if (options.output == "text") {
     context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", " << options.cluster.servers
@@ -210,11 +228,7 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
   };
   const int code = RunRemote(context, options, spec, requirements, tick, &runs_folder);
   cluster.Stop();
-  // The logs join the run that they are about; a run that never got a folder leaves them where they are, and says so.
-  std::error_code error = std::make_error_code(std::errc::no_such_file_or_directory);
-  if (!runs_folder.empty() && fs::Exists(runs_folder)) std::filesystem::rename(options.cluster.folder, absl::StrCat(runs_folder, "/logs"), error);
-  if (error && code != kSucceeded) context.err << "psctl: logs: " << ShowPath(context, options.cluster.folder) << "\n";
-  return code;
+  return LeaveLogs(context, options.cluster, runs_folder, code);
 }
 
 int Run(Context& context, const std::vector<std::string>& args) {
@@ -339,21 +353,33 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-int Show(Context& context, const std::vector<std::string>& args) {
+// What show, watch and cancel begin with: which job, in which cluster.
+struct OneJob {
   Connection connection;
   std::string output = "text", job;
-  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened", OptionTable::Kind::kCommand);
-  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
-  AddConnectionOptions(&table, &connection);
-  AddOutputOption(&table, &output);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
-  auto client = ControlClient::Connect(context, connection);
+  std::unique_ptr<ControlClient> client;
+};
+// A code: the verb is over.
+std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args, OneJob* one) {
+  table->AddArgument("JOB", &one->job, "its name (the newest of that name) or its uid");
+  AddConnectionOptions(table, &one->connection);
+  AddOutputOption(table, &one->output);
+  if (const auto code = ParseArguments(context, table, args)) return *code;
+  auto client = ControlClient::Connect(context, one->connection);
   if (!client.ok()) return Report(context, client.status());
+  one->client = *std::move(client);
+  return std::nullopt;
+}
+
+int Show(Context& context, const std::vector<std::string>& args) {
+  OneJob one;
+  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened", OptionTable::Kind::kCommand);
+  if (const auto code = Open(context, &table, args, &one)) return *code;
   v1::GetJobRequest request;
-  request.set_job(job);
-  const auto answer = (*client)->GetJob(request);
+  request.set_job(one.job);
+  const auto answer = one.client->GetJob(request);
   if (!answer.ok()) return Report(context, answer.status());
-  if (output == "json") {
+  if (one.output == "json") {
     context.out << Dump(JsonOf(answer->job())) << "\n";
     return kSucceeded;
   }
@@ -373,42 +399,30 @@ int Show(Context& context, const std::vector<std::string>& args) {
 }
 
 int Watch(Context& context, const std::vector<std::string>& args) {
-  Connection connection;
-  std::string output = "text", job;
+  OneJob one;
   std::vector<std::string> require;
   OptionTable table("psctl job watch", "follows a job to its end; Ctrl-C stops watching, the job goes on", OptionTable::Kind::kCommand);
-  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
   table.Add("require", &require, "accuracy>=0.86: exit with 5 when the result falls short");
-  AddConnectionOptions(&table, &connection);
-  AddOutputOption(&table, &output);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);
   if (!requirements.ok()) return Report(context, requirements.status());
-  auto client = ControlClient::Connect(context, connection);
-  if (!client.ok()) return Report(context, client.status());
   WatchOptions options;
-  options.job = job;
-  options.json = output == "json";
+  options.job = one.job;
+  options.json = one.output == "json";
   options.requirements = *requirements;
-  return WatchJob(context, **client, options).exit_code;
+  return WatchJob(context, *one.client, options).exit_code;
 }
 
 int Cancel(Context& context, const std::vector<std::string>& args) {
-  Connection connection;
-  std::string output = "text", job;
+  OneJob one;
   OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is", OptionTable::Kind::kCommand);
-  table.AddArgument("JOB", &job, "its name (the newest of that name) or its uid");
-  AddConnectionOptions(&table, &connection);
-  AddOutputOption(&table, &output);
-  if (const auto code = ParseArguments(context, &table, args)) return *code;
-  auto client = ControlClient::Connect(context, connection);
-  if (!client.ok()) return Report(context, client.status());
-  const auto cancelled = (*client)->CancelJob(job);
+  if (const auto code = Open(context, &table, args, &one)) return *code;
+  const auto cancelled = one.client->CancelJob(one.job);
   if (!cancelled.ok()) return Report(context, cancelled.status());
-  if (output == "json")
-    context.out << Dump({{"job", job}, {"state", cancelled->state()}}) << "\n";
+  if (one.output == "json")
+    context.out << Dump({{"job", one.job}, {"state", cancelled->state()}}) << "\n";
   else
-    context.out << Printable(job) << ": " << Printable(cancelled->state()) << "\n";
+    context.out << Printable(one.job) << ": " << Printable(cancelled->state()) << "\n";
   return kSucceeded;
 }
 

@@ -92,6 +92,8 @@ LocalCluster::~LocalCluster() {
 
 std::string LocalCluster::LogOf(const LocalTask& task) const { return absl::StrCat(options_.folder, "/", task.FileName(), ".log"); }
 
+std::string LocalCluster::LogHint(const std::string& path) const { return options_.logs_move ? "" : absl::StrCat("; log: ", path); }
+
 absl::Status LocalCluster::Launch(LocalTask* task) {
   SpawnOptions spawn;
   spawn.program = ProgramOf(options_.bin, task->role);
@@ -152,7 +154,7 @@ std::vector<std::string> LocalCluster::Tick() {
         task.start_again = now + delay;
         absl::StrAppend(&text, "; starting it again in ", delay.count(), " ms");
       } else {
-        absl::StrAppend(&text, "; log: ", LogOf(task));
+        absl::StrAppend(&text, LogHint(LogOf(task)));
       }
       news.push_back(std::move(text));
     }
@@ -175,12 +177,12 @@ std::optional<LocalCluster::Broken> LocalCluster::broken() const {
   for (const LocalTask& task : tasks_) {
     any_worker = any_worker || (task.role == Role::kWorker && task.running);
     if (task.running || task.starts == 0) continue;
-    if (task.role == Role::kCoordinator) return Broken{true, absl::StrCat("the coordinator at ", address_, " has ended; log: ", LogOf(task))};
+    if (task.role == Role::kCoordinator) return Broken{true, absl::StrCat("the coordinator at ", address_, " has ended", LogHint(LogOf(task)))};
     if (task.role == Role::kPsServer)
-      return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does); log: ", LogOf(task))};
+      return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does)", LogHint(LogOf(task)))};
   }
   if (!any_worker && options_.workers > 0)
-    return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does); logs: ", options_.folder)};
+    return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does)", LogHint(options_.folder))};
   return std::nullopt;
 }
 

@@ -23,6 +23,7 @@ struct LocalOptions {
   std::string failpoints;            // "": none are allowed; "none" allows counting jobs
   bool supervise = false;            // start again what dies
   bool detached = false;             // `cluster up`: they outlive us
+  bool logs_move = false;            // the logs will lie elsewhere when it is over: what happened does not name them
 };
 
 struct LocalTask {
@@ -68,6 +69,7 @@ class LocalCluster {
 
  private:
   absl::Status Launch(LocalTask* task);
+  std::string LogHint(const std::string& path) const;  // "; log: …"
   absl::Status WaitForCoordinator();
 
   const LocalOptions options_;

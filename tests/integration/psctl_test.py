@@ -442,6 +442,12 @@ class Interrupts(Case):
         self.assertEqual(processes_naming(self.folder), {})
         self.assertEqual([n for n in os.listdir(self.path("all runs")) if n.startswith(".")], [])
 
+    def assert_logs_are_where_it_says(self, log):
+        last = read(log).splitlines()[-1]
+        self.assertRegex(last, r"^psctl: logs: all runs/long-[0-9a-f]{16}/logs$")
+        self.assertIn("coordinator.log", os.listdir(self.path(last.split(": ")[2])))
+        self.assertEqual([n for n in os.listdir(self.path("all runs")) if n.startswith(".")], [])
+
     def test_ctrl_c_at_a_terminal_asks_once_and_yes_cancels(self):
         arguments = self.command()
         pid, terminal = pty.fork()
@@ -519,7 +525,8 @@ class Interrupts(Case):
         process, log, daemons = self.running()
         os.kill(daemons["evergrad-coordinator"], signal.SIGKILL)
         self.assertEqual(process.wait(20), 4, read(log))
-        self.assertIn("coordinator", read(log).splitlines()[-1])
+        self.assertRegex(read(log), r"(?m)^psctl: the coordinator at .* has ended$")
+        self.assert_logs_are_where_it_says(log)
         self.assertEqual(processes_naming(self.folder), {})
 
     def test_a_server_that_dies_in_a_local_run_is_1_unless_supervised(self):
@@ -527,6 +534,7 @@ class Interrupts(Case):
         os.kill(daemons["evergrad-ps-server"], signal.SIGKILL)
         self.assertEqual(process.wait(20), 1, read(log))
         self.assertIn("ps_server/0 has ended", read(log))
+        self.assert_logs_are_where_it_says(log)
         self.assertEqual(processes_naming(self.folder), {})
 
     def test_without_a_terminal_an_interrupt_cancels_without_a_question(self):
