@@ -87,6 +87,7 @@ std::string ClosureName(const Work& work) {
 
 struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   struct Job {
+    Job() {}  // not defaulted: clang 14 does not see a nested class with initializers as constructible before Impl ends
     JobUid uid;
     std::string name, runs_folder;
     std::uint64_t seed = 0;
@@ -105,6 +106,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
   };
   struct Run {
+    Run() {}  // as Job
     Work work;
     std::uint64_t number = 0;  // of this run: what comes late for another one is ignored
     std::uint32_t steps = 0;
