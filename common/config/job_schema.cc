@@ -34,8 +34,8 @@ const NotBuilt kLayersNotBuilt = {"embedding",
 const NotBuilt kActivationsNotBuilt = {"gelu", "elu", "selu", "swish", "softplus", "leaky_relu", "exponential", "hard_sigmoid", "softsign"};
 const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoid", "softmax"};
 const std::vector<std::string> kInitializers = {"zeros", "ones", "glorot_uniform", "he_normal", "truncated_normal"};
-const NotBuilt kInitializersNotBuilt = {"constant",      "glorot_normal",  "he_uniform", "lecun_normal",     "lecun_uniform",
-                                        "random_normal", "random_uniform", "orthogonal", "variance_scaling", "identity"};
+const NotBuilt kInitializersNotBuilt = {"glorot_normal",  "he_uniform", "lecun_normal",     "lecun_uniform", "random_normal",
+                                        "random_uniform", "orthogonal", "variance_scaling", "identity"};
 const NotBuilt kLayerKeysNotBuilt = {
     "kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype",
     "dilation_rate",      "groups",           "data_format",          "noise_shape",       "input_shape"};
@@ -114,11 +114,49 @@ Key<LayerSpec> PaddingKey() {
   return Choice<LayerSpec>("padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
                            "`same` as TensorFlow does it: the output has ceil(size / stride)");
 }
+
+// `he_normal`, or `{type: constant, value: 0.5}`: a name alone is enough where there is nothing to add.
+const Variant<InitializerSpec>& InitializerVariant() {
+  static const Variant<InitializerSpec> variant = [] {
+    Variant<InitializerSpec> v{"the initializer", "type", &InitializerSpec::type, {}, kInitializersNotBuilt, ""};
+    const NotBuilt keys_not_built = {"mean", "stddev", "seed", "scale"};
+    for (const std::string& type : kInitializers) v.cases.push_back({type, {absl::StrCat("the initializer ", type), {}, keys_not_built}, {type}});
+    v.cases.push_back(
+        {"constant",
+         {"the initializer constant",
+          {Required(RealNumber<InitializerSpec>("value", &InitializerSpec::value, {-3e38, 3e38, false, false}, "of every element"), "0.5")},
+          keys_not_built},
+         {"constant"}});
+    return v;
+  }();
+  return variant;
+}
+Key<LayerSpec> InitializerKey(std::string name, InitializerSpec LayerSpec::*member, std::string help) {
+  const Key<InitializerSpec> by_name = Choice<InitializerSpec>(name, &InitializerSpec::type, kInitializers, kInitializersNotBuilt, "", "");
+  return {name,
+          absl::StrCat(by_name.type, ", or {type: constant, value: 0.5}"),
+          std::move(help),
+          false,
+          [=](Reader& r, const Node& n, LayerSpec* t) {
+            if (n.kind == Node::Kind::kMap) {
+              InitializerVariant().Read(r, n, &(t->*member));
+            } else if (n.kind == Node::Kind::kScalar && n.text == "constant") {
+              r.Report(n.where(), absl::StrCat("`", name, "`: `constant` needs its value: expected {type: constant, value: NUMBER}"));
+            } else {
+              by_name.read(r, n, &(t->*member));
+            }
+          },
+          [=](const LayerSpec& t) {
+            const InitializerSpec& spec = t.*member;
+            return std::optional<Node>(spec.type == "constant" ? InitializerVariant().Write(spec) : MakeText(spec.type));
+          }};
+}
+
 std::vector<Key<LayerSpec>> WeightKeys() {
   return {ActivationKey("applied to the output"), Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
-          Choice<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer, kInitializers, kInitializersNotBuilt, "",
-                            "first values of the kernel, by Keras' formulas; keyed by the job's seed and the variable's name"),
-          Choice<LayerSpec>("bias_initializer", &LayerSpec::bias_initializer, kInitializers, kInitializersNotBuilt, "", "first values of the bias")};
+          InitializerKey("kernel_initializer", &LayerSpec::kernel_initializer,
+                         "first values of the kernel, by Keras' formulas; keyed by the job's seed and the variable's name"),
+          InitializerKey("bias_initializer", &LayerSpec::bias_initializer, "first values of the bias")};
 }
 
 Variant<LayerSpec>::Case LayerCase(std::string type, std::string what, std::vector<Key<LayerSpec>> own, LayerSpec defaults = {}) {

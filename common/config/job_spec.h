@@ -54,6 +54,11 @@ struct DataSpec {
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
 
+struct InitializerSpec {
+  std::string type;  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
+  double value = 0;  // constant
+  friend bool operator==(const InitializerSpec&, const InitializerSpec&) = default;
+};
 struct LayerSpec {
   std::string name, type;
   std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing (default: the layer above)
@@ -71,7 +76,7 @@ struct LayerSpec {
   // dropout
   double rate = 0;
   std::optional<std::uint64_t> seed;
-  std::string kernel_initializer = "glorot_uniform", bias_initializer = "zeros";
+  InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};
   Location where;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };

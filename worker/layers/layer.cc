@@ -8,8 +8,9 @@
 
 namespace evergrad::worker {
 
-void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, std::string initializer, std::uint64_t fan_in, std::uint64_t fan_out) {
-  variables_.push_back({absl::StrCat(name_, "/", suffix), std::move(shape), std::move(initializer), fan_in, fan_out});
+void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
+                        std::uint64_t fan_out) {
+  variables_.push_back({absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, fan_in, fan_out});
 }
 
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text) {

@@ -24,6 +24,7 @@ struct Variable {
   std::string name;
   tensor::Shape shape;
   std::string initializer;
+  double initial_value = 0;  // constant
   std::uint64_t fan_in = 0, fan_out = 0;
 };
 
@@ -56,7 +57,8 @@ class Layer {
   virtual void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) = 0;
 
  protected:
-  void AddVariable(absl::string_view suffix, tensor::Shape shape, std::string initializer, std::uint64_t fan_in, std::uint64_t fan_out);
+  void AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
+                   std::uint64_t fan_out);
 
  private:
   const std::string name_, type_;

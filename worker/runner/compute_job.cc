@@ -106,6 +106,7 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
     spec.set_dtype(v1::DTYPE_FLOAT32);
     spec.mutable_initializer()->set_type(variable.initializer);
+    spec.mutable_initializer()->set_value(variable.initial_value);
     spec.mutable_initializer()->set_stddev(kTruncatedNormalStddev);
     spec.mutable_initializer()->set_fan_in(variable.fan_in);
     spec.mutable_initializer()->set_fan_out(variable.fan_out);

@@ -143,7 +143,9 @@ TEST_CASE("the effective YAML reads back as the same job") {
              {"shuffle: {seed: 7}", "shuffle: off"},
              {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
              {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
-             {"kernel_size: 3", "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal"},
+             {"kernel_size: 3",
+              "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal, bias_initializer: {type: "
+              "constant, value: -0.25}"},
              {"{name: flat,  type: flatten}",
               "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
               "activation: tanh}"},
@@ -186,6 +188,20 @@ TEST_CASE("what is not built yet is refused by name") {
         "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
   CHECK(RefusalWith("{scale: 0.00392156862}", "{vocabulary: {min_count: 2}}") == "job.yaml:9:29: not built yet: transform `vocabulary`");
   CHECK(RefusalWith("metrics: [accuracy]", "metrics: [auc]") == "job.yaml:20:15: not built yet: metric `auc`");
+}
+
+TEST_CASE("an initializer is a name, or a mapping where it has a value") {
+  const auto with = [](const std::string& text) { return absl::StrReplaceAll(kCnn, {{"units: 10", "units: 10, bias_initializer: " + text}}); };
+  CHECK(Parse(with("{type: constant, value: -0.5}")).model.layers[3].bias_initializer == InitializerSpec{"constant", -0.5});
+  CHECK(Parse(with("{type: he_normal}")).model.layers[3].bias_initializer == InitializerSpec{"he_normal"});
+  CHECK(Parse(with("ones")).model.layers[3].bias_initializer == InitializerSpec{"ones"});
+  CHECK(Refusal(with("constant")) == "job.yaml:18:66: `bias_initializer`: `constant` needs its value: expected {type: constant, value: NUMBER}");
+  CHECK_THAT(Refusal(with("{type: constant}")), Catch::Contains("missing key `value` in the initializer constant"));
+  CHECK_THAT(Refusal(with("{type: constant, value: .nan}")), Catch::Contains("`value`: expected a number"));
+  CHECK_THAT(Refusal(with("{type: zeros, value: 1}")), Catch::Contains("unknown key `value` in the initializer zeros"));
+  CHECK_THAT(Refusal(with("{type: truncated_normal, stddev: 1}")), Catch::Contains("not built yet: key `stddev`"));
+  CHECK(Refusal(with("he_uniform")) == "job.yaml:18:66: not built yet: bias_initializer `he_uniform`");
+  CHECK_THAT(Refusal(with("zeroes")), Catch::Contains("did you mean `zeros`?"));
 }
 
 TEST_CASE("YAML's own traps are decided by us") {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/str_replace.h"
 #include "runner_fixture.h"
 
 namespace evergrad::worker {
@@ -34,6 +35,18 @@ TEST_CASE("a describe closure tells examples, variables with initialiser and opt
   CHECK(d.parameters() == 16 * 8 + 8 + 8 * 3 + 3);
   CHECK_THAT(d.data_fingerprint(), Catch::Contains("train-images") && Catch::Contains("eval-labels") && Catch::Contains("sha256="));
   CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
+}
+
+TEST_CASE("a constant initializer of a layer reaches the variable with its value") {
+  Stage stage;
+  WriteData(stage);
+  const std::string yaml = absl::StrReplaceAll(
+      TrainingYaml(stage.folder), {{"units: 8, activation: tanh", "units: 8, activation: tanh, bias_initializer: {type: constant, value: 0.125}"}});
+  const v1::DescribeResult d = stage.Begin(yaml, 2, SmallPlan());
+  CHECK(d.variables(0).initializer().type() == "glorot_uniform");
+  CHECK(d.variables(1).name() == "hidden/bias");
+  CHECK(d.variables(1).initializer().type() == "constant");
+  CHECK(d.variables(1).initializer().value() == 0.125);
 }
 
 TEST_CASE("the loss falls, every shard applies every update once, and the numbers of Done are those of the plan") {
