@@ -198,6 +198,9 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
   options.cluster.logs_move = true;
   if (spec.type == "counting" && options.cluster.failpoints.empty())
     return Report(context, UserError(absl::InvalidArgumentError("a counting job is for tests: give --failpoints none (or some) to --local")));
+  if (const absl::Status made = fs::MakeDirectories(options.cluster.runs); !made.ok())
+    return Report(context, UserError(absl::Status(absl::StatusCode::kFailedPrecondition,
+                                                  absl::StrCat("no place for the run's files (--runs DIR names another): ", made.message()))));
   context.handles_signals->store(true);
   bool interrupted = false;
   const auto pause = [&](std::chrono::milliseconds wait) {
@@ -262,8 +265,8 @@ int Run(Context& context, const std::vector<std::string>& args) {
   if (loaded.spec && options.local) loaded.mistakes = MissingFiles(*loaded.spec);
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("`deterministic: true` needs one worker: give --workers 1: got=", options.cluster.workers))));
+    return Report(context, UserError(absl::InvalidArgumentError(
+                               absl::StrCat("`deterministic: true` needs one worker: give --workers 1: got=", options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
   options.connection.instead = "add --local --workers 2 --servers 2 for a cluster of the job's own";
   std::string runs_folder;

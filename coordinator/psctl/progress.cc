@@ -29,9 +29,12 @@ std::string Figures(const v1::JobStatus& job) {
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
   if (job.steps_total() > 0)
     parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
-  if (job.examples_per_second() > 0) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
+  // While a task is waited for, or lost work is run again, speed and time left are those of before: silence says less that is wrong.
+  const bool stalled = !IsEnded(job) && (!job.waiting_for().empty() || job.phase() == "repairing");
+  if (job.examples_per_second() > 0 && !stalled) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
   if (job.steps_done() > 0 && !std::isnan(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
-  if (!IsEnded(job) && job.steps_done() > 0 && job.eta_seconds() >= 0) parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
+  if (!IsEnded(job) && !stalled && job.steps_done() > 0 && job.eta_seconds() >= 0)
+    parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
   return absl::StrJoin(parts, "  ");
 }
 
@@ -69,7 +72,9 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
   if (job.steps_total() > 0) {
     const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
     const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
-    lines.push_back(absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "] ", Figures(job)));
+    // Two lines: in one, loss and time left would not fit 80 columns.
+    lines.push_back(absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
+    lines.push_back(Figures(job));
   } else {
     lines.push_back(absl::StrCat(Head(job), "  ", Figures(job)));
   }
@@ -91,8 +96,8 @@ std::string EpochHeader(bool counting) {
 std::string EpochLine(const v1::EpochRow& row, bool counting) {
   if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
   return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowMeasured(row.train_loss()),
-                         std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4), ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0),
-                         ShowNumber(row.seconds(), 1));
+                         std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4),
+                         ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
 }
 
 std::string EventLine(const v1::Event& event) {
@@ -100,7 +105,7 @@ std::string EventLine(const v1::Event& event) {
   return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()), ": ", Printable(event.text()));
 }
 
-std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
+std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there) {
   std::vector<std::string> lines;
   const auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
   if (job.state() == "FAILED") {
@@ -140,10 +145,13 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job) {
   }
   if (job.closures_rerun() > 0)
     lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
-  if (!job.runs_folder().empty())
-    lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   ",
-                                 job.state() == "SUCCEEDED" ? "(report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"
-                                                            : "(report.html, result.json, job.yaml)"));
+  if (!job.runs_folder().empty()) {
+    std::vector<std::string> files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
+    if (job.state() == "SUCCEEDED") files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
+    if (there) files.erase(std::remove_if(files.begin(), files.end(), [&](const std::string& name) { return !there(name); }), files.end());
+    lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (",
+                                 files.empty() ? "nothing could be written" : absl::StrJoin(files, ", "), ")"));
+  }
   return lines;
 }
 
@@ -168,7 +176,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   if (options_.live) {
     const std::vector<std::string> block = IsEnded(job) ? std::vector<std::string>() : ProgressBlock(job, options_.columns);
     if (fresh.empty() && block == block_ && drawn_ == block_.size()) return;
-    Clear();
+    Erase();
     for (const std::string& line : fresh) out_ << line << "\n";
     block_ = block;
     Draw();
@@ -176,7 +184,9 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   for (const std::string& line : fresh) out_ << line << "\n";
   const std::string line = ProgressLine(job);
-  const std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
+  // Seconds that are counted while it waits are no news of their own.
+  std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
+  state.erase(std::remove_if(state.begin(), state.end(), [](char c) { return c >= '0' && c <= '9'; }), state.end());
   const bool due = !last_line_ || now - *last_line_ >= options_.plain_every;
   if (!IsEnded(job) && (state != state_shown_ || (due && line != line_shown_))) {
     out_ << line << "\n";
@@ -189,7 +199,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
 
 void ProgressPrinter::Say(const std::string& line) {
   const std::vector<std::string> block = block_;
-  Clear();
+  Erase();
   out_ << line << "\n";
   block_ = block;
   if (options_.live) Draw();
@@ -202,10 +212,15 @@ void ProgressPrinter::Draw() {
   out_.flush();
 }
 
-void ProgressPrinter::Clear() {
+// Not flushed: what is drawn instead goes out in the same write, so that nothing flickers.
+void ProgressPrinter::Erase() {
   if (drawn_ > 0) out_ << "\033[" << drawn_ << "A\r\033[J";
   drawn_ = 0;
   block_.clear();
+}
+
+void ProgressPrinter::Clear() {
+  Erase();
   out_.flush();
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -24,7 +25,8 @@ std::string EpochHeader(bool counting);
 std::string EpochLine(const v1::EpochRow& row, bool counting);
 std::string EventLine(const v1::Event& event);
 // After the end: the cause or the accuracy, what was applied, where the files lie.
-std::vector<std::string> SummaryLines(const v1::JobStatus& job);
+// `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.
+std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {});
 
 class ProgressPrinter {
  public:
@@ -45,6 +47,7 @@ class ProgressPrinter {
 
  private:
   void Draw();
+  void Erase();
 
   std::ostream& out_;
   const Options options_;

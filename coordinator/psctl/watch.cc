@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/fs/file.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/text_table.h"
 
@@ -94,6 +95,7 @@ class Watcher {
     }
     if (!failing_since_) {
       failing_since_ = Now();
+      printer_.Clear();  // what it shows is of before
       printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(options_.unreachable_after.count())));
     } else if (Now() - *failing_since_ > options_.unreachable_after) {
       End(interrupted_ ? kInterrupted : kUnreachable, std::string(status.message()));
@@ -151,8 +153,11 @@ class Watcher {
       context_.out << Dump(JsonOf(*last_)) << "\n";
     } else if (ended) {
       v1::JobStatus shown = *last_;
-      shown.set_runs_folder(ShowPath(context_, shown.runs_folder()));
-      for (const std::string& line : SummaryLines(shown)) context_.out << line << "\n";
+      const std::string folder = shown.runs_folder();
+      shown.set_runs_folder(ShowPath(context_, folder));
+      std::function<bool(const std::string&)> there;
+      if (fs::Exists(folder)) there = [&](const std::string& name) { return fs::Exists(absl::StrCat(folder, "/", name)); };
+      for (const std::string& line : SummaryLines(shown, there)) context_.out << line << "\n";
     }
     if (last_->state() == "SUCCEEDED" && *code_ == kSucceeded) {
       const auto unmet = Unmet(options_.requirements, MetricsOf(last_->result_json()));

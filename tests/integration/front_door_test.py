@@ -47,8 +47,9 @@ class FrontDoor(Case):
         # Through a link, as one in ~/bin would be.
         door = self.path("tools", "eg")
         os.symlink(os.path.join(self.checkout, "evergrad"), door)
-        r = self.evergrad("train", "my jobs/a.yaml", "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": "sets"}, command=door)
+        r = self.evergrad("train", "my jobs/a.yaml", "--set", "spec.training.epochs=1", "--threads", "1", "--workers", "1", env={"EVERGRAD_DATA": "sets"}, command=door)
         self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertIn("2 servers, 1 worker\n", r.stdout)
         self.assertIn("== train (my jobs/a.yaml)", r.stdout)
         self.assertTrue(os.path.exists(os.path.join(self.caller, "sets", "fashion-mnist", "train-images-idx3-ubyte.gz")))
         run = self.run_folder(os.path.join(self.caller, "runs"))

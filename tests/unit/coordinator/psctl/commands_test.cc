@@ -292,7 +292,8 @@ TEST_CASE("a coordinator that goes away is asked again for a while, then the run
   psctl.coordinator.Script({Job("RUNNING", 1)});
   psctl.coordinator.FailGetJob(absl::UnavailableError("connection refused"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUnreachable);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:4000 cause=connection refused"));
+  CHECK_THAT(psctl.err.str(),
+             Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:4000 cause=connection refused"));
   Psctl other;
   other.coordinator.Script({Job("RUNNING", 1)});
   other.coordinator.FailGetJob(absl::NotFoundError("no such job: job=2a"));
@@ -381,7 +382,7 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
   psctl.context.environment.clear();
   CHECK(psctl.Run({"job", "list"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here") &&
-                                   !Catch::Contains("--local"));
+                                  !Catch::Contains("--local"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 --servers 2 for a cluster of the job's own: no "));
   CHECK(psctl.Run({"cluster", "down", "--folder", "/nonexistent"}) == kUsage);
@@ -392,6 +393,9 @@ TEST_CASE("a local run looks for its data before it starts anything") {
   Psctl psctl;
   CHECK(psctl.Run({"job", "run", kJob, "--local", "--set", "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("mlp-12k.yaml:7:12: no such file: /nonexistent/labels.gz (`./evergrad data` fetches"));
+  // Nor where there is no place for its files.
+  CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints", "none", "--runs", "README.md/runs"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("no place for the run's files (--runs DIR names another): cannot make folder"));
 }
 
 TEST_CASE("every noun and verb has help") {

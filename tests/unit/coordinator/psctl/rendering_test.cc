@@ -59,14 +59,25 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
   CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
+  // Speed and time left of before would mislead while nothing moves.
+  v1::JobStatus stalled = Running();
+  stalled.set_waiting_for("servers: ps_server/1 is away since 12 s and holds 3 shards");
+  CHECK(ProgressLine(stalled) ==
+        "RUNNING  epoch 2/5  step 612/2345 (26 %)  loss 0.4312  waiting for servers: ps_server/1 is away since 12 s and holds 3 shards  "
+        "workers: 0 running, 1 gone");
+  stalled.set_waiting_for("");
+  stalled.set_phase("repairing");
+  CHECK_THAT(ProgressLine(stalled), !Catch::Contains("ETA") && !Catch::Contains("examples/s"));
 }
 
 TEST_CASE("the block on a terminal has a bar, a line a worker, and never a wider line than the terminal") {
-  CHECK(ProgressBlock(Running(), 120) ==
-        Lines{"RUNNING [##########..............................] epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA…",
-              "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
+  CHECK(ProgressBlock(Running(), 120) == Lines{"RUNNING [##########..............................]",
+                                               "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s",
+                                               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
   for (const std::size_t columns : {20u, 40u, 80u})
     for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
+  // The loss is to be seen on the narrowest terminal that is usual.
+  CHECK_THAT(ProgressBlock(Running(), 80)[1], Catch::EndsWith("loss 0.4312  ETA 1 min 20 s"));
 }
 
 TEST_CASE("epochs are a table whose columns stand under their titles") {
@@ -78,7 +89,8 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   CHECK(EpochLine(row, false) == "   12    469      0.5246          -         -       21300      2.8");
   // A loss that left for the stars stays in its column.
   const std::string header = EpochHeader(false);
-  for (const double loss : {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
+  for (const double loss :
+       {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
     v1::EpochRow wild = Epoch(3);
     wild.set_train_loss(loss);
     wild.set_eval_loss(loss);
@@ -124,6 +136,23 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   CHECK(lines == 5);
 }
 
+TEST_CASE("without a terminal a wait is a line now and then, not one a second") {
+  std::ostringstream out;
+  ProgressPrinter printer(out, {});
+  v1::JobStatus job = Running();
+  for (int second = 0; second < 10; ++second) {
+    job.set_waiting_for("servers: ps_server/1 is away since " + std::to_string(second) + " s and holds 3 shards");
+    printer.Update(job, std::chrono::seconds(second));
+  }
+  job.set_waiting_for("");
+  printer.Update(job, std::chrono::milliseconds(9001));  // that it is over is news at once
+  std::size_t lines = 0;
+  const std::string text = out.str();
+  for (const char c : text) lines += c == '\n';
+  CHECK(lines == 6);
+  CHECK_THAT(text, Catch::EndsWith("ETA 1 min 20 s  workers: 0 running, 1 gone\n"));
+}
+
 TEST_CASE("an epoch's row waits for its evaluation") {
   std::ostringstream out;
   ProgressPrinter printer(out, {});
@@ -161,11 +190,11 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   CHECK(out.str().size() == first);  // the same again writes nothing
   job.set_steps_done(700);
   printer.Update(job, std::chrono::seconds(3));
-  CHECK_THAT(out.str().substr(first), Catch::StartsWith("\033[3A\r\033[J") && Catch::Contains("step 700/2345"));
+  CHECK_THAT(out.str().substr(first), Catch::StartsWith("\033[4A\r\033[J") && Catch::Contains("step 700/2345"));
   printer.Say("worker/1 started again");
   CHECK_THAT(out.str(), Catch::Contains("\033[Jworker/1 started again\nRUNNING"));
   printer.Clear();
-  CHECK_THAT(out.str(), Catch::EndsWith("\033[3A\r\033[J"));
+  CHECK_THAT(out.str(), Catch::EndsWith("\033[4A\r\033[J"));
 }
 
 TEST_CASE("the summary claims exactly-once only when every shard's counter says so") {
@@ -185,6 +214,9 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   job.set_updates_redone(48);
   CHECK(SummaryLines(job)[0] == "2345 steps");
   CHECK(SummaryLines(job)[1] == "3 closures were run again for a lost server, 48 updates redone");
+  // What a full disk left out is not claimed.
+  CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(), Catch::EndsWith("/   (job.yaml)"));
+  CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(), Catch::EndsWith("/   (nothing could be written)"));
   job.set_state("FAILED");
   job.mutable_first_cause()->set_message("bad record: file=x offset=4");
   job.mutable_first_cause()->set_origin_text("worker/1");
