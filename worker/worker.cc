@@ -176,17 +176,22 @@ void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
   const auto drained = std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
-  impl->control->Post([impl, drained] {
+  const auto say = [impl, reason = std::string(reason)] {
+    v1::TaskMessage leaving;
+    leaving.mutable_leaving()->set_reason(reason);
+    impl->session->Send(std::move(leaving));
+  };
+  // Said first: nothing new is granted to us, and what we hand back goes to the next one at once.
+  impl->control->Post([impl, drained, say] {
+    if (impl->session != nullptr) say();
     if (impl->runner == nullptr) return drained->Set();
     impl->runner->Drain([drained] { drained->Set(); });
   });
   if (!drained->WaitFor(kDrainMax)) impl->dependencies.logger->Warning("leaving before everything was handed back: it takes too long");
   runtime::Event said;
-  impl->control->Post([impl, &said, reason = std::string(reason)] {
+  impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      v1::TaskMessage leaving;
-      leaving.mutable_leaving()->set_reason(reason);
-      impl->session->Send(std::move(leaving));
+      say();  // again: the session may be another one by now
       impl->session->Stop();
     }
     said.Set();

@@ -199,6 +199,11 @@ class Cluster:
             return wanted <= {"%s/%s" % (t["role"], t["identity"]) for t in self.tasks() if t["state"] == "alive"}
         wait_for("all tasks to register: %s" % ", ".join(sorted(wanted)), there, seconds)
 
+    def wait_usable(self, seconds=15):
+        """As wait_tasks, and none of them backs off after short lives: each will be given work."""
+        self.wait_tasks(seconds)
+        wait_for("nobody to back off", lambda: not any("backs off" in t.get("activity", "") for t in self.tasks()), seconds)
+
     def pids(self):
         return {d.name: d.pid for d in self.daemons() if d.alive()}
 

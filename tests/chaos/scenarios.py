@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|servers|network|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 """
 import argparse
 import os
 import random
-import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "servers": [], "network": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "checker": []}
 
 
 def scenario(chain, name, what):
@@ -45,6 +45,32 @@ def only_these_died(before, cluster, *dead):
             raise Failure("%s restarted: pid %s became %s" % (name, before.get(name), pid))
 
 
+def events(job, kind, words=""):
+    """The job's events of one kind, oldest first."""
+    return [e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]]
+
+
+def granted_again(result, job):
+    if result["closures"]["attempts"] < job.closures + 1:
+        raise Failure("the closure was not granted again: %s" % result["closures"])
+
+
+def names_death(result, victim):
+    if not any(victim.name in str(d) for d in result["deaths"]):
+        raise Failure("result.json names no death of %s: %s" % (victim.name, result["deaths"]))
+
+
+def others_or_restart(cluster, victim):
+    """With nobody else to do the work, the dead one comes back."""
+    if len(cluster.workers) == 1:
+        victim.start()
+
+
+def back(victim):
+    """Alive and without failpoints, whatever became of it."""
+    restart(victim)
+
+
 # ------------------------------------------------------------------ workers
 
 @scenario("workers", "W1", "kill an idle worker between two jobs' batches of closures, start it again")
@@ -54,38 +80,42 @@ def w1(c, r):
     victim.kill()
     victim.start()
     c.wait_tasks()
-    c.submit().finish()
+    result = c.submit().finish()
+    if result["duplicates_refused"] or result["deaths"]:
+        raise Failure("a death between two jobs shows in the second: %s duplicates, deaths %s" % (result["duplicates_refused"], result["deaths"]))
 
 
 @scenario("workers", "W2", "kill a worker in mid-closure, after a seeded number of its pushes")
 def w2(c, r):
     victim = r.choice(c.workers)
     restart(victim, "worker.after_push=%d*kill" % r.randint(2, 20))
-    c.wait_tasks()
+    c.wait_usable()
     job = c.submit()
     wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
     before = c.pids()
+    others_or_restart(c, victim)
     result = job.finish()
-    if result["closures"]["attempts"] < job.closures + 1:
-        raise Failure("the killed worker's closure was not granted again: %s" % result["closures"])
-    if not any(victim.name in str(d) for d in result["deaths"]):
-        raise Failure("result.json names no death of %s: %s" % (victim.name, result["deaths"]))
+    granted_again(result, job)
+    names_death(result, victim)
     only_these_died(before, c, victim)
-    victim.start()
+    back(victim)
     c.wait_tasks()
 
 
 @scenario("workers", "W3", "kill a worker whose push reached one server but not the other")
 def w3(c, r):
+    if len(c.servers) < 2:
+        return
     victim = r.choice(c.workers)
     restart(victim, "worker.between_pushes=%d*kill" % r.randint(1, 15))
-    c.wait_tasks()
+    c.wait_usable()
     job = c.submit()
     wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    others_or_restart(c, victim)
     result = job.finish()
-    if len(c.servers) > 1 and result["duplicates_refused"] < 1:
+    if result["duplicates_refused"] < 1:
         raise Failure("the half push was not met again: duplicates_refused is %s" % result["duplicates_refused"])
-    victim.start()
+    back(victim)
     c.wait_tasks()
 
 
@@ -123,10 +153,62 @@ def w6(c, r):
     victim = c.workers[-1]
     before = c.pids()
     victim.kill()
+    done, since = job.progress(), time.monotonic()
+    job.wait_steps(min(done + 1, job.steps))
+    if time.monotonic() - since > c.lease_seconds + 1:
+        raise Failure("the others waited %.1f s for the dead one" % (time.monotonic() - since))
     job.finish()
     only_these_died(before, c, victim)
     victim.start()
     c.wait_tasks()
+
+
+@scenario("workers", "W7", "kill a worker while it opens its data")
+def w7(c, r):
+    victim = r.choice(c.workers)
+    restart(victim, "worker.open_data=1*kill")
+    c.wait_usable()
+    job = c.submit(step_ms=r.randint(1, 8))
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    others_or_restart(c, victim)
+    result = job.finish()
+    granted_again(result, job)
+    names_death(result, victim)
+    back(victim)
+    c.wait_tasks()
+
+
+@scenario("poison", "W9", "a closure that kills whoever runs it, at one step")
+def w9(c, r):
+    # One worker at a time, so that its next life is given the same closure first. A step is long enough to be reported before it ends.
+    victim, others = c.workers[0], c.workers[1:]
+    for w in others:
+        w.kill()
+    step = r.randint(1, 2)
+    restart(victim, "worker.step=%d*kill" % (step + 1))
+    c.wait_usable()
+    servers = {s.name: s.pid for s in c.servers}
+    job = c.submit(examples=200, epochs=1, step_ms=int(300 * c.scale))
+    lives = 1
+    while job.wait_state("FAILED", "SUCCEEDED", "RUNNING", "STARTING")["state"] in ("RUNNING", "STARTING"):
+        if not victim.alive():
+            if lives > 5:
+                raise Failure("%d lives ended at one step and the closure is not called poison" % lives)
+            victim.start("worker.step=%d*kill" % (step + 1))
+            lives += 1
+    status = job.wait_state("FAILED", "SUCCEEDED")
+    cause = str(status["first_cause"])
+    # It dies before step `step` begins, and had reported the one before.
+    if status["state"] != "FAILED" or "poison closure" not in cause or "closure=0" not in cause or "step=%d" % (step - 1) not in cause:
+        raise Failure("want FAILED by poison closure=0 step=%d, got %s: %s" % (step - 1, status["state"], cause))
+    if "deaths=3" not in cause or "examples" not in cause:
+        raise Failure("the cause does not name the deaths and the range: %s" % cause)
+    if {s.name: s.pid for s in c.servers} != servers:
+        raise Failure("a server restarted")
+    for w in [victim] + others:
+        back(w)
+    c.wait_tasks()
+    c.submit(examples=200).finish()
 
 
 @scenario("workers", "W8", "a user error at the moment another worker is killed")
@@ -170,6 +252,8 @@ def w10(c, r):
     c.wait_tasks()
     if victim.pid != pid or not victim.alive():
         raise Failure("the zombie did not rejoin with its pid")
+    if not events(job, "requeue", victim.name):
+        raise Failure("nothing of the stopped worker was granted again")
 
 
 @scenario("workers", "W11", "start two workers with one identity")
@@ -190,13 +274,78 @@ def w11(c, r):
     c.wait_tasks()
 
 
+@scenario("workers", "W12", "workers join late and leave early at random; a step waits 20 ms (long form: 60 s)")
+def w12(c, r):
+    long = c.scale > 1.5
+    for w in c.workers[1:]:
+        w.terminate()
+    job = c.submit(examples=30000 if long else 1600, epochs=1, step_ms=20)
+
+    def rate(steps):
+        first, since = worker_steps(job), time.monotonic()
+        wait_for("%d more steps" % steps, lambda: worker_steps(job) >= first + steps, 30)
+        return (worker_steps(job) - first) / (time.monotonic() - since)
+
+    job.wait_steps(1)
+    alone = rate(25)
+    late = [c.add("worker", "late-%d-%d" % (c.jobs, i), ["--name", "late-%d-%d" % (c.jobs, i), "--threads", "1"]) for i in range(3)]
+    wait_for("the late ones to work", lambda: len([w for w in job.show()["workers"] if int(w["steps"]) > 0]) >= 4)
+    if job.show()["state"] != "RUNNING":
+        raise Failure("the job ended before its late workers could be measured")
+    together = rate(30)
+    print("       steps/s: alone %.0f, with three more %.0f" % (alone, together))
+    if together < 1.8 * alone:
+        raise Failure("four workers do %.0f steps/s, one does %.0f" % (together, alone))
+    until = time.monotonic() + (60 if long else 0)
+    while True:
+        leaver = r.choice(late)
+        leaver.kill() if r.random() < 0.5 else leaver.terminate()
+        if time.monotonic() > until or job.progress() > job.steps - 100:
+            break
+        leaver.start()
+        job.wait_steps(job.progress() + r.randint(1, 40))
+    job.finish(120)
+    for d in late:
+        if d.alive():
+            d.terminate()
+        c.extras.remove(d)
+    for w in c.workers[1:]:
+        w.start()
+    c.wait_tasks()
+
+
+@scenario("workers", "W13", "SIGTERM with 10 s of grace")
+def w13(c, r):
+    victim = r.choice(c.workers)
+    c.wait_usable()
+    job = c.submit(examples=1200, epochs=1, steps_per_closure=8, step_ms=10)
+    job.wait_steps(r.randint(8, 30))
+    steps = {w["identity"]: int(w["steps"]) for w in job.show()["workers"]}
+    since = time.monotonic()
+    code = victim.terminate(10)
+    gone = time.monotonic() - since
+    if code != 0:
+        raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (victim.name, code, victim.tail()))
+    if gone > 2 * c.scale:
+        raise Failure("a step takes 10 ms, and %s took %.1f s to leave" % (victim.name, gone))
+    others_or_restart(c, victim)
+    result = job.finish()
+    if not events(job, "state", "%s left" % victim.name):
+        raise Failure("the job does not say that %s left (%s)" % (victim.name, steps))
+    # Handed back by itself: nobody had to find out, and nobody's death is counted.
+    if result["deaths"] or events(job, "requeue", victim.name):
+        raise Failure("a notice was taken for a death: deaths %s, requeued %s" % (result["deaths"], events(job, "requeue")))
+    back(victim)
+    c.wait_tasks()
+
+
 @scenario("workers", "W15", "SIGSTOP a worker in mid-push past its lease and ten Closes, SIGCONT")
 def w15(c, r):
     if len(c.workers) < 2:
         return
     victim = c.workers[0]
     restart(victim, "worker.before_push=%d*stop" % r.randint(3, 15))
-    c.wait_tasks()
+    c.wait_usable()
     job = c.submit(examples=1200, step_ms=3)
 
     def stopped():
@@ -215,18 +364,25 @@ def w15(c, r):
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
     restart(first, "worker.open_data=1*kill")
-    c.wait_tasks()
-    job = c.submit()
-    wait_for("one worker to die at the start, or the other to open the data", lambda: not first.alive() or job.progress() > 0)
-    if not first.alive():
-        first.start()
-    wait_for("the last closure", lambda: job.progress() >= job.steps or job.show()["state"] == "SUCCEEDED")
-    last.kill()
+    # The evaluation lies between the last closure and the final result.
+    if last is not first:
+        restart(last, "worker.evaluate=1*kill")
+    c.wait_usable()
+    job = c.submit(examples=1200, epochs=1)
+    wait_for("the first worker to die at the start", lambda: not first.alive())
+    first.start("worker.evaluate=1*kill" if last is first else None)
+    wait_for("the last worker to die after the last closure", lambda: not last.alive())
+    if job.progress() < job.steps or job.show()["state"] != "RUNNING":
+        raise Failure("%s died at step %d of %d, the job is %s" % (last.name, job.progress(), job.steps, job.show()["state"]))
+    if last is first:
+        last.start()
     result = job.finish()
     if result["state"] != "SUCCEEDED":
         raise Failure("want one final result, SUCCEEDED; got %s" % result["state"])
-    last.start()
-    restart(first)
+    same = [j for j in c.psctl_json("job", "list")["jobs"] if j["name"] == job.name]
+    if len(same) != 1:
+        raise Failure("want one job %s, got %d" % (job.name, len(same)))
+    back(last)
     c.wait_tasks()
 
 
@@ -235,11 +391,10 @@ def w17(c, r):
     quiet = c.submit().finish()
     victim = r.choice(c.workers)
     restart(victim, "worker.evaluate=1*kill")
-    c.wait_tasks()
+    c.wait_usable()
     job = c.submit()
-    wait_for("the failpoint to kill %s, or the end" % victim.name, lambda: not victim.alive() or job.show()["state"] == "SUCCEEDED")
-    if not victim.alive():
-        victim.start()
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    victim.start()
     disturbed = job.finish()
     if disturbed["metrics"]["count"] != quiet["metrics"]["count"] or disturbed["metrics"]["count"] != job.examples * job.epochs:
         raise Failure("the metric differs: undisturbed %s, disturbed %s, exact %d" % (quiet["metrics"], disturbed["metrics"], job.examples * job.epochs))
@@ -268,7 +423,7 @@ def s1(c, r):
 
 @scenario("servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives")
 def s6(c, r):
-    job = c.submit(examples=600, step_ms=2)
+    job = c.submit(examples=2400, step_ms=int(5 * c.scale))
     job.wait_steps(5)
     server = r.choice(c.servers)
     pid = server.pid
@@ -284,9 +439,30 @@ def s6(c, r):
                     pass
             except OSError:  # The server may close first.
                 pass
+    # What can be understood and is wrong: over a real stream, first while the workers push, then while they are held, so that not a bit
+    # may differ afterwards.
+    wrong_pushes(c, r, job)
+    for w in c.workers:
+        w.stop()
+    try:
+        wrong_pushes(c, r, job, "--quiet")
+        if job.show()["state"] != "RUNNING":
+            raise Failure("the job ended before everything was sent")
+    finally:
+        for w in c.workers:
+            w.resume()
     job.finish()
     if not server.alive() or server.pid != pid:
         raise Failure("the server did not live through garbage")
+
+
+def wrong_pushes(c, r, job, *flags):
+    command = [os.path.join(c.bin, "evergrad-wrong-pushes"), "--coordinator", c.coordinator_address(), "--job", job.name, "--seed", str(r.randint(0, 999))]
+    for s in c.servers:
+        command += ["--server", "%s=%s" % (s.identity, s.address)]
+    done = subprocess.run(command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise Failure("wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr))
 
 
 @scenario("servers", "S9", "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed")
@@ -294,14 +470,20 @@ def s9(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=4)
-    job.wait_state("RUNNING", "SUCCEEDED")
+    # Before the job, so that the seed alone says which update of the closure is the last that this life applies.
     victim = r.choice(c.servers)
-    restart(victim, "server.after_apply=%d*kill" % 100000)
-    wait_for("a seeded number of steps", lambda: worker_steps(job) >= r.randint(3, 25))
-    victim.kill()
+    restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
+    c.wait_tasks()
+    job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=4)
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    if job.progress() != 0:
+        raise Failure("the only closure had ended before the server was killed")
     victim.start()
-    job.finish(60)
+    result = job.finish(60)
+    names_death(result, victim)
+    if not events(job, "rollback", victim.name):
+        raise Failure("the job does not say that %s was rolled back" % victim.name)
+    restart(victim)
     for w in others:
         w.start()
     c.wait_tasks()
@@ -334,10 +516,22 @@ def s12(c, r):
 
 @scenario("network", "N3", "cut worker from coordinator but not from server")
 def n3(c, r):
+    # Cut in mid-closure, and again at each of its next hellos, until its lease has ended; it goes on with what it holds meanwhile.
     victim = c.workers[0]
-    restart(victim, "session.cut=%d*error" % r.randint(20, 60))
+    first = r.randint(6, 16)
+    restart(victim, "session.cut=" + ",".join("%d*error" % n for n in range(first, first + (7 if c.scale > 1.5 else 5))))
+    c.wait_usable()
+    pid = victim.pid
+    job = c.submit(examples=1600, steps_per_closure=8, step_ms=int(10 * c.scale))
+    result = job.finish()
+    if not events(job, "requeue", victim.name):
+        raise Failure("the cut worker's closure did not move: %s" % events(job, "requeue"))
+    granted_again(result, job)
+    if result["duplicates_refused"] < 1:
+        raise Failure("no push of the two attempts met the other: %s" % result)
+    if victim.pid != pid or not victim.alive():
+        raise Failure("the cut worker did not keep its pid")
     c.wait_tasks()
-    c.submit(examples=1200, step_ms=2).finish()
     restart(victim)
     c.wait_tasks()
 
@@ -375,6 +569,13 @@ def c6(c, r):
         code = d.terminate()
         if code != 0:
             raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+    for d in [c.coordinator] + c.servers:
+        host, port = d.address.rsplit(":", 1)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        except OSError:
+            continue
+        raise Failure("somebody listens at %s's address after its end: %s" % (d.name, d.address))
     left = [os.path.join(f, n) for f, _, names in os.walk(c.folder) for n in names if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp"))]
     if left:
         raise Failure("left behind: %s" % left)
@@ -385,6 +586,7 @@ def c6(c, r):
 def r1(c, r):
     kills = int(os.environ.get("KILLS", "12"))
     done = 0
+    recovery = {"worker": [], "ps_server": []}
     while done < kills:
         job = c.submit(examples=1500, epochs=2, step_ms=2)
         before = c.pids()
@@ -394,15 +596,27 @@ def r1(c, r):
             # A seeded number of further looks at the job: kills land at any moment of it.
             for _ in range(r.randint(0, 12)):
                 job.progress()
+            progress = job.progress()
             victim.kill()
+            since = time.monotonic()
             victim.start()
             before.pop(victim.name, None)
             done += 1
+            if done % 3 == 0 and progress < job.steps:
+                # From the kill to the next closure that ends; two kills of three come before that.
+                wait_for("a closure to end after %s was killed" % victim.name,
+                         lambda: job.progress() > progress or job.show()["state"] == "SUCCEEDED", 60)
+                recovery[victim.role].append(time.monotonic() - since)
         for name, pid in c.pids().items():
             if before.get(name, pid) != pid:
                 raise Failure("%s restarted by itself" % name)
         result = job.finish(120)
         print("       %d kills so far, job %s: %s, %s duplicates refused" % (done, job.name, result["closures"], result["duplicates_refused"]))
+    for role, times in recovery.items():
+        if times:
+            times.sort()
+            print("       recovery after a %s: n=%d median %.2f s, 90 %% %.2f s, max %.2f s"
+                  % (role, len(times), times[len(times) // 2], times[len(times) * 9 // 10], times[-1]))
 
 
 # ------------------------------------------------------------------ the checker itself

@@ -1,0 +1,355 @@
+// FAULTS S6 on a real cluster: everything that a push can have wrong, over a real gRPC stream, while a job runs.
+//
+//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]
+//
+// Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile) every shard's digests of values and
+// slots, lsn, vlsn, counters and ledger sizes must be the same before and after. Prints a line a case; exit 0: all as wanted.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/mutex.h"
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
+#include "common/runtime/executor.h"
+#include "common/transport/grpc_transport.h"
+#include "common/wire/data_frame.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace {
+
+using namespace evergrad;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kDeadline{10000};
+
+struct Cluster {
+  std::unique_ptr<transport::Transport> transport = transport::MakeGrpcTransport(nullptr);
+  std::unique_ptr<transport::Channel> coordinator;
+  std::map<std::string, std::string> servers;  // identity -> address
+  std::string job;
+};
+
+struct Held {
+  v1::ShardState state;
+  std::string server;
+};
+
+int failures = 0;
+
+void Say(bool good, const std::string& name, const std::string& got) {
+  std::printf("%s %-34s %s\n", good ? "ok    " : "WRONG ", name.c_str(), got.c_str());
+  failures += good ? 0 : 1;
+}
+
+// Shards in order; nullopt unless every one answered.
+std::optional<std::vector<Held>> Shards(Cluster& cluster) {
+  v1::ListVariablesRequest request;
+  request.set_job(cluster.job);
+  const auto answer = transport::UnaryAndWait(*cluster.coordinator, client::kListVariables, request.SerializeAsString(), kDeadline);
+  v1::ListVariablesResponse variables;
+  if (!answer.ok() || !variables.ParseFromString(*answer)) {
+    std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
+    return std::nullopt;
+  }
+  std::vector<Held> shards;
+  for (const v1::VariableRow& variable : variables.variables()) {
+    if (!variable.complete()) return std::nullopt;
+    for (int i = 0; i < variable.shards_size(); ++i) shards.push_back({variable.shards(i), variable.servers(i)});
+  }
+  return shards.empty() ? std::nullopt : std::optional(std::move(shards));
+}
+
+std::string Text(std::vector<Held> shards) {
+  std::string text;
+  for (Held& held : shards) {
+    held.state.clear_duplicates_refused();  // a DUPLICATE is counted, and changes nothing else
+    absl::StrAppend(&text, held.server, " ", held.state.ShortDebugString(), "\n");
+  }
+  return text;
+}
+
+// Until nothing has changed for three of the coordinator's rounds of Closes (100 ms): what was on its way has arrived.
+std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
+  constexpr milliseconds kRest{300}, kGiveUp{10000};
+  runtime::Event never;
+  const auto begin = std::chrono::steady_clock::now();
+  auto since = begin;
+  std::optional<std::vector<Held>> last;
+  for (auto now = begin; now - begin < kGiveUp; now = std::chrono::steady_clock::now()) {
+    auto seen = Shards(cluster);
+    if (!seen || !last || Text(*seen) != Text(*last)) since = now;
+    last = std::move(seen);
+    if (last && now - since >= kRest) return last;
+    never.WaitFor(milliseconds(20));
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& client, const std::string& address, v1::RequestHeader header,
+                                                     std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max = 1 << 20) {
+  v1::Endpoint endpoint;
+  endpoint.set_address(address);
+  std::optional<absl::StatusOr<client::ParameterClient::Answer>> got;
+  runtime::Event done;
+  client.Send(endpoint, std::move(header), std::move(payloads), response_bytes_max, kDeadline, [&](auto answer) {
+    got.emplace(std::move(answer));
+    done.Set();
+  });
+  done.Wait();
+  return *std::move(got);
+}
+
+absl::StatusOr<transport::ReceivedFrame> SendRaw(transport::DataStream& stream, transport::Frame frame) {
+  std::optional<absl::StatusOr<transport::ReceivedFrame>> got;
+  runtime::Event done;
+  stream.Call(0, std::move(frame), {1 << 16, kDeadline}, [&](auto answer) {
+    got.emplace(std::move(answer));
+    done.Set();
+  });
+  done.Wait();
+  return *std::move(got);
+}
+
+tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
+  auto owned = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  return {owned, std::span<const std::byte>(*owned)};
+}
+
+// One good push of ones to `held`, to be spoiled. Its closure and update are far above what the job uses, so that it would be
+// applied if only it were not wrong.
+v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
+  v1::RequestHeader header;
+  header.set_job_uid(held.state.job_uid());
+  v1::PushSection* push = header.add_pushes();
+  push->set_shard(held.state.shard());
+  *push->mutable_epoch() = held.state.epoch();
+  push->set_closure(1ull << 40);
+  push->set_update(7);
+  push->mutable_attempt()->set_term(1ull << 50);
+  push->mutable_attempt()->set_n(1);
+  push->set_kind(v1::GRADIENT);
+  push->set_dtype(v1::DTYPE_FLOAT32);
+  push->set_rows(held.state.row_end() - held.state.row_begin());
+  std::vector<std::byte> ones(held.state.bytes());
+  for (std::size_t i = 0; i + 4 <= ones.size(); i += 4) {
+    const float one = 1;
+    std::memcpy(ones.data() + i, &one, sizeof one);
+  }
+  *payloads = {Bytes(std::move(ones))};
+  return header;
+}
+
+void Sections(Cluster& cluster, client::ParameterClient& client, const Held& held, const Held& elsewhere, std::uint32_t shards) {
+  struct Case {
+    const char* name;
+    std::function<void(v1::RequestHeader&, v1::PushSection&, std::vector<tensor::SharedBytes>&)> spoil;
+    v1::PushAnswer want;
+    const char* words;
+  };
+  using H = v1::RequestHeader&;
+  using P = v1::PushSection&;
+  using B = std::vector<tensor::SharedBytes>&;
+  const std::vector<Case> cases = {
+      {"too few bytes for the shape", [](H, P, B b) { b[0].bytes = b[0].bytes.first(b[0].bytes.size() - 4); }, v1::INVALID,
+       "gradient bytes mismatch"},
+      {"too many bytes for the shape", [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(b[0].bytes.size() + 4)); }, v1::INVALID,
+       "gradient bytes mismatch"},
+      {"no bytes", [](H, P, B b) { b[0] = {}; }, v1::INVALID, "gradient bytes mismatch"},
+      {"a million times as large", [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(70 << 20)); }, v1::INVALID, "gradient bytes mismatch"},
+      {"wrong rows", [](H, P p, B) { p.set_rows(p.rows() + 1); }, v1::INVALID, "gradient rows mismatch"},
+      {"rows that overflow", [](H, P p, B) { p.set_rows(~0ull); }, v1::INVALID, "gradient rows mismatch"},
+      {"wrong dtype", [](H, P p, B) { p.set_dtype(v1::DTYPE_INT64); }, v1::INVALID, "gradient dtype mismatch"},
+      {"dtype from the future", [](H, P p, B) { p.set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "gradient dtype mismatch"},
+      {"no dtype", [](H, P p, B) { p.clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
+      {"codec", [](H, P p, B) { p.set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID, "codec is not built"},
+      {"kind ASSIGN", [](H, P p, B) { p.set_kind(v1::ASSIGN); }, v1::INVALID, "update kind is not built"},
+      {"kind MOVING_AVERAGE", [](H, P p, B) { p.set_kind(v1::MOVING_AVERAGE); }, v1::INVALID, "update kind is not built"},
+      {"no kind", [](H, P p, B) { p.clear_kind(); }, v1::INVALID, "update kind is not built"},
+      {"kind from the future", [](H, P p, B) { p.set_kind(static_cast<v1::UpdateKind>(77)); }, v1::INVALID, "update kind is not built"},
+      {"ids for a dense shard", [](H, P p, B) { p.mutable_ids(); }, v1::INVALID, "takes no id list"},
+      {"skip with bytes",
+       [](H, P p, B) {
+         p.set_kind(v1::SKIP);
+         p.set_skip_reason("nan");
+       },
+       v1::INVALID, "carries no payload"},
+      {"skip without a reason",
+       [](H, P p, B b) {
+         p.set_kind(v1::SKIP);
+         p.set_rows(0);
+         b[0] = {};
+       },
+       v1::INVALID, "needs a reason"},
+      {"update number", [](H, P p, B) { p.set_update(4096); }, v1::INVALID, "update number out of range"},
+      {"closure number", [](H, P p, B) { p.set_closure(~0ull); }, v1::INVALID, "closure number out of range"},
+      {"older epoch", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() - 1); }, v1::STALE, ""},
+      {"epoch to come", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() + 1); }, v1::STALE, ""},
+      {"epoch of another term", [](H, P p, B) { p.mutable_epoch()->set_term(p.epoch().term() + 1); }, v1::STALE, ""},
+      {"no epoch", [](H, P p, B) { p.clear_epoch(); }, v1::STALE, ""},
+      {"another job", [](H h, P, B) { h.set_job_uid(h.job_uid() + 1); }, v1::STALE, ""},
+      {"no job", [](H h, P, B) { h.clear_job_uid(); }, v1::STALE, ""},
+      {"a partition that does not exist", [&](H, P p, B) { p.set_shard(shards); }, v1::INVALID, "unknown shard"},
+  };
+  const std::string& address = cluster.servers.at(held.server);
+  const auto one = [&](const Case& c, const Held& of) {
+    std::vector<tensor::SharedBytes> payloads;
+    v1::RequestHeader header = Good(of, &payloads);
+    c.spoil(header, *header.mutable_pushes(0), payloads);
+    const auto answer = Send(client, address, std::move(header), std::move(payloads));
+    if (!answer.ok() || answer->header.pushes_size() != 1) return Say(false, c.name, answer.ok() ? "no section" : answer.status().ToString());
+    const v1::PushResult& got = answer->header.pushes(0);
+    Say(got.answer() == c.want && got.message().find(c.words) != std::string::npos, c.name,
+        absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
+  };
+  for (const Case& c : cases) one(c, held);
+  if (elsewhere.server != held.server) {
+    one({"a partition that another server holds", [](H, P, B) {}, v1::STALE, ""}, elsewhere);
+  }
+
+  // Attempts: of what is done DUPLICATE, of what is open under a higher attempt SUPERSEDED, else it is looked at and found malformed.
+  std::map<std::string, int> answers;
+  for (std::uint64_t c = 0; c < 64; ++c) {
+    std::vector<tensor::SharedBytes> payloads;
+    v1::RequestHeader header = Good(held, &payloads);
+    header.mutable_pushes(0)->set_closure(c);
+    header.mutable_pushes(0)->set_update(4095);
+    header.mutable_pushes(0)->clear_attempt();
+    header.mutable_pushes(0)->set_rows(0);
+    const auto answer = Send(client, address, std::move(header), std::move(payloads));
+    ++answers[answer.ok() ? v1::PushAnswer_Name(answer->header.pushes(0).answer()) : answer.status().ToString()];
+  }
+  std::string seen;
+  int typed = 0;
+  for (const auto& [name, n] : answers) {
+    absl::StrAppend(&seen, name, " x", n, " ");
+    if (name == "DUPLICATE" || name == "SUPERSEDED" || name == "INVALID") typed += n;
+  }
+  Say(typed == 64, "attempt (0,0) over 64 closures", seen);
+}
+
+void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
+  auto channel = cluster.transport->Dial({cluster.servers.at(held.server), ""}, {.frame_bytes_max = 4ull << 30});
+  if (!channel.ok()) return Say(false, "channel", channel.status().ToString());
+  const auto stream = (*channel)->OpenData();
+  std::vector<tensor::SharedBytes> payloads;
+  const v1::RequestHeader good = Good(held, &payloads);
+  // A frame as the builder makes it, with a header of our own making.
+  const auto frame = [&](const std::function<void(v1::RequestHeader&)>& spoil) {
+    v1::RequestHeader header = good;
+    header.mutable_pushes(0)->set_payload_offset(256);
+    header.mutable_pushes(0)->set_payload_bytes(held.state.bytes());
+    spoil(header);
+    const std::string text = header.SerializeAsString();
+    std::vector<std::byte> bytes(256 + held.state.bytes());
+    const auto length = static_cast<std::uint32_t>(text.size());
+    std::memcpy(bytes.data(), &length, sizeof length);
+    std::memcpy(bytes.data() + 4, text.data(), text.size());
+    return bytes;
+  };
+  const auto refused = [&](const std::string& name, std::vector<std::byte> bytes, const char* words) {
+    const auto got = SendRaw(*stream, {{Bytes(std::move(bytes))}});
+    if (!got.ok()) return Say(false, name, got.status().ToString());
+    const auto parsed = wire::ParseResponse({got->bytes.data(), got->bytes.size()});
+    const bool typed = parsed.ok() && parsed->header.has_error() && parsed->header.pushes_size() == 0 && !parsed->header.error().retryable();
+    Say(typed && parsed->header.error().message().find(words) != std::string::npos, name,
+        parsed.ok() ? parsed->header.error().message() : parsed.status().ToString());
+  };
+  refused("bytes beyond the frame", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(1 << 20); }), "leave the frame");
+  refused("bytes that overflow", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(~0ull); }), "leave the frame");
+  refused("ids beyond the frame", frame([](v1::RequestHeader& h) {
+            h.mutable_pushes(0)->mutable_ids()->set_count(1 << 20);
+            h.mutable_pushes(0)->mutable_ids()->set_offset(256);
+            h.mutable_pushes(0)->mutable_ids()->set_bytes(8 << 20);
+          }),
+          "ids");
+  refused("an offset inside the header", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(0); }), "overlap");
+  refused("an offset that is not aligned", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(257); }), "not aligned");
+  std::vector<std::byte> torn = frame([](v1::RequestHeader&) {});
+  torn.resize(100);
+  refused("a frame cut short", torn, "");
+  std::vector<std::byte> noise(5000);
+  std::uint64_t state = seed;
+  for (std::byte& b : noise) b = static_cast<std::byte>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 56);
+  refused("noise", noise, "");
+  refused("nothing", {}, "");
+
+  // More than a server takes at all: refused at its announcement, before a byte of it has left.
+  transport::Frame huge;
+  const tensor::SharedBytes piece = Bytes(std::vector<std::byte>(16 << 20));
+  for (int i = 0; i < 80; ++i) huge.pieces.push_back(piece);
+  const auto got = SendRaw(*stream, std::move(huge));
+  Say(!got.ok() && got.status().code() != absl::StatusCode::kUnavailable && got.status().code() != absl::StatusCode::kDeadlineExceeded,
+      "1.25 GiB, above the limit of a frame", got.ok() ? "answered" : got.status().ToString());
+  refused("noise again: the stream lives", noise, "");
+}
+
+int Run(int argc, char** argv) {
+  Cluster cluster;
+  std::string coordinator;
+  bool quiet = false;
+  std::uint64_t seed = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--quiet") {
+      quiet = true;
+      continue;
+    }
+    ++i;
+    if (flag == "--coordinator") {
+      coordinator = value;
+    } else if (flag == "--job") {
+      cluster.job = value;
+    } else if (flag == "--seed") {
+      seed = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (flag == "--server") {
+      const std::pair<std::string, std::string> pair = absl::StrSplit(value, absl::MaxSplits('=', 1));
+      cluster.servers.insert(pair);
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", flag.c_str());
+      return 2;
+    }
+  }
+  auto channel = cluster.transport->Dial({coordinator, ""}, {});
+  if (!channel.ok()) {
+    std::fprintf(stderr, "%s\n", channel.status().ToString().c_str());
+    return 2;
+  }
+  cluster.coordinator = *std::move(channel);
+  const auto before = quiet ? SettledShards(cluster) : Shards(cluster);
+  if (!before) {
+    std::fprintf(stderr, "the shards of %s did not all answer, or did not come to rest\n", cluster.job.c_str());
+    return 2;
+  }
+  const Held& held = (*before)[seed % before->size()];
+  const Held* elsewhere = &held;
+  for (const Held& other : *before) {
+    if (other.server != held.server) elsewhere = &other;
+  }
+  std::printf("shard %u of %s on server %s, bytes=%llu\n", held.state.shard(), held.state.variable().c_str(), held.server.c_str(),
+              static_cast<unsigned long long>(held.state.bytes()));
+  {
+    client::ParameterClient client(cluster.transport.get(), {}, "wrong-pushes");
+    Sections(cluster, client, held, *elsewhere, static_cast<std::uint32_t>(before->size()));
+  }
+  Frames(cluster, held, seed);
+  if (quiet) {
+    const auto after = Shards(cluster);
+    const bool same = after && Text(*before) == Text(*after);
+    Say(same, "values, slots, ledgers unchanged", absl::StrCat(before->size(), " shards"));
+    if (!same && after) std::printf("before:\n%safter:\n%s", Text(*before).c_str(), Text(*after).c_str());
+  }
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return Run(argc, argv); }
