@@ -1,0 +1,291 @@
+// One contract suite over every file system: the local one with and without unnamed files, and the twin in memory. Then what only
+// the twin can show: what a loss of power leaves.
+#include "common/fs/file_system.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/temp_folder.h"
+
+namespace evergrad::fs {
+namespace {
+
+struct Stage {
+  test::TempFolder folder;
+  fault::Failpoints failpoints;
+  std::unique_ptr<FileSystem> files;
+  std::string root;
+  std::string operator/(const std::string& name) const { return JoinUri(root, name); }
+};
+
+const std::vector<std::string> kKinds = {"local, unnamed files", "local, temporary names", "memory"};
+
+std::unique_ptr<Stage> Make(const std::string& kind) {
+  auto stage = std::make_unique<Stage>();
+  if (kind == "memory") {
+    stage->files = std::make_unique<MemoryFileSystem>(MemoryFileSystem::Options{&stage->failpoints});
+    stage->root = "file:///store";
+    REQUIRE(stage->files->MakeFolders(stage->root).ok());
+  } else {
+    stage->files = MakeLocalFileSystem({&stage->failpoints, kind == "local, unnamed files"});
+    stage->root = "file://" + (stage->folder / "").substr(0, (stage->folder / "").size() - 1);
+  }
+  return stage;
+}
+
+std::span<const std::byte> Bytes(absl::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+TEST_CASE("a file is there whole once it is committed, and not before") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    auto file = stage->files->Create(*stage / "a");
+    REQUIRE(file.ok());
+    REQUIRE((*file)->Append(Bytes("hello ")).ok());
+    REQUIRE((*file)->Append(Bytes("")).ok());
+    REQUIRE((*file)->Append(Bytes("world")).ok());
+    CHECK_FALSE(*stage->files->Exists(*stage / "a"));
+    CHECK(stage->files->List(stage->root)->empty());
+    REQUIRE((*file)->Commit().ok());
+    CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "hello world");
+    CHECK(*stage->files->List(stage->root) == std::vector<Entry>{{"a", 11, false}});
+    CHECK((*file)->Commit().code() == absl::StatusCode::kFailedPrecondition);
+    CHECK((*file)->Append(Bytes("!")).code() == absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+TEST_CASE("a file that is not committed leaves nothing") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    {
+      auto file = stage->files->Create(*stage / "a");
+      REQUIRE((*file)->Append(Bytes("half")).ok());
+    }
+    CHECK(stage->files->List(stage->root)->empty());
+    CHECK_FALSE(*stage->files->Exists(*stage / "a"));
+    if (kind != "memory") CHECK(std::filesystem::is_empty(stage->folder / ""));
+    CHECK(WriteWhole(*stage->files, *stage / "a", "whole").ok());
+  }
+}
+
+TEST_CASE("nothing is ever written over") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    auto slow = stage->files->Create(*stage / "a");
+    REQUIRE(slow.ok());
+    REQUIRE((*slow)->Append(Bytes("slow")).ok());
+    REQUIRE(WriteWhole(*stage->files, *stage / "a", "quick").ok());
+    const absl::Status late = (*slow)->Commit();
+    CHECK(late.code() == absl::StatusCode::kAlreadyExists);
+    CHECK(late.message().find("path=") != std::string::npos);
+    CHECK(stage->files->Create(*stage / "a").status().code() == absl::StatusCode::kAlreadyExists);
+    CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "quick");
+    slow->reset();
+    CHECK(stage->files->List(stage->root)->size() == 1);
+  }
+}
+
+TEST_CASE("reads at an offset end at the end of the file, and go on after it was removed") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    REQUIRE(WriteWhole(*stage->files, *stage / "a", "0123456789").ok());
+    auto file = stage->files->Open(*stage / "a");
+    REQUIRE(file.ok());
+    CHECK((*file)->size() == 10);
+    REQUIRE(stage->files->Remove(*stage / "a").ok());
+    CHECK_FALSE(*stage->files->Exists(*stage / "a"));
+    std::array<std::byte, 4> out{};
+    CHECK(*(*file)->ReadAt(3, out) == 4);
+    CHECK(std::to_integer<char>(out[0]) == '3');
+    CHECK(*(*file)->ReadAt(8, out) == 2);
+    CHECK(*(*file)->ReadAt(10, out) == 0);
+    CHECK(*(*file)->ReadAt(11, out) == 0);
+  }
+}
+
+TEST_CASE("folders are made with their parents, listed by name, and removed when they are empty") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    REQUIRE(stage->files->MakeFolders(*stage / "job/deep/").ok());
+    REQUIRE(stage->files->MakeFolders(*stage / "job/deep").ok());
+    REQUIRE(WriteWhole(*stage->files, *stage / "job/b", "bb").ok());
+    REQUIRE(WriteWhole(*stage->files, *stage / "job/a", "a").ok());
+    CHECK(*stage->files->List(*stage / "job") == std::vector<Entry>{{"a", 1, false}, {"b", 2, false}, {"deep", 0, true}});
+    CHECK(stage->files->Remove(*stage / "job").code() == absl::StatusCode::kFailedPrecondition);
+    REQUIRE(stage->files->Remove(*stage / "job/deep").ok());
+    CHECK_FALSE(*stage->files->Exists(*stage / "job/deep"));
+  }
+}
+
+TEST_CASE("each error has its kind and names the path") {
+  for (const std::string& kind : kKinds) {
+    INFO(kind);
+    const auto stage = Make(kind);
+    REQUIRE(WriteWhole(*stage->files, *stage / "file", "x").ok());
+    REQUIRE(stage->files->MakeFolders(*stage / "folder").ok());
+    const struct {
+      absl::Status status;
+      absl::StatusCode code;
+    } cases[] = {
+        {stage->files->Open(*stage / "none").status(), absl::StatusCode::kNotFound},
+        {stage->files->Open(*stage / "folder").status(), absl::StatusCode::kFailedPrecondition},
+        {stage->files->Create(*stage / "none/x").status(), absl::StatusCode::kNotFound},
+        {stage->files->Create(*stage / "file/x").status(), absl::StatusCode::kFailedPrecondition},
+        {stage->files->Create(*stage / "folder").status(), absl::StatusCode::kAlreadyExists},
+        {stage->files->Create(*stage / "").status(), absl::StatusCode::kInvalidArgument},
+        {stage->files->List(*stage / "none").status(), absl::StatusCode::kNotFound},
+        {stage->files->List(*stage / "file").status(), absl::StatusCode::kFailedPrecondition},
+        {stage->files->Remove(*stage / "none"), absl::StatusCode::kNotFound},
+        {stage->files->MakeFolders(*stage / "file"), absl::StatusCode::kFailedPrecondition},
+        {stage->files->MakeFolders(*stage / "file/x"), absl::StatusCode::kFailedPrecondition},
+        {ReadWhole(*stage->files, *stage / "file", 0).status(), absl::StatusCode::kResourceExhausted},
+    };
+    for (const auto& c : cases) {
+      INFO(c.status.ToString());
+      CHECK(c.status.code() == c.code);
+      CHECK(c.status.message().find("path=") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("other schemes are refused by name") {
+  for (const std::string& kind : kKinds) {
+    const auto stage = Make(kind);
+    for (const char* uri : {"s3://bucket/x", "gs://bucket/x", "hdfs://host/x"}) {
+      const absl::Status status = stage->files->Create(uri).status();
+      CHECK(status.code() == absl::StatusCode::kUnimplemented);
+      CHECK(status.message().find(std::string(uri).substr(0, 2)) != std::string::npos);
+      CHECK(stage->files->Open(uri).status().code() == absl::StatusCode::kUnimplemented);
+      CHECK(stage->files->List(uri).status().code() == absl::StatusCode::kUnimplemented);
+      CHECK(stage->files->MakeFolders(uri).code() == absl::StatusCode::kUnimplemented);
+      CHECK(stage->files->Remove(uri).code() == absl::StatusCode::kUnimplemented);
+      CHECK(stage->files->Exists(uri).status().code() == absl::StatusCode::kUnimplemented);
+    }
+    CHECK(stage->files->Create("file://host/x").status().code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("a commit that fails at any of its steps leaves the name free, and the next one succeeds") {
+  for (const std::string& kind : kKinds) {
+    for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder"}) {
+      INFO(kind << " " << failpoint);
+      const auto stage = Make(kind);
+      REQUIRE(stage->failpoints.Arm(std::string(failpoint) + "=1*error", 1).ok());
+      const absl::Status status = WriteWhole(*stage->files, *stage / "a", "x");
+      CHECK(status.code() == absl::StatusCode::kInternal);
+      CHECK(status.message().find(failpoint) != std::string::npos);
+      CHECK_FALSE(*stage->files->Exists(*stage / "a"));
+      CHECK(stage->files->List(stage->root)->empty());
+      CHECK(WriteWhole(*stage->files, *stage / "a", "y").ok());
+      CHECK(*ReadWhole(*stage->files, *stage / "a", 9) == "y");
+    }
+    const auto stage = Make(kind);
+    REQUIRE(WriteWhole(*stage->files, *stage / "a", "x").ok());
+    REQUIRE(stage->failpoints.Arm("fs.remove=1*error", 1).ok());
+    CHECK_FALSE(stage->files->Remove(*stage / "a").ok());
+    CHECK(*stage->files->Exists(*stage / "a"));
+  }
+}
+
+TEST_CASE("temporary files of a dead writer are removed by the next one, those of a living writer are not") {
+  const auto stage = Make("local, temporary names");
+  auto living = stage->files->Create(*stage / "a");
+  REQUIRE((*living)->Append(Bytes("a")).ok());
+  std::ofstream(stage->folder / ".evergrad-tmp-1-1") << "of a dead writer";
+  REQUIRE(WriteWhole(*stage->files, *stage / "b", "b").ok());
+  CHECK_FALSE(std::filesystem::exists(stage->folder / ".evergrad-tmp-1-1"));
+  REQUIRE((*living)->Commit().ok());
+  CHECK(*ReadWhole(*stage->files, *stage / "a", 9) == "a");
+  CHECK(stage->files->Create(*stage / ".evergrad-tmp-1").status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a folder that may not be written is a typed refusal") {
+  if (::geteuid() == 0) {
+    // Root may write anywhere but where a file system does not let anybody.
+    const auto files = MakeLocalFileSystem();
+    const absl::Status status = files->Create("/proc/evergrad").status();
+    CHECK_FALSE(status.ok());
+    CHECK(status.message().find("path=/proc/evergrad") != std::string::npos);
+    return;
+  }
+  const auto stage = Make("local, unnamed files");
+  REQUIRE(stage->files->MakeFolders(*stage / "shut").ok());
+  REQUIRE(::chmod((stage->folder / "shut").c_str(), 0500) == 0);
+  CHECK(stage->files->Create(*stage / "shut/a").status().code() == absl::StatusCode::kPermissionDenied);
+}
+
+TEST_CASE("a full disk is ResourceExhausted and says what to do") {
+  MemoryFileSystem files({nullptr, 10});
+  auto file = files.Create("/a");
+  REQUIRE((*file)->Append(Bytes("12345678")).ok());
+  const absl::Status status = (*file)->Append(Bytes("901"));
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(status.message().find("free some space") != std::string::npos);
+  CHECK((*file)->Commit().code() == absl::StatusCode::kFailedPrecondition);
+  file->reset();
+  CHECK(WriteWhole(files, "/a", "1234567890").ok());
+  // A device that is always full.
+  CHECK(FileError(ENOSPC, "cannot write file", "/x").code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("a loss of power keeps what was committed, whole, and loses the rest") {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    INFO(seed);
+    MemoryFileSystem files;
+    REQUIRE(WriteWhole(files, "/kept", "kept").ok());
+    REQUIRE(WriteWhole(files, "/gone", "gone").ok());
+    REQUIRE(files.Remove("/gone").ok());
+    auto open = files.Create("/open");
+    REQUIRE((*open)->Append(Bytes("half")).ok());
+    auto reader = files.Open("/kept");
+    files.Crash(seed);
+    CHECK(*ReadWhole(files, "/kept", 9) == "kept");
+    CHECK(files.List("/")->size() == 1);
+    CHECK_FALSE((*open)->Commit().ok());
+    std::array<std::byte, 1> out{};
+    CHECK_FALSE((*reader)->ReadAt(0, out).ok());
+    CHECK(files.bytes() == 4);
+  }
+}
+
+TEST_CASE("a sync that is left out is shown by a loss of power") {
+  for (const char* failpoint : {"fs.sync", "fs.sync_folder"}) {
+    INFO(failpoint);
+    int damaged = 0;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      fault::Failpoints failpoints;
+      MemoryFileSystem files({&failpoints});
+      REQUIRE(failpoints.Arm(std::string(failpoint) + "=drop", 1).ok());
+      REQUIRE(WriteWhole(files, "/a", "precious").ok());
+      CHECK(*ReadWhole(files, "/a", 9) == "precious");
+      files.Crash(seed);
+      const auto left = ReadWhole(files, "/a", 9);
+      if (!left.ok() || *left != "precious") ++damaged;
+    }
+    CHECK(damaged >= 5);
+  }
+}
+
+TEST_CASE("the parts of a uri") {
+  const struct {
+    const char *uri, *folder, *name;
+  } cases[] = {{"file:///a/b", "file:///a", "b"}, {"file:///b", "file:///", "b"}, {"/b", "/", "b"}, {"b", ".", "b"}, {"a/b", "a", "b"}};
+  for (const auto& c : cases) {
+    CHECK(FolderOf(c.uri) == c.folder);
+    CHECK(NameOf(c.uri) == c.name);
+    if (std::string(c.folder) != ".") CHECK(JoinUri(c.folder, c.name) == c.uri);
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::fs
