@@ -36,7 +36,7 @@ struct Stage {
   explicit Stage(SessionClient::Options options = {}) {
     options.coordinator_address = "coordinator:1";
     SessionClient::Events events;
-    events.make_hello = [this] {
+    events.make_hello = [] {
       v1::Hello hello;
       hello.set_role(v1::ROLE_WORKER);
       hello.set_identity("7");
