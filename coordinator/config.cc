@@ -21,7 +21,7 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("tasks_max", &c.membership.tasks_max, "living tasks; a registration beyond it is refused", {1, 1'000'000});
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});
   table->Add("jobs_kept_max", &c.jobs_kept_max, "ended jobs that are still answered for", {1, 100'000});
-  table->Add("closures_open_max", &c.jobs.closures_open_max, "closures granted and not ended; beyond it no new one is granted", {1, 10'000'000});
+  table->Add("closures_open_max", &c.jobs.closures_open_max, "closures granted and not ended, and ended ones behind one that has not; beyond it no new one is granted", {1, 10'000'000});
   table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away, "a worker is given work for this long, by its own measured rate", milliseconds(0),
              milliseconds(600'000));
@@ -30,6 +30,9 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
              milliseconds(600'000));
   table->Add("retries_max", &c.jobs.retries_max, "machine errors of one closure in a row; beyond it the job fails", {0, 1'000'000});
   table->Add("deaths_max", &c.jobs.deaths_max, "deaths of tasks during one job that blame no closure; beyond it the job fails", {0, 1'000'000'000});
+  table->Add("step_timeout", &c.jobs.step_timeout,
+             "a worker that lives but whose work has not advanced a step for this long loses it to others; 0: never", milliseconds(0),
+             milliseconds(86'400'000));
   table->Add("calls_max", &c.calls_max, "control calls in progress; beyond it they are refused", {1, 1'000'000});
   table->AddBytes("file_bytes_max", &c.file_bytes_max, "bytes of metrics.jsonl waiting for the disk; beyond it lines are dropped and counted");
 }

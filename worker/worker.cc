@@ -19,6 +19,12 @@ constexpr absl::string_view kServing("\x08\x01", 2);
 // Above what the runner's own waits add up to, below the 10 s of grace.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
+// What the numbers of this worker depend on beside the plan and the build: kernels are chosen by instruction set, and sums are cut by threads.
+std::string ComputeName(const Config& config) {
+  const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512" : __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
+  return absl::StrCat(config.backend, " threads=", config.threads, " isa=", isa);
+}
+
 }  // namespace
 
 int ExitCodeOf(absl::string_view rejected_kind) { return rejected_kind == "replaced" ? kExitReplaced : kExitRejected; }
@@ -50,6 +56,7 @@ struct Worker::Impl {
     hello.set_insecure_listen(identity.insecure_listen);
     hello.set_started_ms(started_ms);
     hello.set_memory_bytes(identity.memory_bytes);
+    hello.set_compute(ComputeName(config));
     runner->FillHello(&hello);
     return hello;
   }

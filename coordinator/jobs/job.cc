@@ -88,7 +88,8 @@ void Job::Cancel() {
     started_ms_ = host_->WallMillis();
     started_at_ = host_->Now();
     WriteJobFile();
-    state_ = JobState::kStarting;  // Never shown: it ends in this call.
+    never_started_ = true;
+    state_ = JobState::kStarting;  // not shown: its files are written, then it is CANCELLED
   }
   BeginSeal(JobState::kCancelled);
 }
@@ -127,7 +128,8 @@ void Job::Tick() {
         range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
       }
       Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
-                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths)),
+                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths, " (a worker that stood "
+                                                      "still for step_timeout counts as one)")),
                      "poison", ""),
            false);
     } else if (other_deaths_ > options_.deaths_max) {
@@ -137,6 +139,7 @@ void Job::Tick() {
            false);
     }
   }
+  CheckStalls();
   CheckQueries();
   if (phase_ == Phase::kSealing) CheckSealed();
   if (ended()) return;
@@ -248,7 +251,16 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   worker.task = task;
   worker.identity = identity;
   worker.backoff_until = backoff_until;
-  worker.last_done = host_->Now();
+  worker.last_done = worker.advanced_at = host_->Now();
+  worker.process = hello.process_uid();
+  worker.compute = absl::StrCat(hello.build_id(), " ", hello.compute());
+  // What another living worker holds is not this one's to take over by saying so.
+  const auto of_another = [&](TaskId holder) {
+    const Worker* other = FindWorker(holder);
+    if (other == nullptr || other->identity == identity) return false;
+    host_->ForeignMessage(task, "an attempt in its Hello");
+    return true;
+  };
   const bool told = active() && phase_ < Phase::kSealing;
   if (told) {
     // Line 26: adopt what is still needed, under the new registration; then release what the old one had and nobody adopted.
@@ -258,11 +270,15 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       const Attempt attempt = client::FromProto<Attempt>(h.attempt());
       if (h.kind() != v1::TRAIN) {
         Aux* aux = FindAux(h.closure());
-        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt) continue;
+        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt || of_another(aux->worker)) continue;
         aux->worker = task;
         worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
         *registered->add_adopted() = h;
         continue;
+      }
+      if (book_) {
+        const auto current = book_->current().find(ClosureId(h.closure()));
+        if (current != book_->current().end() && current->second.attempt == attempt && of_another(current->second.worker)) continue;
       }
       ClosureBook::HeldAttempt one;
       one.closure = ClosureId(h.closure());
@@ -288,11 +304,10 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     if (auto old = workers_.find(*former); old != workers_.end()) {
       if (former_died) OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second);
       worker.rate = old->second.rate;
-      if (hello.process_uid() != 0 && !former_died) {
-        worker.progress = old->second.progress;  // the same process goes on counting
-        worker.bytes_base = old->second.bytes_base;
-      } else {
-        RememberFormer(old->second);
+      if (worker.process == old->second.process) {
+        worker.progress = old->second.progress;  // until it says more
+        worker.stuck = old->second.stuck;
+        worker.aside_until = old->second.aside_until;
       }
       workers_.erase(old);
     }
@@ -303,9 +318,14 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
   }
+  per_worker_[identity].tally.Begin(worker.process, OlderThanJob(hello));
   workers_.insert_or_assign(task, std::move(worker));
-  per_worker_.try_emplace(identity);
   Touch();
+}
+
+// A process that runs since before the job began, and was not here then.
+bool Job::OlderThanJob(const v1::Hello& hello) const {
+  return state_ != JobState::kQueued && hello.started_ms() != 0 && hello.started_ms() < started_ms_;
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
@@ -329,6 +349,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.task = task;
   server.identity = identity;
   server.endpoint = hello.endpoint();
+  server.process = hello.process_uid();
+  server_tally_[identity].Begin(server.process, OlderThanJob(hello));
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
@@ -337,12 +359,9 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
                 old->second.ready ? std::string("another process has its identity")
                                   : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away),
                 false, nullptr);
-        former_duplicates_ += old->second.duplicates();
-        server_bytes_[identity] += old->second.bytes();
-      } else {
-        server.progress = old->second.progress;
-        server.duplicates_base = old->second.duplicates_base;
-        server.bytes_base = old->second.bytes_base;
+      } else if (active() && !old->second.ready && !window_open_ && server.process == old->second.process) {
+        Event("away", absl::StrFormat("ps_server/%s is back after %.1f s", identity,
+                                      std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
       }
       servers_.erase(old);
     }
@@ -422,11 +441,8 @@ void Job::Ready(TaskId task) {
 }
 
 void Job::SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused) {
-  if (Worker* worker = FindWorker(task)) worker->bytes_base = bytes;
-  if (Server* server = FindServer(task)) {
-    server->bytes_base = bytes;
-    server->duplicates_base = duplicates_refused;
-  }
+  if (const Worker* worker = FindWorker(task)) per_worker_[worker->identity].tally.SetBase(bytes, 0);
+  if (const Server* server = FindServer(task)) server_tally_[server->identity].SetBase(bytes, duplicates_refused);
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
@@ -434,7 +450,6 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   if (found == workers_.end()) return;
   Worker worker = std::move(found->second);
   workers_.erase(found);
-  RememberFormer(worker);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
@@ -451,20 +466,22 @@ void Job::OnWorkerLeaving(TaskId task) {
   if (Worker* worker = FindWorker(task)) worker->leaving = true;
 }
 
-void Job::OnServerAway(TaskId task) {
+void Job::OnServerAway(TaskId task, absl::string_view reason) {
   Server* server = FindServer(task);
   if (server == nullptr || !server->ready) return;
   server->ready = false;
   server->away_since = host_->Now();
   if (book_) book_->EndServerSession(task);
+  if (active()) {
+    Event("away", absl::StrFormat("ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)", server->identity, reason,
+                                  std::chrono::duration<double>(options_.server_lost_after).count()));
+  }
   Touch();
 }
 
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving) {
   auto found = servers_.find(task);
   if (found == servers_.end()) return;
-  former_duplicates_ += found->second.duplicates();
-  server_bytes_[std::string(identity)] += found->second.bytes();
   servers_.erase(found);
   if (book_) book_->EndServerSession(task);
   for (Query& query : queries_) query.waiting.erase(task);
@@ -487,10 +504,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
 void Job::BeginAnew(Term term) {
   if (ended() || state_ == JobState::kQueued) return;
   window_open_ = true;
-  for (auto& [task, worker] : workers_) {
-    RememberFormer(worker);
-    ReleaseAux(task);
-  }
+  for (const auto& [task, worker] : workers_) ReleaseAux(task);
   workers_.clear();
   for (auto& [task, server] : servers_) {
     server.ready = false;
@@ -522,13 +536,13 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kDone: return OnDone(task, message.done());
     case v1::TaskMessage::kFailed: OnFailed(task, message.failed()); return absl::OkStatus();
     case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
-    case v1::TaskMessage::kAssigned: OnAssigned(message.assigned()); return absl::OkStatus();
+    case v1::TaskMessage::kAssigned: OnAssigned(task, message.assigned()); return absl::OkStatus();
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < assigned_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
       }
       return absl::OkStatus();
-    case v1::TaskMessage::kSealed: OnSealed(message.sealed()); return absl::OkStatus();
+    case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
     case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
     default: return absl::OkStatus();
   }
@@ -536,28 +550,33 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
 
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker()) {
-    const std::uint64_t steps = worker->progress.steps();
-    worker->progress = heartbeat.worker();
+    const v1::WorkerProgress& said = heartbeat.worker();
+    const v1::WorkerProgress& before = worker->progress;
+    if (client::FromProto<Attempt>(said.running_attempt()) != client::FromProto<Attempt>(before.running_attempt()) ||
+        said.running_step() != before.running_step()) {
+      worker->advanced_at = host_->Now();
+    }
+    if (worker->stuck && !said.computing()) {
+      worker->stuck = false;
+      Event("stall", absl::StrCat("worker/", worker->identity, " computes nothing any more and may be given work again"));
+    }
+    if (said.steps() != before.steps()) Touch();
+    worker->progress = said;
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.clear_waiting_for();
-    worker->progress.set_state(client::CleanText(heartbeat.worker().state(), 64));
-    if (steps != worker->progress.steps()) Touch();
+    worker->progress.set_state(client::CleanText(said.state(), 64));
+    per_worker_[worker->identity].tally.Report({said.steps(), said.examples(), said.bytes_sent() + said.bytes_received(), 0});
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
-    server->progress = heartbeat.server();
+    const v1::ServerProgress& said = heartbeat.server();
+    server_tally_[server->identity].Report({0, 0, said.bytes_sent() + said.bytes_received(), said.duplicates_refused()});
     if (!server->ready && server->away_since != MonoTime{0}) {
       // It was only slow: nothing of it has been given away.
       server->away_since = MonoTime{0};
       server->ready = true;
+      if (active()) Event("away", absl::StrCat("ps_server/", server->identity, " speaks again"));
     }
   }
-}
-
-void Job::RememberFormer(const Worker& worker) {
-  PerWorker& sum = per_worker_[worker.identity];
-  sum.former_steps += worker.progress.steps();
-  sum.former_examples += worker.progress.examples();
-  sum.former_bytes += worker.bytes();
 }
 
 void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker) {
@@ -579,6 +598,7 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
     }
   }
   poison_.OnDeath(host_->Now(), running);
+  if (running) SayNotReproducible(absl::StrCat("worker/", identity, " died in closure ", running->closure.value(), " at step ", running->step));
   Event("death", absl::StrCat(RoleName(role), "/", identity, ": ", reason,
                               running ? absl::StrCat("; it last reported closure ", running->closure.value(), " step ", running->step) : ""));
 }
@@ -615,7 +635,7 @@ std::uint64_t Job::shards_held_by(absl::string_view server_identity) const {
 void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_job_uid(id_.uid.value());
   status->set_name(id_.spec.name);
-  status->set_state(std::string(JobStateName(state_)));
+  status->set_state(std::string(JobStateName(state())));
   status->set_revision(revision_);
   status->set_waiting_for(WaitingFor());
   // A rolled-back shard's closures are run again while the job's own counters stand still: said, or it looks stuck.
@@ -639,10 +659,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     const std::uint64_t closure = phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
     status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
   }
-  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : rate_);
+  const bool paused = Paused();
+  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : paused ? 0 : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
-  if (plan_ && rate_ > 0 && !ended()) {
+  if (plan_ && rate_ > 0 && !ended() && !paused) {
     const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs - static_cast<double>(examples_done_);
     eta = std::max(0.0, left) / rate_;
   }
@@ -657,15 +678,18 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     v1::WorkerRow& row = rows[identity];
     row.set_identity(identity);
     row.set_state("gone");
-    row.set_steps(sum.former_steps);
-    row.set_examples(sum.former_examples);
+    const Counts counts = sum.tally.total();
+    row.set_steps(counts.steps);
+    row.set_examples(counts.examples);
   }
   for (const auto& [task, worker] : workers_) {
     v1::WorkerRow& row = rows[worker.identity];
     row.set_identity(worker.identity);
-    row.set_state(worker.leaving ? "leaving" : !worker.ready ? "away" : worker.progress.state().empty() ? "idle" : worker.progress.state());
-    row.set_steps(row.steps() + worker.progress.steps());
-    row.set_examples(row.examples() + worker.progress.examples());
+    row.set_state(worker.leaving                                               ? "leaving"
+                  : !worker.ready                                              ? "away"
+                  : worker.stuck || worker.aside_until > host_->Now()          ? "stalled"
+                  : worker.progress.state().empty()                            ? "idle"
+                                                                               : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
@@ -688,14 +712,19 @@ std::string Job::WaitingFor() const {
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
   if (work) {
     bool ready = false, usable = false;
+    std::string stalled;
     for (const auto& [task, worker] : workers_) {
       ready |= worker.ready && !worker.leaving;
       usable |= Usable(worker);
+      if (worker.stuck || worker.aside_until > host_->Now()) absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
     if (!ready)
       workers = "workers: none is here";
     else if (!usable)
-      workers = "workers: those here back off after short lives";
+      workers = stalled.empty() ? "workers: those here back off after short lives"
+                                : absl::StrCat("workers: set aside after standing still: ", stalled);
+    else if (pin_waits_)
+      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -32,6 +33,7 @@
 #include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/state_store.h"
+#include "coordinator/jobs/tally.h"
 #include "coordinator/scheduler/grant_sizing.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -49,6 +51,11 @@ struct JobOptions {
   std::uint32_t deaths_max = 100;  // other deaths than a poison's
   std::uint32_t poison_deaths = 3;
   std::chrono::milliseconds together{200};  // deaths this close to one another blame nobody
+  // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A step is a batch: seconds at most
+  // where it is sized well; describing and exporting count as one step.
+  std::chrono::milliseconds step_timeout{300'000};
+  std::chrono::milliseconds aside_max{60'000};          // how long it gets nothing afterwards, once it computes nothing
+  std::chrono::milliseconds server_lost_after{30'000};  // as membership has it; for what is told
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
@@ -78,6 +85,8 @@ class JobHost {
   virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
   // The job's revision has risen: answers who waits for it.
   virtual void JobChanged(JobUid job) = 0;
+  // `task` spoke of an attempt or a shard that another task has: nothing has changed, it is counted.
+  virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
   // We no longer know what the store holds: accept no more work.
   virtual void StoreFailed(const absl::Status& status) = 0;
 };
@@ -102,7 +111,8 @@ class Job {
   void Tick();    // Every few tens of milliseconds.
   bool ended() const { return state_ == JobState::kSucceeded || state_ == JobState::kFailed || state_ == JobState::kCancelled; }
   bool started() const { return state_ != JobState::kQueued; }
-  JobState state() const { return state_; }
+  // One that is cancelled in the queue is QUEUED until it is CANCELLED.
+  JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
   JobUid uid() const { return id_.uid; }
   const std::string& name() const { return id_.spec.name; }
   std::uint64_t revision() const { return revision_; }
@@ -118,7 +128,7 @@ class Job {
   void SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused);
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   void OnWorkerLeaving(TaskId task);
-  void OnServerAway(TaskId task);  // suspected: it is waited for
+  void OnServerAway(TaskId task, absl::string_view reason);  // suspected: it is waited for
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
   // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
   void BeginAnew(Term term);
@@ -141,6 +151,10 @@ class Job {
   void FillJobInfo(v1::JobInfo* info) const;
   std::uint64_t shards_held_by(absl::string_view server_identity) const;
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
+  // Closures that have ended behind one that has not: at most closures_open_max, beyond which no new one is granted.
+  std::uint64_t closures_behind() const { return unfolded_.size(); }
+  std::uint64_t TakeWindowRefusals() { return std::exchange(window_refusals_, 0); }  // how often that held new ones back, since the last call
+  bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }              // true once
 
  private:
   enum class Phase { kNone, kDescribing, kPlacing, kTraining, kEvaluating, kExporting, kReporting, kSealing, kSealedReporting, kWriting, kEnded };
@@ -157,15 +171,16 @@ class Job {
     std::string identity;
     bool ready = false;  // Registered is on its way: grants may follow
     bool leaving = false;
+    std::uint64_t process = 0;  // uid
+    std::string compute;        // build and settings: two workers of one `compute` give the same bits
     MonoTime backoff_until{0};
     MonoTime last_done{0};
     ClosureRate rate;
     std::map<Attempt, Held> held;
     v1::WorkerProgress progress;
-    std::uint64_t bytes_base = 0;  // what this process had moved before the job
-    std::uint64_t bytes() const {
-      return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received());
-    }
+    MonoTime advanced_at{0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
+    bool stuck = false;       // its work was taken away; it gets none until it says that it computes nothing
+    MonoTime aside_until{0};  // nor before
   };
   struct Server {
     TaskId task;
@@ -173,24 +188,18 @@ class Job {
     bool ready = false;  // its session is open and Registered is on its way
     MonoTime away_since{0};
     v1::Endpoint endpoint;
-    v1::ServerProgress progress;
-    std::uint64_t duplicates_base = 0;  // what this process had refused before the job
-    std::uint64_t bytes_base = 0;
-    std::uint64_t bytes() const {
-      return progress.bytes_sent() + progress.bytes_received() - std::min(bytes_base, progress.bytes_sent() + progress.bytes_received());
-    }
-    std::uint64_t duplicates() const { return progress.duplicates_refused() - std::min(duplicates_base, progress.duplicates_refused()); }
+    std::uint64_t process = 0;  // uid
   };
-  struct PerWorker {                                                        // by identity, over all of its processes
-    std::uint64_t steps = 0, examples = 0;                                  // of closures that counted
-    std::uint64_t former_steps = 0, former_examples = 0, former_bytes = 0;  // reported by processes that are gone
+  struct PerWorker {  // by identity, over all of its processes
+    std::uint64_t steps = 0, examples = 0;  // of closures that counted
+    Tally tally;                            // of whatever it did
   };
   // Describe, evaluation and export closures: numbered apart, in no ledger.
   struct Aux {
     std::uint64_t closure = 0;
     Attempt attempt;  // (0,0): not granted
     TaskId worker;
-    std::uint32_t failures = 0;
+    std::uint32_t failures = 0, stalls = 0;
     MonoTime not_before{0};
     bool done = false;
     v1::ClosureMetrics metrics;
@@ -219,6 +228,7 @@ class Job {
   Server* FindServer(TaskId task);
   const Server* ServerOf(absl::string_view identity) const;
   MonoTime RetryDelay(std::uint32_t failures) const;
+  bool OlderThanJob(const v1::Hello& hello) const;
 
   // job_grants.cc
   void Pump();  // grants whatever can be granted, then looks whether a phase is over
@@ -226,7 +236,16 @@ class Job {
   void PumpAux();
   void RecallForIdle();
   bool Usable(const Worker& worker) const;
-  Worker* PinnedWorker();  // deterministic jobs: the only one that gets work
+  struct Pin {
+    bool on = false;           // a deterministic job:
+    Worker* worker = nullptr;  // the only one that gets work; null: nobody may
+    bool Excludes(const Worker& other) const { return on && worker != &other; }
+  };
+  Pin PinnedWorker();
+  void SayNotReproducible(const std::string& why);
+  void CheckStalls();
+  void TakeAway(Worker& worker);
+  void UpdateNewLimit();
   std::uint32_t LimitOf(const Worker& worker) const;
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets);
   bool GrantHeldUp();  // failpoint coordinator.before_grant
@@ -244,7 +263,6 @@ class Job {
   Aux* HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt);
   void BeginAux(Phase phase, std::uint64_t count);
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
-  void RememberFormer(const Worker& worker);
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker);
 
   // job_shards.cc
@@ -252,7 +270,7 @@ class Job {
   void TryPlace();
   void ApplyChange(const ClosureBook::MapChange& change);
   void SendAssign(const ClosureBook::AssignOrder& order);
-  void OnAssigned(const v1::Assigned& assigned);
+  void OnAssigned(TaskId task, const v1::Assigned& assigned);
   void AfterRollback(absl::string_view why);
   bool AllShardsReady() const;
   void SendCloses();
@@ -271,7 +289,7 @@ class Job {
   void Fail(v1::ErrorDetail cause, bool user);
   void BeginSeal(JobState ending);
   void SendSeal(ShardId shard);
-  void OnSealed(const v1::Sealed& sealed);
+  void OnSealed(TaskId task, const v1::Sealed& sealed);
   void CheckSealed();
   void FinishJob();
   void SendEnded(bool workers, bool servers);
@@ -284,10 +302,12 @@ class Job {
   void Line(const std::string& json);  // of metrics.jsonl
   void EventLine(const v1::Event& event);
   void EpochLine(const v1::EpochRow& row);
+  void EpochLinesUpTo(std::uint64_t epoch);  // each once, when nothing can change it any more
   std::string EndLine() const;
   void FlushLines();
   void BeginRate();
   void SampleRate();
+  bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
   std::uint64_t DuplicatesRefused() const;
   std::vector<ReportTask> WorkerTotals() const;
   std::vector<ReportTask> ServerTotals() const;
@@ -303,13 +323,13 @@ class Job {
   std::uint64_t revision_ = 1;
   bool touched_ = false;
   bool in_pump_ = false;
+  bool never_started_ = false, end_taken_ = false;
   MonoTime next_progress_{0}, next_close_{0}, next_sample_{0};
 
   std::map<TaskId, Worker> workers_;
   std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
   std::map<std::string, PerWorker> per_worker_;
-  std::map<std::string, std::uint64_t> server_bytes_;  // of former processes
-  std::uint64_t former_duplicates_ = 0;
+  std::map<std::string, Tally> server_tally_;  // by identity
 
   // The plan, once described.
   std::optional<plan::Plan> plan_;
@@ -345,6 +365,11 @@ class Job {
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;
+  std::string pinned_, pinned_compute_;  // deterministic: whose work it is, and what makes its bits
+  bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
+  MonoTime next_stall_check_{0};
+  bool window_full_ = false;
+  std::uint64_t window_refusals_ = 0;
   std::uint64_t attempts_ = 0;           // training attempts granted
   std::uint64_t barrier_epochs_ = 0;     // epochs that end at the barrier worked towards
   std::uint64_t evaluated_epochs_ = 0;   // barrier whose evaluation stands
@@ -372,6 +397,7 @@ class Job {
   MonoTime evaluation_began_{0}, evaluation_in_epoch_{0};
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> epoch_rows_;
+  std::uint64_t epoch_lines_ = 0;  // of them, those that metrics.jsonl has
   std::map<std::string, double> final_metrics_;  // of the newest evaluation
   std::map<std::string, std::int64_t> final_counts_;
   double rate_ = 0;  // examples/s now

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job.h"
@@ -29,14 +30,130 @@ void Job::Pump() {
   in_pump_ = false;
 }
 
-bool Job::Usable(const Worker& worker) const { return worker.ready && !worker.leaving && worker.backoff_until <= host_->Now(); }
+bool Job::Usable(const Worker& worker) const {
+  const MonoTime now = host_->Now();
+  return worker.ready && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now;
+}
 
-Job::Worker* Job::PinnedWorker() {
-  if (!id_.spec.strategy.deterministic) return nullptr;
+// P9: one worker does all the work, the oldest registration at first. When it cannot, one whose numbers are the same does; any other
+// would end with other bits, so the job waits for one of the two, and says so.
+Job::Pin Job::PinnedWorker() {
+  if (!id_.spec.strategy.deterministic) return {};
+  Worker *holder = nullptr, *equal = nullptr;
   for (auto& [task, worker] : workers_) {
-    if (worker.ready && !worker.leaving) return &worker;  // the oldest registration
+    const bool same = pinned_.empty() || worker.compute == pinned_compute_;
+    if (worker.identity == pinned_ && same) holder = &worker;
+    if (equal == nullptr && same && Usable(worker)) equal = &worker;
   }
-  return nullptr;
+  pin_waits_ = false;
+  if (holder != nullptr && (Usable(*holder) || !holder->held.empty())) return {true, holder};
+  if (equal != nullptr) {
+    if (pinned_.empty()) {
+      pinned_compute_ = equal->compute;
+    } else if (equal->identity != pinned_) {
+      Event("state", absl::StrCat("deterministic: worker/", equal->identity, " does the work from here on instead of worker/", pinned_,
+                                  ", which cannot; their build and settings are the same"));
+    }
+    pinned_ = equal->identity;
+    return {true, equal};
+  }
+  if (pinned_.empty()) return {true, nullptr};
+  if (!pin_wait_said_) {
+    Event("warning", absl::StrCat("deterministic: worker/", pinned_, " cannot work now (",
+                                  holder == nullptr           ? "it is gone, or came back with other settings"
+                                  : holder->leaving           ? "it leaves"
+                                  : holder->stuck             ? "it stands still"
+                                  : holder->ready             ? "it is set aside or backs off for a while"
+                                                              : "it is away",
+                                  "), and no other worker has its build and settings: the job waits for one that has: ", pinned_compute_));
+  }
+  pin_waits_ = pin_wait_said_ = true;
+  return {true, nullptr};
+}
+
+void Job::SayNotReproducible(const std::string& why) {
+  if (!id_.spec.strategy.deterministic) return;
+  Event("warning", absl::StrCat("deterministic: ", why,
+                                "; updates that had reached some of the shards only are completed from values read later, so the bits of this run "
+                                "may differ from those of an undisturbed one"));
+}
+
+// ---------------------------------------------------------------- work that stands still
+
+// A worker whose session lives while its work does not: what it holds would keep the window of open closures shut for ever.
+void Job::CheckStalls() {
+  const MonoTime now = host_->Now();
+  if (options_.step_timeout.count() == 0 || now < next_stall_check_) return;
+  next_stall_check_ = now + std::min<std::chrono::milliseconds>(options_.step_timeout / 8, std::chrono::seconds(1));
+  const bool server_missing =
+      placed_ && (!AllShardsReady() || std::any_of(servers_.begin(), servers_.end(), [](const auto& s) { return !s.second.ready; }));
+  std::vector<TaskId> stalled;
+  for (auto& [task, worker] : workers_) {
+    // Who waits for a server that we know to be missing does not stand still by itself.
+    if (worker.held.empty() || !worker.ready || server_missing || window_open_) worker.advanced_at = now;
+    if (now - worker.advanced_at >= options_.step_timeout) stalled.push_back(task);
+  }
+  for (const TaskId task : stalled) {
+    if (grants_stopped()) return;
+    if (Worker* worker = FindWorker(task)) TakeAway(*worker);
+  }
+}
+
+void Job::TakeAway(Worker& worker) {
+  const MonoTime now = host_->Now();
+  // Judged as a death is (ARCHITECTURE section 4.7): by what it last reported as running.
+  const Attempt running = client::FromProto<Attempt>(worker.progress.running_attempt());
+  std::optional<PoisonRule::Running> blamed;
+  std::string what = "what it was given";
+  Aux* stalled_aux = nullptr;
+  for (const auto& [attempt, held] : worker.held) {
+    v1::CoordinatorMessage message;
+    v1::DoneAnswer* answer = message.mutable_done_answer();
+    answer->set_job_uid(id_.uid.value());
+    answer->set_closure(held.closure.value());
+    *answer->mutable_attempt() = client::ToProto(attempt);
+    answer->set_superseded(true);
+    host_->Send(worker.task, std::move(message));
+    if (held.kind == v1::TRAIN) {
+      if (attempt == running && worker.progress.state() == "running") {
+        blamed = PoisonRule::Running{held.closure, worker.progress.running_step()};
+        what = absl::StrCat("closure ", held.closure.value(), " step ", worker.progress.running_step());
+      }
+      if (book_) book_->ReleaseAttempt(held.closure, attempt);
+      continue;
+    }
+    Aux* aux = HeldAux(worker.task, held.closure.value(), attempt);
+    if (aux == nullptr) continue;
+    aux->attempt = Attempt{};
+    if (stalled_aux != nullptr && attempt != running) continue;
+    stalled_aux = aux;
+    what = absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
+  }
+  const std::size_t attempts = worker.held.size();
+  worker.held.clear();
+  worker.advanced_at = now;
+  worker.stuck = worker.progress.computing();
+  worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
+  const double seconds = std::chrono::duration<double>(options_.step_timeout).count();
+  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away (%d attempts) and granted again elsewhere", worker.identity,
+                                 seconds, what, attempts));
+  poison_.OnDeath(now, blamed);
+  if (blamed) SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
+  Touch();
+  if (stalled_aux != nullptr && ++stalled_aux->stalls >= options_.poison_deaths) {
+    Fail(MakeError(absl::DeadlineExceededError(absl::StrCat("work stood still again and again; raise step_timeout if it is only slow: work=", what,
+                                                            " times=", stalled_aux->stalls, " step_timeout_s=", seconds)),
+                   "poison", absl::StrCat("worker/", worker.identity)),
+         false);
+  }
+}
+
+// New closures lie behind the barrier, and at most closures_open_max behind the oldest that has not ended: what has ended is
+// summed in closure order and waits for it.
+void Job::UpdateNewLimit() {
+  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(), window = folded_ + options_.closures_open_max;
+  book_->SetNewLimit(std::min(barrier, window));
+  if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
 }
 
 std::uint32_t Job::LimitOf(const Worker& worker) const {
@@ -63,22 +180,32 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->set_kind(kind);
   grant->set_all_targets(all_targets);
   for (const ShardId p : targets) grant->add_targets(p.value());
+  if (worker.held.empty()) worker.advanced_at = host_->Now();
   worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false};
   host_->Send(worker.task, std::move(message));
 }
 
 void Job::PumpTraining() {
-  Worker* const pinned = PinnedWorker();
+  const Pin pin = PinnedWorker();
   for (;;) {
     Worker* best = nullptr;
     for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || (pinned != nullptr && pinned != &worker)) continue;
+      if (!Usable(worker) || pin.Excludes(worker)) continue;
       if (best != nullptr && worker.held.size() >= best->held.size()) continue;
       if (worker.held.size() < LimitOf(worker)) best = &worker;
     }
     if (best == nullptr || GrantHeldUp()) return;
     const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task);
-    if (!granted) break;
+    if (!granted) {
+      const std::uint64_t window = folded_ + options_.closures_open_max;
+      if (!window_full_ && book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
+        window_full_ = true;
+        ++window_refusals_;
+        Event("warning", absl::StrCat("closure ", folded_, " has not ended while later ones have: no new one is granted until it does: window=",
+                                      options_.closures_open_max));
+      }
+      break;
+    }
     ++attempts_;
     Touch();
     SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
@@ -173,14 +300,14 @@ void Job::PumpAux() {
   if (phase_ == Phase::kExporting) kind = v1::EXPORT;
   if (kind == v1::WORK_KIND_UNSPECIFIED) return;
   const MonoTime now = host_->Now();
-  Worker* const pinned = PinnedWorker();
+  const Pin pin = PinnedWorker();
   while (aux_first_ < aux_.size() && aux_[aux_first_].done) ++aux_first_;
   for (std::size_t i = aux_first_; i < aux_.size(); ++i) {
     Aux& aux = aux_[i];
     if (aux.done || aux.attempt != Attempt{} || aux.not_before > now) continue;
     Worker* best = nullptr;
     for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || worker.held.size() >= kAuxAhead || (pinned != nullptr && pinned != &worker)) continue;
+      if (!Usable(worker) || worker.held.size() >= kAuxAhead || pin.Excludes(worker)) continue;
       if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
     }
     if (best == nullptr || GrantHeldUp()) return;
@@ -229,7 +356,14 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     return;
   }
   bool repair = false;
-  if (const auto current = book_->current().find(closure); current != book_->current().end()) repair = !current->second.all_targets;
+  if (const auto current = book_->current().find(closure); current != book_->current().end()) {
+    if (current->second.attempt == attempt && current->second.worker != worker->task && !window_open_) {
+      host_->ForeignMessage(worker->task, "Done of another's attempt");
+      AnswerDone(worker->task, done, true);
+      return;
+    }
+    repair = !current->second.all_targets;
+  }
   const ClosureBook::DoneResult result =
       book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()), client::FromProto<MapVersion>(done.v1()));
   if (result.deferred) {
@@ -242,7 +376,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
     worker->held.erase(held);
   }
-  worker->last_done = now;
+  worker->last_done = worker->advanced_at = now;
   if (result.acknowledged) {
     failures_.erase(closure.value());
     poison_.OnEnded(closure);
@@ -256,7 +390,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
 void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
-  worker->held.erase(attempt);
+  if (worker->held.erase(attempt) > 0) worker->advanced_at = host_->Now();
   Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
   const bool accepted = aux != nullptr && done.kind() == wanted && !grants_stopped();
@@ -281,7 +415,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   Worker* worker = FindWorker(task);
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
-  worker->held.erase(attempt);
+  if (worker->held.erase(attempt) > 0) worker->advanced_at = host_->Now();
   if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error())) return;
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
@@ -292,6 +426,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     const ClosureId closure(failed.closure());
     const auto current = book_->current().find(closure);
     if (current == book_->current().end() || current->second.attempt != attempt) return;  // of a closure that has moved on
+    if (current->second.worker != task) return host_->ForeignMessage(task, "Failed of another's attempt");
     if (failed.user_error()) {
       closures_failed_ = current->second.all_targets ? 1 : 0;
       Fail(std::move(cause), true);
@@ -333,6 +468,12 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     handed_back |= held->second.recalled;
     worker->held.erase(held);
+    worker->advanced_at = host_->Now();
+  }
+  if (book_) {
+    const auto current = book_->current().find(ClosureId(dropped.closure()));
+    if (current != book_->current().end() && current->second.attempt == attempt && current->second.worker != task)
+      return host_->ForeignMessage(task, "AttemptDropped of another's attempt");
   }
   const MonoTime now = host_->Now();
   if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
@@ -372,9 +513,14 @@ void Job::CountClosure(const std::string& identity, ClosureId closure, const v1:
 
 // In closure order, so that sums of floats are the same whoever was faster.
 void Job::FoldClosures() {
-  while (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
-    const auto node = unfolded_.extract(unfolded_.begin());
-    const Counted& counted = node.mapped();
+  for (;;) {
+    Counted counted;  // of one that is dead: nothing
+    if (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
+      counted = std::move(unfolded_.begin()->second);
+      unfolded_.erase(unfolded_.begin());
+    } else if (folded_ >= plan_->closures() || !book_->durable().dead.Contains(folded_)) {
+      break;
+    }
     StepLines(ClosureId(folded_), counted.metrics);
     epoch_.steps += counted.steps;
     epoch_.examples += counted.examples;
@@ -396,8 +542,9 @@ void Job::FoldClosures() {
     epoch_ = Epoch{};
     epoch_began_ = now;
     evaluation_in_epoch_ = MonoTime{0};
-    if (row.epoch() != barrier_epochs_) EpochLine(row);  // else once it is evaluated
+    if (row.epoch() != barrier_epochs_) EpochLinesUpTo(row.epoch());  // else once its evaluation stands
   }
+  UpdateNewLimit();
 }
 
 }  // namespace evergrad::coordinator

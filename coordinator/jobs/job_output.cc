@@ -74,8 +74,14 @@ void Job::EpochLine(const v1::EpochRow& row) {
             {"eval_accuracy", Real(row.eval_accuracy())},
             {"seconds", Real(row.seconds())},
             {"examples_per_second", Real(row.examples_per_second())}};
-  for (const auto& [name, count] : final_counts_) json[name] = count;
+  if (row.epoch() == evaluated_epochs_) {
+    for (const auto& [name, count] : final_counts_) json[name] = count;
+  }
   Line(Dump(json));
+}
+
+void Job::EpochLinesUpTo(std::uint64_t epoch) {
+  for (; epoch_lines_ < std::min<std::uint64_t>(epoch, epoch_rows_.size()); ++epoch_lines_) EpochLine(epoch_rows_[epoch_lines_]);
 }
 
 std::string Job::EndLine() const {
@@ -107,6 +113,8 @@ void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
   }
 }
 
+bool Job::Paused() const { return phase_ == Phase::kTraining && book_ && (book_->RepairsPending() || !WaitingFor().empty()); }
+
 void Job::BeginRate() {
   rate_at_ = host_->Now();
   rate_examples_ = examples_done_;
@@ -116,6 +124,8 @@ void Job::BeginRate() {
 // Over the training time since the last sample. The end of a stretch of training takes the last one, so that the shortest run has a point;
 // samples weigh by their length, so that a short one at the end says no more than it measured.
 void Job::SampleRate() {
+  // A stretch of repair, or of waiting, is no slow training: it would make the time that is left look endless.
+  if (examples_done_ == rate_examples_ && Paused()) return BeginRate();
   const double seconds = std::chrono::duration<double>(host_->Now() - rate_at_).count();
   if (seconds <= 0) return;
   const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
@@ -129,40 +139,21 @@ void Job::SampleRate() {
 }
 
 std::uint64_t Job::DuplicatesRefused() const {
-  std::uint64_t duplicates = former_duplicates_;
-  std::set<std::string> reported;
-  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
-    duplicates += final_.shards[i].duplicates_refused();
-    reported.insert(final_.servers[i]);
-  }
-  for (const auto& [task, server] : servers_) {
-    if (reported.count(server.identity) == 0) duplicates += server.duplicates();
-  }
+  std::uint64_t duplicates = 0;
+  for (const auto& [identity, tally] : server_tally_) duplicates += tally.total().duplicates;
   return duplicates;
 }
 
 std::vector<ReportTask> Job::WorkerTotals() const {
-  std::map<std::string, ReportTask> totals;
-  for (const auto& [identity, sum] : per_worker_) totals[identity] = {absl::StrCat("worker/", identity), sum.steps, sum.former_bytes};
-  for (const auto& [task, worker] : workers_) {
-    ReportTask& total = totals[worker.identity];
-    total.name = absl::StrCat("worker/", worker.identity);
-    total.bytes += worker.bytes();
-  }
   std::vector<ReportTask> list;
-  for (auto& [identity, total] : totals) list.push_back(std::move(total));
+  for (const auto& [identity, sum] : per_worker_) list.push_back({absl::StrCat("worker/", identity), sum.steps, sum.tally.total().bytes});
   return list;
 }
 
 // `steps` of a server: the updates in its shards' present state.
 std::vector<ReportTask> Job::ServerTotals() const {
   std::map<std::string, ReportTask> totals;
-  for (const auto& [identity, bytes] : server_bytes_) totals[identity] = {absl::StrCat("ps_server/", identity), 0, bytes};
-  for (const auto& [task, server] : servers_) {
-    ReportTask& total = totals[server.identity];
-    total.name = absl::StrCat("ps_server/", server.identity);
-    total.bytes += server.bytes();
-  }
+  for (const auto& [identity, tally] : server_tally_) totals[identity] = {absl::StrCat("ps_server/", identity), 0, tally.total().bytes};
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     ReportTask& total = totals[final_.servers[i]];
     total.name = absl::StrCat("ps_server/", final_.servers[i]);

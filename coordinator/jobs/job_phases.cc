@@ -30,8 +30,9 @@ void Job::Advance() {
   }
   evaluated_epochs_ = barrier_epochs_;
   if (barrier_epochs_ < id_.spec.training.epochs) {
+    EpochLinesUpTo(barrier_epochs_);  // the last one's may yet be measured again: at the end
     barrier_epochs_ = NextBarrier(barrier_epochs_);
-    book_->SetNewLimit(barrier_epochs_ * plan_->closures_per_epoch());
+    UpdateNewLimit();
     return;
   }
   BeginAux(Phase::kExporting, 1);
@@ -83,7 +84,6 @@ void Job::FinishEvaluation() {
     if (loss != final_metrics_.end()) row.set_eval_loss(loss->second);
     if (accuracy != final_metrics_.end()) row.set_eval_accuracy(accuracy->second);
     if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
-    EpochLine(row);
   }
   SetPhase(Phase::kTraining);  // Advance goes on from here.
   ++revision_;
@@ -167,9 +167,12 @@ void Job::SendSeal(ShardId shard) {
   host_->Send(server->task, std::move(message));
 }
 
-void Job::OnSealed(const v1::Sealed& sealed) {
+void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {
   if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= assigned_.size()) return;
-  if (book_->durable().map[sealed.shard()].epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
+  const ShardOwner& owner = book_->durable().map[sealed.shard()];
+  if (owner.epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
+  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server)
+    return host_->ForeignMessage(task, "Sealed of another's shard");
   unsealed_.erase(ShardId(sealed.shard()));
   CheckSealed();
 }
@@ -212,6 +215,7 @@ void Job::FinishJob() {
     scheduled_ = book_->next_new();
     reruns_ = book_->repairs_granted();
   }
+  EpochLinesUpTo(epoch_rows_.size());
   Line(EndLine());
   FlushLines();
   result_json_ = ResultJson();
@@ -232,7 +236,6 @@ void Job::FinishJob() {
     assigned_.clear();
     unplaced_.clear();
     admitted_.clear();
-    for (const auto& [task, worker] : workers_) RememberFormer(worker);
     workers_.clear();
     servers_.clear();
     SetState(ending_);

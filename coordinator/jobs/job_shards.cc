@@ -33,7 +33,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   assigned_.assign(shard_bytes_.size(), false);
   assign_failures_.assign(shard_bytes_.size(), 0);
   barrier_epochs_ = NextBarrier(0);
-  book_->SetNewLimit(barrier_epochs_ * plan_->closures_per_epoch());
+  UpdateNewLimit();
   Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
                               described.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
                               plan_->spec().steps_per_closure, " steps"));
@@ -104,11 +104,22 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   host_->Send(server->task, std::move(message));
 }
 
-void Job::OnAssigned(const v1::Assigned& assigned) {
+void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (!book_ || assigned.shard() >= assigned_.size() || !active()) return;
   const ShardId shard(assigned.shard());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;  // of a former owner
+  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server) {
+    // Held, not mapped [25]: it is dropped, whatever epoch it is of.
+    if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch())) host_->ForeignMessage(task, "Assigned of another's shard");
+    if (!assigned.ok()) return;
+    v1::CoordinatorMessage message;
+    message.mutable_drop()->set_job_uid(id_.uid.value());
+    message.mutable_drop()->set_shard(assigned.shard());
+    *message.mutable_drop()->mutable_epoch() = assigned.epoch();
+    host_->Send(task, std::move(message));
+    return;
+  }
+  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;  // of a former assignment
   if (assigned.ok()) {
     assigned_[shard.value()] = true;
     assign_failures_[shard.value()] = 0;
@@ -133,6 +144,7 @@ void Job::OnAssigned(const v1::Assigned& assigned) {
 
 // Values have changed under whoever was reading them: what was measured or written since is void.
 void Job::AfterRollback(absl::string_view why) {
+  SayNotReproducible(std::string(why));
   if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting) return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   if (phase_ == Phase::kEvaluating) evaluation_in_epoch_ += host_->Now() - evaluation_began_;

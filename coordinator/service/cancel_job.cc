@@ -9,7 +9,7 @@ void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder resp
   // An empty name means the newest job where one is looked at; what is ended is named.
   if (request.job().empty()) return responder->Answer(UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
   Job* job = FindJob(request.job());
-  if (job == nullptr) return responder->Answer(UserError(absl::NotFoundError(absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
+  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   std::erase(queue_, job->uid());
   job->Cancel();
   v1::CancelJobResponse response;

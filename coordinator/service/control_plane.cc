@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/fs/file.h"
@@ -26,6 +27,11 @@ class CountedResponder final : public transport::UnaryResponder {
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;  // shared with every call: one may outlive the control plane
 };
 
+ControlOptions WithDerived(ControlOptions options) {
+  options.jobs.server_lost_after = options.membership.server_lost_after;
+  return options;
+}
+
 }  // namespace
 
 void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message) { responder.Answer(message.SerializeAsString()); }
@@ -33,7 +39,7 @@ void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::Me
 std::string JobUidText(JobUid uid) { return JobUidString(uid); }
 
 ControlPlane::ControlPlane(ControlOptions options, Parts parts)
-    : options_(std::move(options)),
+    : options_(WithDerived(std::move(options))),
       parts_(parts),
       life_id_(random::EntropyFromOs() | 1),
       membership_(options_.membership),
@@ -46,11 +52,16 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
                    static_cast<double>(options_.file_bytes_max)),
       open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)",
                   options_.jobs.closures_open_max),
+      behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
+                    "closures that ended behind one that has not (--closures-open-max); refused: times that this held new ones back",
+                    options_.jobs.closures_open_max),
       registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
       gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone")),
       lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost")),
       messages_total_(parts.registry->GetCounter("evergrad_coordinator_messages_total", "messages of tasks handled")),
       malformed_total_(parts.registry->GetCounter("evergrad_coordinator_malformed_total", "messages and calls refused as malformed")),
+      foreign_total_(parts.registry->GetCounter("evergrad_coordinator_foreign_messages_total",
+                                                "messages about an attempt or a shard that another task has; they change nothing")),
       submitted_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
       ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
       workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
@@ -174,6 +185,8 @@ void ControlPlane::UpdateMetrics() {
   files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
   Job* job = ActiveJob();
   open_limit_.current.Set(job != nullptr ? static_cast<double>(job->open_closures()) : 0);
+  behind_limit_.current.Set(job != nullptr ? static_cast<double>(job->closures_behind()) : 0);
+  if (job != nullptr) behind_limit_.refused.Add(job->TakeWindowRefusals());
   workers_alive_.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   servers_alive_.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
   term_gauge_.Set(static_cast<double>(term_.value()));
@@ -230,7 +243,7 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
     switch (change.kind) {
       case MembershipChange::Kind::kSuspected:
         parts_.logger->Warning(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
-        if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task);
+        if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task, change.reason);
         break;
       case MembershipChange::Kind::kGone:
         if (change.leaving)
@@ -259,7 +272,8 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
 Job* ControlPlane::ActiveJob() {
   if (!active_) return nullptr;
   const auto found = jobs_.find(*active_);
-  return found == jobs_.end() ? nullptr : found->second.get();
+  // What a task still holds of an ended job is nobody's, from the turn on in which it ended.
+  return found == jobs_.end() || found->second->ended() ? nullptr : found->second.get();
 }
 
 const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
@@ -271,6 +285,14 @@ const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
 }
 
 Job* ControlPlane::FindJob(absl::string_view name_or_uid) { return const_cast<Job*>(static_cast<const ControlPlane*>(this)->FindJob(name_or_uid)); }
+
+absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
+  std::string text = name_or_uid.empty() ? std::string("no job has been submitted") : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
+  const absl::Time started = absl::FromUnixMillis(started_ms_);
+  absl::StrAppend(&text, "; ", term_.value() > 1 ? "the coordinator was restarted at " : "this coordinator was started at ",
+                  absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()), " and has forgotten jobs of before");
+  return UserError(absl::NotFoundError(text));
+}
 
 // Called from inside a job: what follows runs once its call has returned.
 void ControlPlane::JobChanged(JobUid) {
@@ -284,11 +306,12 @@ void ControlPlane::JobChanged(JobUid) {
 
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
-  if (Job* job = ActiveJob(); job != nullptr && job->ended()) {
-    active_.reset();
-    ended_total_.Add();
+  if (active_ && ActiveJob() == nullptr) active_.reset();
+  // A job that is cancelled in the queue ends without ever having been the active one.
+  for (const auto& [uid, job] : jobs_) {
+    if (job->TakeEnd()) ended_total_.Add();
   }
-  ForgetOldJobs();  // a job that is cancelled in the queue ends without ever having been the active one
+  ForgetOldJobs();
   StartNextJob();
 }
 
@@ -376,6 +399,15 @@ void ControlPlane::AppendLines(const std::string& folder, const std::string& nam
     file_bytes_.fetch_sub(bytes);
   });
   if (!posted) file_bytes_.fetch_sub(bytes);
+}
+
+void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
+  foreign_total_.Add();
+  // The first ones tell the story, the rest is a number.
+  if (foreign_total_.value() > 10) return;
+  const TaskEntry* entry = membership_.Find(task);
+  parts_.logger->Warning(absl::StrCat("message ignored, it is about what another task has: task=",
+                                      entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity), " message=", what));
 }
 
 void ControlPlane::StoreFailed(const absl::Status& status) {

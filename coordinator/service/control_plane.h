@@ -132,6 +132,7 @@ class ControlPlane final : private JobHost {
   void AppendLines(const std::string& folder, const std::string& name, std::string lines) override;
   std::uint64_t NextNumber() override { return next_number_++; }
   void JobChanged(JobUid job) override;
+  void ForeignMessage(TaskId task, absl::string_view what) override;
   void StoreFailed(const absl::Status& status) override;
 
   // control_plane.cc
@@ -141,9 +142,10 @@ class ControlPlane final : private JobHost {
   void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
-  Job* ActiveJob();
+  Job* ActiveJob();  // null once it has ended, also before the next one begins
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
+  absl::Status NoSuchJob(absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
@@ -212,8 +214,9 @@ class ControlPlane final : private JobHost {
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
 
-  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_;
-  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &submitted_total_, &ended_total_;
+  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_;
+  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
+      &ended_total_;
   metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
 };
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
 
@@ -9,7 +8,7 @@ namespace evergrad::coordinator {
 // Answers at once if the job's revision is above the one seen, or it has ended; else when it rises, at the latest after wait_ms.
 void ControlPlane::GetJob(const v1::GetJobRequest& request, Responder responder) {
   const Job* job = FindJob(request.job());
-  if (job == nullptr) return responder->Answer(UserError(absl::NotFoundError(absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
+  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended()) return AnswerJob(*job, request.events_after(), responder);
   const auto wait = std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.wait_ms()), options_.wait_max);
   waiters_.push_back({job->uid(), request.seen_revision(), request.events_after(), Now() + wait, std::move(responder)});

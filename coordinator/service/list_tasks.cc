@@ -47,7 +47,10 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
     row->set_insecure_listen(facts.hello.insecure_listen());
     row->set_build_id(facts.hello.build_id());
     row->set_started_ms(facts.hello.started_ms());
-    if (entry->role == Role::kWorker) {
+    if (entry->state == TaskState::kGone) {
+      // What it last said it held or did is not so any more.
+      row->set_activity("gone");
+    } else if (entry->role == Role::kWorker) {
       row->set_steps(facts.worker.steps());
       row->set_bytes(facts.worker.bytes_sent() + facts.worker.bytes_received());
       std::string activity = facts.worker.state().empty() ? "idle" : facts.worker.state();
@@ -61,7 +64,7 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
       row->set_steps(facts.server.updates_applied());
       row->set_shards(facts.server.shards());
       row->set_bytes(facts.server.bytes());
-      row->set_activity(facts.server.shards() > 0 ? "serves" : "idle");
+      row->set_activity(!entry->session_open ? "away, is waited for" : facts.server.shards() > 0 ? "serves" : "idle");
     }
   }
   AnswerWith(*responder, response);

@@ -46,10 +46,7 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
 // their variable incomplete.
 void ControlPlane::ListVariables(const v1::ListVariablesRequest& request, Responder responder) {
   Job* job = FindJob(request.job());
-  if (job == nullptr) {
-    return responder->Answer(UserError(
-        absl::NotFoundError(request.job().empty() ? "no job has been submitted" : absl::StrCat("no such job: job=", request.job().substr(0, 200)))));
-  }
+  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (job->plan_message() == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
   job->QueryShards(true, options_.query_timeout,
                    [job, responder](const Job::ShardAnswer& answer) { AnswerWith(*responder, Rows(*job->plan_message(), answer)); });

@@ -88,7 +88,7 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.highest_term() > term_max)
     return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
   for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
-                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id()}) {
+                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute()}) {
     if (text->size() > kTextBytesMax)
       return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }

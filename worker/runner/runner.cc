@@ -172,9 +172,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   template <class W, class T>
   void Compute(W work, T then) {
     auto after = IfRun(std::move(then));
-    env.compute->Post([control = env.control, work = std::move(work), after = std::move(after)]() mutable {
+    ++computing;
+    env.compute->Post([weak = weak_from_this(), control = env.control, work = std::move(work), after = std::move(after)]() mutable {
       auto result = std::make_shared<decltype(work())>(work());
-      control->Post([after = std::move(after), result]() mutable { after(*std::move(result)); });
+      control->Post([weak, after = std::move(after), result]() mutable {
+        if (const auto self = weak.lock()) --self->computing;
+        after(*std::move(result));
+      });
     });
   }
 
@@ -528,6 +532,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OpenInput(const Work& work, ComputeJob::Needs needs) {
     job->opening = true;
+    ++computing;
     needs = {needs.train || job->opened.train, needs.eval || job->opened.eval, needs.graph || job->opened.graph};
     AtFailpoint(env.failpoints, "worker.open_data", env.control,
                 [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
@@ -546,6 +551,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status, std::shared_ptr<const Dataset> train,
                 std::shared_ptr<const Dataset> eval) {
+    --computing;
     if (!job || job->uid != uid) return;
     job->opening = false;
     if (status.ok()) {
@@ -1035,6 +1041,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   v1::WorkerProgress Progress() {
     v1::WorkerProgress progress;
     progress.set_state("idle");
+    progress.set_computing(computing > 0);
     progress.set_waiting_for(waiting_for);
     if (run) {
       progress.set_state(StateName(run->work.kind));
@@ -1081,6 +1088,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
+  std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 

@@ -31,6 +31,7 @@ class FakeHost final : public JobHost {
   void AppendLines(const std::string& folder, const std::string& name, std::string lines) override { files[folder + "/" + name] += lines; }
   std::uint64_t NextNumber() override { return ++number; }
   void JobChanged(JobUid) override { ++changes; }
+  void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
   ManualClock clock;
@@ -40,13 +41,14 @@ class FakeHost final : public JobHost {
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::vector<std::string> log_lines;
+  std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;
 };
 
 struct FakeWorker {
   TaskId task;
+  std::uint64_t process = 0;
   std::string identity;
   v1::ShardMap map;
   std::vector<v1::Grant> held;                   // granted and not answered
@@ -61,9 +63,11 @@ struct FakeServer {
     IntervalSet done;
   };
   TaskId task;
+  std::uint64_t process = 0;
   std::string identity;
   std::map<std::uint32_t, Shard> shards;
   bool silent = false;  // reads, never answers
+  std::uint64_t bytes = 0;
   bool ended = false;
 };
 
@@ -98,12 +102,15 @@ class FakeCluster {
   std::int64_t eval_count = 7;  // what each evaluation closure counts
   std::vector<v1::HeldAttempt> last_adopted;
 
-  FakeWorker& AddWorker(const std::string& identity, const v1::Hello& hello = {}, bool former_died = true) {
+  // Without `former_died` it is the process that was there before, if any.
+  FakeWorker& AddWorker(const std::string& identity, v1::Hello hello = {}, bool former_died = true) {
     std::optional<TaskId> former;
     if (workers.count(identity) != 0) former = workers[identity].task;
     FakeWorker worker;
     worker.task = TaskId(next_task++);
     worker.identity = identity;
+    if (hello.process_uid() == 0) hello.set_process_uid(former && !former_died ? workers[identity].process : 1000 + worker.task.value());
+    worker.process = hello.process_uid();
     v1::Registered registered;
     job->AdmitWorker(worker.task, identity, MonoTime{0}, former, former && former_died, hello, &registered);
     last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
@@ -131,6 +138,8 @@ class FakeCluster {
     }
     server.task = TaskId(next_task++);
     server.identity = identity;
+    server.process = former && keeps ? servers[identity].process : 1000 + server.task.value();
+    hello.set_process_uid(server.process);
     v1::Registered registered;
     const absl::Status status = job->AdmitServer(server.task, identity, former, former && !keeps, hello, &registered);
     (void)status;
@@ -350,6 +359,11 @@ class FakeCluster {
         *answer.mutable_sealed()->mutable_epoch() = message.seal().epoch();
         break;
       case v1::CoordinatorMessage::kReportShards: {
+        // As the daemon does: a report comes with the counters of its moment.
+        v1::TaskMessage beat;
+        beat.mutable_heartbeat()->mutable_server()->set_duplicates_refused(server.shards.size());
+        beat.mutable_heartbeat()->mutable_server()->set_bytes_received(server.bytes);
+        Say(server.task, beat);
         v1::ShardReport* report = answer.mutable_shard_report();
         report->set_request_id(message.report_shards().request_id());
         for (const auto& [p, shard] : server.shards) {

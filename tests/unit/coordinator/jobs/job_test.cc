@@ -281,7 +281,7 @@ TEST_CASE("a server whose session was cut keeps its shards") {
   c.AddServer("1");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 12; }));
-  c.job->OnServerAway(c.servers["1"].task);
+  c.job->OnServerAway(c.servers["1"].task, "its session closed");
   CHECK(c.job->WaitingFor().find("ps_server/1 is away") != std::string::npos);
   c.AddServer("1", true);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -663,6 +663,7 @@ TEST_CASE("counters of before the job are not the job's") {
   FakeServer& server = c.AddServer("0");
   c.job->SetBase(worker.task, 1000, 0);
   c.job->SetBase(server.task, 500, 9);
+  server.bytes = 800;
   v1::TaskMessage beat;
   beat.mutable_heartbeat()->mutable_worker()->set_bytes_sent(1200);
   c.Say(worker.task, beat);
