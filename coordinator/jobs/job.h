@@ -368,7 +368,8 @@ class Job {
   std::string pinned_, pinned_compute_;  // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
   MonoTime next_stall_check_{0};
-  bool window_full_ = false;
+  bool window_full_ = false, window_said_ = false;
+  MonoTime window_full_at_{0};
   std::uint64_t window_refusals_ = 0;
   std::uint64_t attempts_ = 0;           // training attempts granted
   std::uint64_t barrier_epochs_ = 0;     // epochs that end at the barrier worked towards

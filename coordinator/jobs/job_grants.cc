@@ -1,6 +1,7 @@
 // Who gets which work, and what comes back of it.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr std::size_t kAuxAhead = 2;               // evaluation closures in hand: one running, one queued
 constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
+constexpr std::chrono::seconds kWindowSaidAfter{5};
 
 }  // namespace
 
@@ -198,11 +200,19 @@ void Job::PumpTraining() {
     const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task);
     if (!granted) {
       const std::uint64_t window = folded_ + options_.closures_open_max;
-      if (!window_full_ && book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
-        window_full_ = true;
-        ++window_refusals_;
-        Event("warning", absl::StrCat("closure ", folded_, " has not ended while later ones have: no new one is granted until it does: window=",
-                                      options_.closures_open_max));
+      if (book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
+        const MonoTime now = host_->Now();
+        if (!std::exchange(window_full_, true)) {
+          window_full_at_ = now;
+          window_said_ = false;
+          ++window_refusals_;
+        }
+        // For a moment that is how a fast cluster runs; for long it is one closure that holds up the rest.
+        if (!window_said_ && now - window_full_at_ >= kWindowSaidAfter) {
+          window_said_ = true;
+          Event("warning", absl::StrCat("closure ", folded_, " has not ended while later ones have: no new one is granted until it does: window=",
+                                        options_.closures_open_max));
+        }
       }
       break;
     }

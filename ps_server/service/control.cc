@@ -38,12 +38,21 @@ void Control::OnRegistered(const v1::Registered& registered) {
     highest_term_ = registered.term();
     life_id_ = registered.life_id();
   }
-  if (registered.has_job()) job_names_[JobUid(registered.job().job_uid())] = registered.job().name();
+  NameJob(registered.has_job() ? &registered.job() : nullptr);
   // The Hello may have said "loading" of shards that are loaded by now.
   for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {})) options_.send(std::move(message));
 }
 
 void Control::OnLost() { ++session_; }
+
+// Whose end was not heard of (the session was cut just then, or nothing of it was held) is not the running job and holds nothing.
+void Control::NameJob(const v1::JobInfo* running) {
+  std::erase_if(job_names_, [&](const auto& entry) {
+    const auto held = held_.lower_bound({entry.first, ShardId(0)});
+    return held == held_.end() || held->first.job != entry.first;
+  });
+  if (running != nullptr) job_names_[JobUid(running->job_uid())] = running->name();
+}
 
 void Control::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.message_case()) {
@@ -54,7 +63,7 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kReportShards: return OnReport(message.report_shards());
     case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
     case v1::CoordinatorMessage::kJobEnded: return OnJobEnded(message.job_ended());
-    case v1::CoordinatorMessage::kJob: job_names_[JobUid(message.job().job_uid())] = message.job().name(); return;
+    case v1::CoordinatorMessage::kJob: return NameJob(&message.job());
     case v1::CoordinatorMessage::kMap: {
       const JobUid job(message.map().job_uid());
       const auto it = held_.lower_bound({job, ShardId(0)});

@@ -37,6 +37,7 @@ class Control {
   void OnLost();
   // shards, bytes, updates_applied, duplicates_refused.
   v1::ServerProgress Progress() const;
+  std::size_t jobs_named() const { return job_names_.size(); }  // at most those held and the running one
 
  private:
   struct Held {
@@ -58,6 +59,7 @@ class Control {
   // The answers of a session are not sent in the next one: its Hello says what is held.
   void SendIn(std::uint64_t session, v1::TaskMessage message);
   void ForgetJobIfUnheld(JobUid job);
+  void NameJob(const v1::JobInfo* running);
   log::Context About(JobUid job) const;
 
   const Options options_;

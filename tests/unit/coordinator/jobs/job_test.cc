@@ -736,3 +736,450 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
   v1::JobStatus read;
   CHECK(read.ParseFromString(status.SerializeAsString()));
 }
+
+// ---------------------------------------------------------------- work that stands still
+
+namespace {
+
+// The session lives: it says again and again what it runs, at the same step.
+void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step, bool computing) {
+  v1::TaskMessage message;
+  v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
+  p->set_state("running");
+  p->set_running_closure(grant.closure());
+  *p->mutable_running_attempt() = grant.attempt();
+  p->set_running_step(step);
+  p->set_computing(computing);
+  c.Say(worker.task, message);
+}
+
+int EventsWith(const FakeCluster& c, const std::string& text) {
+  const v1::JobStatus status = c.Status();
+  return static_cast<int>(
+      std::count_if(status.events().begin(), status.events().end(), [&](const v1::Event& e) { return e.text().find(text) != std::string::npos; }));
+}
+
+}  // namespace
+
+TEST_CASE("an attempt that stands still while its session lives is taken away, granted elsewhere, and its worker gets nothing until it computes again") {
+  FakeCluster c([](config::JobSpec& s, JobOptions& o) {
+    s.training.epochs = 1;
+    o.step_timeout = std::chrono::seconds(8);
+    o.aside_max = std::chrono::seconds(1);
+  });
+  c.hold = [](const FakeWorker& w, const v1::Grant& g) { return Trains(g) && w.identity == "0"; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  FakeWorker& hung = c.workers["0"];
+  REQUIRE(c.Run([&] { return !hung.held.empty(); }));
+  const v1::Grant stuck = hung.held[0];
+  c.AddWorker("1");
+  const MonoTime began = c.host.clock.Now();
+  const auto beat = [&] {
+    if (c.workers.count("0") != 0) Beat(c, hung, stuck, 1, true);
+    return c.job->ended();
+  };
+  // A step that advances within the time is only slow.
+  REQUIRE_FALSE(c.Run(
+      [&] {
+        Beat(c, hung, stuck, 0, true);
+        return false;
+      },
+      std::chrono::seconds(6)));
+  CHECK(EventsWith(c, "has not advanced a step") == 0);
+  REQUIRE(c.Run(beat, std::chrono::seconds(120)));
+  CHECK(c.host.clock.Now() - began > std::chrono::seconds(14));
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " + std::to_string(stuck.closure()) + " step 1 is taken away") == 1);
+  // It was told, and the next attempt is a higher one at the other worker.
+  CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
+  Attempt last{};
+  for (const v1::Grant& g : c.granted) {
+    if (Trains(g) && g.closure() == stuck.closure()) last = client::FromProto<Attempt>(g.attempt());
+  }
+  CHECK(last > client::FromProto<Attempt>(stuck.attempt()));
+  CHECK(c.Status().closures_succeeded() == 8);
+}
+
+TEST_CASE("a worker whose work was taken away works again once it says that it computes nothing and its time aside is over") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) {
+    o.step_timeout = std::chrono::seconds(8);
+    o.aside_max = std::chrono::seconds(2);
+  });
+  bool hangs = true;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && hangs; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  FakeWorker& worker = c.workers["0"];
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  const v1::Grant stuck = worker.held[0];
+  bool computing = true;
+  const auto until = [&](const std::string& text) {
+    return c.Run(
+        [&] {
+          Beat(c, worker, stuck, 1, computing);
+          return EventsWith(c, text) > 0;
+        },
+        std::chrono::seconds(30));
+  };
+  REQUIRE(until("has not advanced a step"));
+  c.Run([&] { Beat(c, worker, stuck, 1, true); return false; }, std::chrono::seconds(5));
+  CHECK(worker.held.empty());  // aside for 2 s, but it computes still
+  CHECK(c.Status().waiting_for() == "workers: set aside after standing still: worker/0");
+  CHECK(c.Status().workers(0).state() == "stalled");
+  computing = hangs = false;
+  REQUIRE(until("may be given work again"));
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a closure that stands still at one step on three workers is poison; while a server is missing nobody stands still") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) {
+    o.step_timeout = std::chrono::seconds(8);
+    o.aside_max = std::chrono::seconds(1);
+  });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 3; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  FakeWorker& worker = c.workers["0"];
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4 && !worker.held.empty(); }));
+  const auto beat = [&] {
+    if (!worker.held.empty()) {
+      const v1::Grant grant = worker.held[0];
+      Beat(c, worker, grant, 1, false);
+    }
+    return c.job->ended();
+  };
+  c.job->OnServerAway(c.servers["0"].task, "its session closed");
+  CHECK_FALSE(c.Run(beat, std::chrono::seconds(40)));
+  CHECK(EventsWith(c, "has not advanced a step") == 0);
+  c.AddServer("0", true);
+  REQUIRE(c.Run(beat, std::chrono::seconds(200)));
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("closure=3") && Catch::Contains("step=1") && Catch::Contains("step_timeout"));
+  CHECK(EventsWith(c, "has not advanced a step") == 3);
+}
+
+TEST_CASE("an evaluation that stands still three times fails the job and names the option") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) {
+    o.step_timeout = std::chrono::seconds(8);
+    o.aside_max = std::chrono::seconds(1);
+  });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE && (g.closure() & 0xffffffffu) == 2; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(200)));
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("EVALUATE closure 2") && Catch::Contains("raise step_timeout"));
+}
+
+TEST_CASE("what has ended behind a closure that has not is bounded: nothing new is granted beyond the window, and it is said") {
+  FakeCluster c([](config::JobSpec& s, JobOptions& o) {
+    s.counting.examples = 800;  // 100 closures
+    s.training.epochs = 1;
+    o.closures_open_max = 16;
+    o.step_timeout = std::chrono::milliseconds(0);  // never
+  });
+  bool holds = true;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5 && holds; };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  CHECK_FALSE(c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
+  CHECK(c.Status().closures_succeeded() == 20);  // 5 before it, 15 behind it
+  CHECK(c.job->closures_behind() == 15);
+  CHECK(EventsWith(c, "closure 5 has not ended while later ones have") == 1);
+  CHECK(c.job->TakeWindowRefusals() >= 1);
+  CHECK(c.job->TakeWindowRefusals() == 0);
+  holds = false;
+  for (auto& [identity, worker] : c.workers) {
+    const std::vector<v1::Grant> held = worker.held;
+    for (const v1::Grant& g : held) c.Finish(worker, g);
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+// ---------------------------------------------------------------- whose message it is
+
+TEST_CASE("Done, Failed and AttemptDropped of an attempt that another worker has change nothing, and are counted") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  FakeWorker& other = c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
+  const v1::Grant grant = c.workers["0"].held[0];
+  v1::TaskMessage done;
+  *done.mutable_done() = c.DoneOf(other, grant);
+  c.Say(other.task, done);
+  c.Deliver();
+  CHECK(other.superseded.count(grant.attempt().n()) == 1);  // line 19
+  CHECK(c.Status().closures_succeeded() == 0);
+  c.FailGrant(other, grant, "not mine", true);
+  CHECK(c.Status().phase() == "training");
+  v1::TaskMessage dropped;
+  dropped.mutable_dropped()->set_job_uid(grant.job_uid());
+  dropped.mutable_dropped()->set_closure(grant.closure());
+  *dropped.mutable_dropped()->mutable_attempt() = grant.attempt();
+  c.Say(other.task, dropped);
+  const std::size_t grants = c.granted.size();
+  c.Run([] { return false; }, std::chrono::seconds(2));
+  CHECK(c.granted.size() == grants);  // it was not granted again
+  // Nor is it taken over by a Hello that claims it.
+  v1::Hello hello;
+  v1::HeldAttempt* held = hello.add_attempts();
+  held->set_job_uid(grant.job_uid());
+  held->set_closure(grant.closure());
+  *held->mutable_attempt() = grant.attempt();
+  held->set_kind(v1::TRAIN);
+  held->set_all_targets(true);
+  c.AddWorker("2", hello);
+  CHECK(c.last_adopted.empty());
+  CHECK(c.host.foreign.size() == 4);
+  c.Finish(c.workers["0"], grant);
+  c.Deliver();
+  CHECK(c.workers["0"].answered.count(grant.attempt().n()) == 1);
+  CHECK(c.Status().closures_succeeded() == 1);
+}
+
+TEST_CASE("Assigned and Sealed of a shard that another server has change nothing, are counted, and what is held is dropped") {
+  FakeCluster c;
+  c.hold_assign = [](const v1::Assign&) { return true; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
+  FakeServer& other = c.AddServer("1");
+  c.Deliver();
+  v1::TaskMessage message;
+  v1::Assigned* assigned = message.mutable_assigned();
+  assigned->set_job_uid(c.job->uid().value());
+  assigned->set_ok(true);
+  for (const auto& [p, shard] : c.servers["0"].shards) {
+    assigned->set_shard(p);
+    *assigned->mutable_epoch() = shard.assign.epoch();
+    c.Say(other.task, message);
+  }
+  CHECK(c.host.foreign.size() == 4);
+  CHECK(c.Status().state() == "STARTING");
+  int drops = 0;
+  for (const v1::CoordinatorMessage& m : c.host.sent[other.task]) drops += m.has_drop();
+  CHECK(drops == 4);  // line 25: held, not mapped
+  // A user's error in one of them does not end the job either.
+  assigned->set_ok(false);
+  assigned->mutable_error()->set_kind("user");
+  c.Say(other.task, message);
+  CHECK(c.Status().state() == "STARTING");
+  c.servers["0"].silent = true;
+  c.job->Cancel();
+  v1::TaskMessage sealed;
+  for (const auto& [p, shard] : c.servers["0"].shards) {
+    sealed.mutable_sealed()->set_job_uid(c.job->uid().value());
+    sealed.mutable_sealed()->set_shard(p);
+    *sealed.mutable_sealed()->mutable_epoch() = shard.assign.epoch();
+    c.Say(other.task, sealed);
+  }
+  CHECK(c.Status().phase() == "sealing");
+  CHECK(c.host.foreign.size() == 9);
+}
+
+// ---------------------------------------------------------------- counters
+
+TEST_CASE("a worker and a server that return after they were declared gone are counted once, also when the job begins anew") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 5; }));
+  const auto worker_says = [&](std::uint64_t steps, std::uint64_t bytes) {
+    v1::TaskMessage beat;
+    beat.mutable_heartbeat()->mutable_worker()->set_steps(steps);
+    beat.mutable_heartbeat()->mutable_worker()->set_bytes_sent(bytes);
+    c.Say(c.workers["0"].task, beat);
+  };
+  const auto server_says = [&](std::uint64_t duplicates) {
+    v1::TaskMessage beat;
+    beat.mutable_heartbeat()->mutable_server()->set_duplicates_refused(duplicates);
+    c.Say(c.servers["0"].task, beat);
+  };
+  worker_says(10, 1000);
+  server_says(3);
+  v1::Hello same;
+  same.set_process_uid(c.workers["0"].process);
+  SECTION("gone and back") {
+    c.job->OnWorkerGone(c.workers["0"].task, "silent for its lease", false);
+    c.AddWorker("0", same, false);
+    worker_says(12, 1200);
+  }
+  SECTION("begun anew") {
+    c.host.term_now = Term(9);
+    c.job->BeginAnew(Term(9));
+    c.AddServer("0", true);
+    c.AddWorker("0", same, false);
+    c.job->CloseWindow();
+    worker_says(12, 1200);
+    server_says(4);
+  }
+  CHECK(c.Status().workers(0).steps() == 12);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["tasks"][0]["bytes"] == 1200);
+  CHECK(result["duplicates_refused"] == 4);  // as the server says with its last report
+}
+
+// ---------------------------------------------------------------- deterministic
+
+TEST_CASE("a deterministic job whose worker cannot work moves to one of the same build and settings only, and says for whom it waits") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 3; };
+  v1::Hello two, four;
+  two.set_compute("cpu threads=2");
+  four.set_compute("cpu threads=4");
+  c.AddWorker("0", two);
+  c.AddWorker("1", four);
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && c.Status().closures_succeeded() == 3; }));
+  c.Report(c.workers["0"], c.workers["0"].held[0], 1);
+  c.KillWorker("0");
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Run([] { return false; }, std::chrono::seconds(3));
+  CHECK(c.Status().closures_succeeded() == 3);
+  CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/0") && Catch::Contains("cpu threads=2"));
+  CHECK(EventsWith(c, "deterministic: worker/0 cannot work now") == 1);
+  CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") == 1);  // P9 is not broken silently
+  const bool itself = GENERATE(true, false);
+  std::set<std::string> used;
+  c.hold = [&](const FakeWorker& w, const v1::Grant&) {
+    used.insert(w.identity);
+    return false;
+  };
+  c.AddWorker(itself ? "0" : "7", two);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(used == std::set<std::string>{itself ? "0" : "7"});
+  CHECK(EventsWith(c, "worker/7 does the work from here on instead of worker/0") == (itself ? 0 : 1));
+}
+
+TEST_CASE("a deterministic job whose worker backs off says so instead of blocking silently") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 3; };
+  v1::Hello two, four;
+  two.set_compute("cpu threads=2");
+  two.set_process_uid(71);
+  four.set_compute("cpu threads=4");
+  c.AddWorker("0", two);
+  c.AddWorker("1", four);
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 3; }));
+  c.KillWorker("0");
+  v1::Registered registered;
+  two.set_process_uid(72);
+  const TaskId task(c.next_task++);
+  c.job->AdmitWorker(task, "0", c.host.clock.Now() + std::chrono::seconds(2), std::nullopt, false, two, &registered);
+  FakeWorker back;
+  back.task = task;
+  back.identity = "0";
+  back.map = registered.map();
+  c.workers["0"] = back;
+  c.job->Ready(task);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  CHECK(c.Status().closures_succeeded() == 3);
+  CHECK(EventsWith(c, "deterministic: worker/0 cannot work now") == 1);
+  CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/0"));
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+// ---------------------------------------------------------------- what is told
+
+TEST_CASE("a job that is cancelled in the queue is QUEUED until it is CANCELLED") {
+  FakeCluster c;
+  c.job->Cancel();
+  CHECK(c.job->state() == JobState::kQueued);
+  CHECK(c.Status().state() == "QUEUED");
+  CHECK_FALSE(c.job->TakeEnd());
+  c.Deliver();
+  CHECK(c.Status().state() == "CANCELLED");
+  CHECK(c.job->TakeEnd());
+  CHECK_FALSE(c.job->TakeEnd());
+  CHECK(EventsWith(c, "STARTING") == 0);
+}
+
+TEST_CASE("an epoch that is evaluated again has one line in metrics.jsonl, that of the accepted evaluation") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "exporting" && !c.workers["0"].held.empty(); }));
+  c.eval_count = 9;
+  c.AddServer("1");  // another process, without its shards: the last epoch is evaluated again
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
+  std::vector<Json> epochs;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    if (json["kind"] == "epoch") epochs.push_back(json);
+  }
+  REQUIRE(epochs.size() == 2);
+  CHECK(epochs[0]["epoch"] == 1);
+  CHECK(epochs[0]["count"] == 8 * 7);
+  CHECK(epochs[1]["epoch"] == 2);
+  CHECK(epochs[1]["count"] == 8 * 9);
+  CHECK(c.Status().epoch_rows_size() == 2);
+}
+
+TEST_CASE("a server that goes away is an event at once, and its return is one") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(12); });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  c.job->OnServerAway(c.servers["1"].task, "its session closed");
+  CHECK(EventsWith(c, "ps_server/1 went away (its session closed); waiting for it to return (declared lost after 12 s)") == 1);
+  c.Run([] { return false; }, std::chrono::seconds(2));
+  c.AddServer("1", true);
+  CHECK(EventsWith(c, "ps_server/1 is back after 2.0 s") == 1);
+}
+
+TEST_CASE("while nothing is trained on, neither examples per second nor a remaining time is told") {
+  FakeCluster c;
+  std::uint64_t first_held = 3;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= first_held; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 3; }));
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  const double before = c.Status().examples_per_second();
+  CHECK(before > 0);
+  CHECK(c.Status().eta_seconds() >= 0);
+  SECTION("a server is waited for") { c.job->OnServerAway(c.servers["1"].task, "its session closed"); }
+  SECTION("a shard is repaired") {
+    c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+    c.AddServer("1");
+    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+    c.Deliver();
+    CHECK(c.Status().phase() == "repairing");
+  }
+  CHECK(c.Status().examples_per_second() == 0);
+  CHECK(c.Status().eta_seconds() < 0);
+}

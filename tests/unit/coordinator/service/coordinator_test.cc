@@ -442,3 +442,83 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(few.ok());
   CHECK(few->job().events_size() == 0);
 }
+
+TEST_CASE("a server that registers after a job's last word still drops what it held of it") {
+  TestCluster c;
+  c.AddWorker("0", 1);
+  TestTask& server = c.AddServer("0", 2);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  auto status = c.WaitState("count", "SUCCEEDED");  // answered in the turn of its end
+  REQUIRE(status.ok());
+  // The session was cut just then: the same process comes back and holds shards of the job that has ended.
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
+  for (std::uint32_t p = 0; p < 4; ++p) {
+    v1::HeldShard* held = hello.add_shards();
+    held->set_job_uid(status->job_uid());
+    held->set_shard(p);
+    held->mutable_epoch()->set_term(1);
+    held->mutable_epoch()->set_n(p + 1);
+  }
+  server.Cut();
+  TestTask& back = c.Add(hello);
+  CHECK(back.Wait([](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().shard() == 3; }));
+  CHECK(back.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended() && m.job_ended().state() == "SUCCEEDED"; }));
+}
+
+TEST_CASE("a job cancelled in the queue counts as one that ended, and is never shown as starting") {
+  TestCluster c;
+  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
+  REQUIRE(c.Submit(TestCluster::CountingYaml("second")).ok());
+  v1::CancelJobRequest cancel;
+  cancel.set_job("second");
+  auto cancelled = c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel);
+  REQUIRE(cancelled.ok());
+  CHECK(cancelled->state() != "STARTING");
+  REQUIRE(c.WaitJob("second", [](const v1::JobStatus& s) {
+             CHECK(s.state() != "STARTING");
+             return s.state() == "CANCELLED";
+           }).ok());
+  const auto& ended = c.registry.GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state");
+  for (int i = 0; i < 400 && ended.value() == 0; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+  CHECK(ended.value() == 1);
+}
+
+TEST_CASE("a job that a restarted coordinator does not know is answered with since when it knows jobs") {
+  TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); });
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  hello.set_highest_term(4);  // a former coordinator's
+  hello.set_life_id(9);
+  REQUIRE(c.Add(hello).Registered());
+  v1::GetJobRequest request;
+  request.set_job("before");
+  const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
+  CHECK(status.code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(std::string(status.message()),
+             Contains("no such job: job=before") && Contains("the coordinator was restarted at 20") && Contains("has forgotten jobs of before"));
+}
+
+TEST_CASE("a task that is gone is listed without what it last said it held") {
+  TestCluster c([](ControlOptions& o) {
+    o.membership.lease = std::chrono::milliseconds(200);
+    o.membership.server_lost_after = std::chrono::milliseconds(300);
+  });
+  TestTask& server = c.AddServer("0", 1);
+  REQUIRE(server.Registered());
+  v1::TaskMessage beat;
+  beat.mutable_heartbeat()->mutable_server()->set_shards(7);
+  beat.mutable_heartbeat()->mutable_server()->set_bytes(700);
+  server.Send(beat);
+  const auto row = [&] {
+    auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+    REQUIRE(tasks.ok());
+    REQUIRE(tasks->tasks_size() == 2);
+    return tasks->tasks(1);
+  };
+  server.Cut();
+  for (int i = 0; i < 100000 && row().state() != "gone"; ++i) {
+  }
+  CHECK(row().state() == "gone");
+  CHECK(row().shards() == 0);
+  CHECK(row().bytes() == 0);
+  CHECK(row().activity() == "gone");
+}

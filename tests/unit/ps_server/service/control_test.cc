@@ -329,5 +329,23 @@ TEST_CASE("shards and log lines are reported on request") {
   CHECK_FALSE(sent[0].SerializeAsString().empty());
 }
 
+TEST_CASE_METHOD(ControlFixture, "names of jobs are kept for what is held and for the running job only, whatever ends were not heard of") {
+  const auto tell = [&](std::uint64_t uid) {
+    v1::CoordinatorMessage message;
+    message.mutable_job()->set_job_uid(uid);
+    message.mutable_job()->set_name("job");
+    control->OnMessage(message);
+  };
+  for (std::uint64_t uid = 1000; uid < 1100; ++uid) tell(uid);
+  CHECK(control->jobs_named() == 1);
+  tell(kJob);
+  Give(AssignOf(0));
+  Take();
+  tell(2000);
+  CHECK(control->jobs_named() == 2);  // the one held, the one that runs
+  Register(2);                        // no job runs
+  CHECK(control->jobs_named() == 1);
+}
+
 }  // namespace
 }  // namespace evergrad::ps_server
