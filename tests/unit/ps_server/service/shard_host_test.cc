@@ -360,6 +360,22 @@ TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for 
   CHECK(reports == 1);
 }
 
+TEST_CASE("a row of large pushes holds up no report") {
+  HostFixture f(1);
+  const std::uint64_t large = 300000;  // a turn and a little
+  f.Hold(CountingShard(0, large));
+  for (std::uint32_t u = 0; u < 4; ++u) {
+    RequestBuilder push;
+    push.Push(0, 0, u, Floats(large, 1));
+    f.Start(push.Frame());
+  }
+  std::uint64_t lsn = 0;
+  f.host->lane(ShardId(0)).Report(JobUid(0), false, [&](std::vector<v1::ShardState> s) { lsn = s.at(0).lsn(); });
+  f.RunAll();
+  CHECK(lsn == 1);
+  CHECK(f.Report()[0].lsn() == 4);
+}
+
 TEST_CASE("a shard assigned anew answers what was queued for the old epoch with STALE") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
