@@ -282,7 +282,7 @@ def w12(c, r):
     long = c.scale > 1.5
     for w in c.workers[1:]:
         w.terminate()
-    job = c.submit(examples=30000 if long else 1600, epochs=1, step_ms=20)
+    job = c.submit(examples=90000 if long else 1600, epochs=1, step_ms=20)
 
     def rate(steps):
         first, since = worker_steps(job), time.monotonic()
