@@ -195,14 +195,16 @@ def w9(c, r):
     lives = 1
     while job.wait_state("FAILED", "SUCCEEDED", "RUNNING", "STARTING")["state"] in ("RUNNING", "STARTING"):
         if not victim.alive():
-            if lives > 5:
+            if lives > 9:
                 raise Failure("%d lives ended at one step and the closure is not called poison" % lives)
             victim.start("worker.step=%d*kill" % (step + 1))
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # It dies before step `step` begins, and had reported the one before.
-    if status["state"] != "FAILED" or "poison closure" not in cause or "closure=0" not in cause or "step=%d" % (step - 1) not in cause:
+    # It dies before step `step` begins. It had reported the one before, or, in the milliseconds between the two, this one: such a report
+    # begins the row of three anew.
+    where = ("step=%d " % (step - 1), "step=%d " % step)
+    if status["state"] != "FAILED" or "poison closure" not in cause or "closure=0" not in cause or not any(w in cause for w in where):
         raise Failure("want FAILED by poison closure=0 step=%d, got %s: %s" % (step - 1, status["state"], cause))
     if "deaths=3" not in cause or "examples" not in cause:
         raise Failure("the cause does not name the deaths and the range: %s" % cause)
@@ -375,13 +377,15 @@ def w16(c, r):
     wait_for("the first worker to die at the start", lambda: not first.alive())
     first.start("worker.evaluate=1*kill" if last is first else None)
     wait_for("the last worker to die after the last closure", lambda: not last.alive())
-    if job.progress() < job.steps or job.show()["state"] != "RUNNING":
-        raise Failure("%s died at step %d of %d, the job is %s" % (last.name, job.progress(), job.steps, job.show()["state"]))
+    if job.progress() < job.steps:
+        raise Failure("%s died at step %d of %d" % (last.name, job.progress(), job.steps))
     if last is first:
         last.start()
     result = job.finish()
     if result["state"] != "SUCCEEDED":
         raise Failure("want one final result, SUCCEEDED; got %s" % result["state"])
+    names_death(result, first)
+    names_death(result, last)
     same = [j for j in c.psctl_json("job", "list")["jobs"] if j["name"] == job.name]
     if len(same) != 1:
         raise Failure("want one job %s, got %d" % (job.name, len(same)))
