@@ -137,6 +137,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.peer_small_bytes_max = config.peer_small_bytes_max;
   server_options.frame_bytes_max = config.frame_bytes_max;
   server_options.streams_max = config.streams_max;
+  server_options.data_peers = "worker";
   server_options.unix_path = SocketPath(config, dependencies.process_uid);
 
   ShardHost::Options host;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,11 +65,13 @@ struct ParameterClient::Impl {
     int users = 0;
   };
 
+  using PeerKey = std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
+
   // The peer with users + 1.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
     const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
     const transport::Address address{endpoint.address(), options.use_unix && same_host ? endpoint.unix_path() : std::string()};
-    const std::pair<std::string, std::string> key(address.host_port, address.unix_path);
+    const PeerKey key(address.host_port, address.unix_path, endpoint.server());
     {
       MutexLock lock(&mu);
       if (const auto it = peers.find(key); it != peers.end()) {
@@ -79,7 +82,9 @@ struct ParameterClient::Impl {
     // Without the lock, for certificates are read from files. Two callers may dial at once: the second one's is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
-    EG_ASSIGN_OR_RETURN(made->channel, transport->Dial(address, options));
+    transport::ChannelOptions channel = options;
+    channel.peer_task = endpoint.server().empty() ? "ps_server" : absl::StrCat("ps_server/", endpoint.server());
+    EG_ASSIGN_OR_RETURN(made->channel, transport->Dial(address, channel));
     made->stream = made->channel->OpenData();
     MutexLock lock(&mu);
     auto& peer = peers.try_emplace(key, made).first->second;
@@ -120,7 +125,7 @@ struct ParameterClient::Impl {
   std::string host_id;
   mutable Mutex mu;
   CondVar idle;
-  std::map<std::pair<std::string, std::string>, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
+  std::map<PeerKey, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
   Stats stats ABSL_GUARDED_BY(mu);
 };
 

@@ -26,7 +26,9 @@ class ParameterClient {
   ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name, std::string host_id = "");
   ~ParameterClient();  // Retain({}): calls outstanding end with kCancelled before it returns. Not from a callback.
 
-  // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address). payloads: one per push.
+  // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address and identity; with TLS the
+  // server's certificate must be for endpoint.server()).
+  // payloads: one per push.
   // client_name and response_bytes_max of the header are filled in. `done` is called exactly once and gets the parsed answer,
   // whose payload spans live as long as `frame`: one result per section, each for the shard that was asked for.
   // Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the

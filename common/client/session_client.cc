@@ -37,7 +37,10 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   void Dial() {
     const std::uint64_t this_dial = ++dial;
     state = State::kDialing;
-    auto made = transport->Dial({options.coordinator_address, ""}, options.channel);
+    transport::ChannelOptions to_coordinator = options.channel;
+    to_coordinator.peer_task = "coordinator";
+    to_coordinator.check_host = true;  // The one address that people write down.
+    auto made = transport->Dial({options.coordinator_address, ""}, to_coordinator);
     if (!made.ok()) return GiveUp(made.status());
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;

@@ -68,6 +68,7 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
     SayOnStderr(table_.program(), status.message());
     return kExitUsage;
   }
+  common_.tls.task = RoleName(role_);
   failpoints_ = std::make_unique<fault::Failpoints>();
   if (!common_.failpoints.empty()) {
     if (const absl::Status status = failpoints_->Arm(common_.failpoints, common_.failpoint_seed); !status.ok()) {

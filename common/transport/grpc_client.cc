@@ -25,7 +25,8 @@
 namespace evergrad::transport {
 namespace {
 
-constexpr MonoTime kHintHolds = std::chrono::seconds(2);  // What a probe found is not looked for again for this long.
+constexpr char kOurVerdict[] = "Custom verification check failed";  // How gRPC brings what PeerVerifier says.
+constexpr MonoTime kHintHolds = std::chrono::seconds(2);            // What a probe found is not looked for again for this long.
 
 // One tag of an owner that counts its operations.
 template <class Owner, class Op>
@@ -153,13 +154,13 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
   ChannelCore(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, std::string target, std::string probe_address,
-              std::optional<TlsPems> pems, ChannelOptions options)
+              std::optional<TlsPems> pems, ExpectedPeer expected, ChannelOptions options)
       : loop_(std::move(loop)),
         pool_(std::move(pool)),
         target_(std::move(target)),
         probe_address_(std::move(probe_address)),
         pems_(std::move(pems)),
-        credentials_(ClientCredentials(pems_)),
+        credentials_(ClientCredentials(pems_, std::move(expected))),
         options_(std::move(options)) {
     Connect();
   }
@@ -244,7 +245,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   static bool WantsProbe(const absl::Status& status) {
     const auto message = status.message();
     return status.code() == absl::StatusCode::kUnavailable && absl::StrContains(message, "failed to connect") &&
-           !absl::StrContains(message, "certificate verify failed") &&
+           !absl::StrContains(message, "certificate verify failed") && !absl::StrContains(message, kOurVerdict) &&
            (absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") || absl::StrContains(message, "reset"));
   }
 
@@ -355,8 +356,9 @@ absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop
   if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
   std::string target = by_socket ? absl::StrCat("unix:", address.unix_path) : address.host_port;
+  ExpectedPeer expected{options.peer_task, options.check_host && !by_socket ? address.host_port : ""};
   auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target), by_socket ? "" : address.host_port, *std::move(pems),
-                                            options);
+                                            std::move(expected), options);
   return std::make_unique<GrpcChannel>(std::move(core), failpoints);
 }
 

@@ -6,14 +6,21 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "common/transport/tls_files.h"
 
 namespace evergrad::transport {
 
-// Both ends want a certificate of the one private authority and ask for no host name: tasks move between addresses, and who
-// holds a certificate of this authority is a member of the cluster. No pems: no TLS.
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems);
+// Whom a channel is meant for.
+struct ExpectedPeer {
+  std::string task;       // Of its certificate; "" any, but it must name one.
+  std::string host_port;  // The certificate must be for this host; "" whatever it is for.
+};
+
+// Both ends want a certificate of the one private authority that names a task. A channel checks it in the handshake; a server
+// finds it at the call (peer_uri). No pems: no TLS.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems, ExpectedPeer expected);
 std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);
 
 }  // namespace evergrad::transport

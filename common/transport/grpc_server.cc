@@ -1,5 +1,6 @@
 #include "common/transport/grpc_server.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/auth_context.h>
@@ -17,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/transport/certificate_task.h"
 #include "common/transport/grpc_bytes.h"
 #include "common/transport/grpc_credentials.h"
 #include "common/transport/grpc_loop.h"
@@ -153,6 +155,14 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
       const auto names = auth->FindPropertyValues("x509_common_name");
       if (!names.empty()) peer_.certificate_name = std::string(names[0].data(), names[0].size());
     }
+    if (core_->options().tls.empty()) {
+      // Nobody shows who he is.
+    } else if (auto task = CertificateTask(); task.ok()) {
+      peer_.certificate_task = *std::move(task);
+    } else {
+      core_->CallEnded();
+      return Finish(task.status());
+    }
     if (context_.method() == kDataMethod) return core_->AcceptData(shared_from_this(), peer_);
     const auto& metadata = context_.client_metadata();
     if (const auto it = metadata.find("evergrad-call"); it != metadata.end() && it->second == "stream") {
@@ -160,6 +170,12 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     }
     unary_ = true;
     Read();
+  }
+
+  absl::StatusOr<std::string> CertificateTask() const {
+    std::vector<std::string> uris;
+    for (const auto& uri : context_.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) uris.emplace_back(uri.data(), uri.size());
+    return TaskOfUris(uris);
   }
 
   void Read() {

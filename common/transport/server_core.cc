@@ -290,6 +290,12 @@ void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
     CallEnded();
     return;
   }
+  if (const absl::Status status = CheckPeer(peer, options_.data_peers); !status.ok()) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    link->Finish(status);
+    CallEnded();
+    return;
+  }
   const std::uint64_t id = next_peer_++;
   const auto data_peer = std::make_shared<DataPeer>(shared_from_this(), id, std::move(link), peer);
   data_peers_.emplace(id, data_peer);

@@ -5,15 +5,18 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
+#include <openssl/x509v3.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/transport/certificate_task.h"
 #include "common/transport/openssl_ptr.h"
 
 namespace evergrad::transport {
@@ -65,6 +68,19 @@ absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles
       absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error), ": file=", of_ca ? files.ca : files.cert, " ca=", files.ca));
 }
 
+std::vector<std::string> UriNames(X509* certificate) {
+  const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  std::vector<std::string> uris;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)), static_cast<std::size_t>(ASN1_STRING_length(uri)));
+  }
+  return uris;
+}
+
 }  // namespace
 
 int AddAuthorities(const std::string& pem, X509_STORE* store) {
@@ -94,6 +110,10 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   ERR_clear_error();
   if (!matches) return absl::InvalidArgumentError(absl::StrCat("tls key is of another certificate: key=", files.key, " cert=", files.cert));
   EG_RETURN_IF_ERROR(Verify(pems.ca, certificate.get(), files));
+  // What every peer is going to ask.
+  auto task = TaskOfUris(UriNames(certificate.get()));
+  absl::Status named = task.ok() ? CheckTask(*task, files.task) : task.status();
+  if (!named.ok()) return absl::InvalidArgumentError(absl::StrCat(named.message(), ": file=", files.cert));
   return pems;
 }
 

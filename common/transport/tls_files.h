@@ -16,7 +16,7 @@ struct TlsPems {
 };
 
 // Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no PEM, key of another certificate, and with
-// "certificate verify failed: …": expired, not valid yet, not signed by `ca`.
+// "certificate verify failed: …": expired, not valid yet, not signed by `ca`; and when it names no task, or not files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
 // Puts every certificate of `pem` into `store`; how many there were.

@@ -33,6 +33,7 @@ struct Address {
 
 struct TlsFiles {
   std::string ca, cert, key;  // PEM paths; all three or none
+  std::string task = {};      // what `cert` must be for: "coordinator", "worker", "ps_server/0"; "" whatever it names
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
@@ -105,7 +106,11 @@ absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view met
 struct PeerInfo {
   std::string address;           // as the transport knows it
   std::string certificate_name;  // common name of the verified client certificate, "" without TLS
+  std::string certificate_task;  // the task that it is for: "worker/0", "worker" (any), "user/alice"; "" without TLS and only then
 };
+// Whether `peer` may be `task` ("worker/0", "user", "" anybody). Without TLS, where nobody can tell, OK; else PermissionDenied:
+// "certificate is for worker/0, expected coordinator".
+absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task);
 
 // Answers once; dropping it unanswered answers Internal.
 class UnaryResponder {
@@ -136,6 +141,7 @@ struct ServerOptions {
   std::string insecure_listen;         // "" or an address off loopback without TLS; the caller warns
   std::string unix_path;               // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
   TlsFiles tls;
+  std::string data_peers;  // who may open data streams, by certificate: "worker"; "" anybody. A peer whose certificate names no task gets nothing
   std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
@@ -165,6 +171,10 @@ class Server {
 
 struct ChannelOptions {
   TlsFiles tls;
+  // With TLS, whom the certificate of the peer must be for, else the connection is refused: "coordinator", "ps_server/0"; "" any
+  // task of the authority. `check_host`: and for the host that is dialed (over TCP).
+  std::string peer_task;
+  bool check_host = false;
   bool use_unix = false;
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;

@@ -21,11 +21,13 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/daemon/option_table.h"
 #include "common/fs/file.h"
+#include "common/transport/certificate_task.h"
 #include "coordinator/psctl/context.h"
 
 namespace evergrad::psctl {
@@ -163,15 +165,21 @@ int Issue(Context& context, const std::vector<std::string>& args) {
   daemon::OptionTable table("psctl cert issue", "makes one task's (or a person's) certificate and key, signed by the folder's authority",
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("NAME", &request.name, "of the task, and of its files: worker-0 -> worker-0.pem, worker-0.key");
-  table.Add("host", &request.hosts, "host name or address that peers dial it by; without any: localhost, 127.0.0.1 and ::1");
+  table.Add("task", &request.task,
+            "whom it is for: coordinator, ps_server/N, worker/NAME, user/NAME, or a role alone for any of it; left out, NAME tells: coordinator, "
+            "ps-server-N, worker-NAME, and any other is a person's");
+  table.Add("host", &request.hosts,
+            "host name or address that it is dialed by (the coordinator's is checked by who dials it); without any: localhost, 127.0.0.1 and ::1");
   table.Add("folder", &request.folder, "where ca.pem and ca.key lie");
   table.Add("days", &request.days, "how long it is valid", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   request.folder = AbsolutePath(context, request.folder);
+  if (request.task.empty()) request.task = TaskOfName(request.name);
   if (request.hosts.empty()) request.hosts = {"localhost", "127.0.0.1", "::1"};
   if (const absl::Status status = IssueCertificate(request); !status.ok()) return Report(context, status);
   const std::string shown = ShowPath(context, request.folder);
-  context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name << ".key for " << absl::StrJoin(request.hosts, ", ") << "\n"
+  context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name << ".key for " << request.task << " at "
+              << absl::StrJoin(request.hosts, ", ") << "\n"
               << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name << ".pem --tls-key " << shown << "/"
               << request.name << ".key\n";
   return kSucceeded;
@@ -196,11 +204,21 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
   return WriteNew(certificate_path, certificate_pem, 0644);
 }
 
+std::string TaskOfName(const std::string& name) {
+  for (const auto& [prefix, role] : {std::pair<absl::string_view, absl::string_view>{"ps-server-", "ps_server/"}, {"worker-", "worker/"}}) {
+    if (absl::StartsWith(name, prefix) && name.size() > prefix.size()) return absl::StrCat(role, name.substr(prefix.size()));
+  }
+  return name == "coordinator" ? name : absl::StrCat("user/", name);
+}
+
 absl::Status IssueCertificate(const CertRequest& request) {
   if (!IsFileName(request.name))
     return UserError(
         absl::InvalidArgumentError(absl::StrCat("a certificate's name: expected letters, digits, `-`, `_` and `.`, got `", request.name, "`")));
-  std::vector<std::string> names;
+  const std::string task = request.task.empty() ? TaskOfName(request.name) : request.task;
+  if (const absl::Status status = transport::CheckTaskName(task); !status.ok())
+    return UserError(absl::InvalidArgumentError(absl::StrCat("--task: ", status.message())));
+  std::vector<std::string> names{absl::StrCat("URI:", transport::kCertificateScheme, task)};
   for (const std::string& host : request.hosts) {
     if (IsAddress(host))
       names.push_back(absl::StrCat("IP:", host));
@@ -209,7 +227,7 @@ absl::Status IssueCertificate(const CertRequest& request) {
     else
       return UserError(absl::InvalidArgumentError(absl::StrCat("--host: expected a host name or an address, got `", host, "`")));
   }
-  if (names.empty()) return UserError(absl::InvalidArgumentError("--host: expected at least one"));
+  if (names.size() == 1) return UserError(absl::InvalidArgumentError("--host: expected at least one"));
   const std::string certificate_path = absl::StrCat(request.folder, "/", request.name, ".pem"),
                     key_path = absl::StrCat(request.folder, "/", request.name, ".key");
   EG_RETURN_IF_ERROR(MustBeAbsent({certificate_path, key_path}));

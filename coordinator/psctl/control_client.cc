@@ -30,6 +30,8 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(Context& c
   EG_ASSIGN_OR_RETURN(std::string address, CoordinatorAddress(context, connection));
   transport::ChannelOptions options;
   options.tls = connection.tls;
+  options.peer_task = "coordinator";
+  options.check_host = true;
   options.message_bytes_max = 64ull << 20;  // a job with many variables and shards
   EG_ASSIGN_OR_RETURN(auto channel, context.transport->Dial({address, ""}, options));
   return std::unique_ptr<ControlClient>(new ControlClient(std::move(address), connection.timeout, std::move(channel)));

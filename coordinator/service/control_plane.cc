@@ -72,8 +72,10 @@ ControlPlane::~ControlPlane() = default;
 
 transport::Handlers ControlPlane::handlers() {
   transport::Handlers handlers;
-  handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+  handlers.unary = [this](const transport::PeerInfo& peer, absl::string_view method, std::string request,
                           std::unique_ptr<transport::UnaryResponder> responder) {
+    // These calls are people's: a task says all that it has to say in its session.
+    if (absl::Status status = transport::CheckPeer(peer, "user"); !status.ok()) return responder->Answer(std::move(status));
     if (calls_->fetch_add(1) >= options_.calls_max) {
       calls_->fetch_sub(1);
       calls_limit_.refused.Add();
@@ -95,7 +97,7 @@ transport::Handlers ControlPlane::handlers() {
     }
     const std::uint64_t number = next_session_.fetch_add(1);
     auto inbox = std::make_shared<Inbox>();
-    if (!parts_.control->Post([this, number, address = peer.address, stream, inbox] { OpenSession(number, address, stream, inbox); })) {
+    if (!parts_.control->Post([this, number, peer, stream, inbox] { OpenSession(number, peer, stream, inbox); })) {
       open_sessions_.fetch_sub(1);
       return std::nullopt;
     }

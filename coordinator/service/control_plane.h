@@ -84,7 +84,7 @@ class ControlPlane final : private JobHost {
     std::uint64_t number = 0;
     std::shared_ptr<transport::MessageStream> stream;  // shared with the transport, whose callbacks end when it is closed
     std::shared_ptr<Inbox> inbox;
-    std::string peer;
+    transport::PeerInfo peer;
     MonoTime opened_at{0};
     enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
     v1::Hello hello;  // kept until registered
@@ -152,7 +152,7 @@ class ControlPlane final : private JobHost {
   void IntroduceTasks(Job& job);
 
   // session.cc
-  void OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
+  void OpenSession(std::uint64_t number, transport::PeerInfo peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);

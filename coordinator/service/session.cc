@@ -26,7 +26,7 @@ ControlPlane::Session* ControlPlane::SessionOf(TaskId task) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void ControlPlane::OpenSession(std::uint64_t number, std::string peer, std::shared_ptr<transport::MessageStream> stream,
+void ControlPlane::OpenSession(std::uint64_t number, transport::PeerInfo peer, std::shared_ptr<transport::MessageStream> stream,
                                std::shared_ptr<Inbox> inbox) {
   if (stopped_) {
     stream->Close();
@@ -69,7 +69,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
     }
     if (!status.ok()) {
       malformed_total_.Add();
-      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer,
+      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer.address,
                                           " task=", session.identity.empty() ? "?" : absl::StrCat(RoleName(session.role), "/", session.identity),
                                           " reason=", status.message()));
       return Reject(number, "malformed", status.message(), false, options_.membership.lease);
@@ -140,6 +140,14 @@ void ControlPlane::Register(std::uint64_t number) {
   TaskHello said;
   said.role = session.role;
   said.identity = hello.identity();
+  // With TLS a task is who its certificate says; one that leaves its identity to us gets the certificate's.
+  if (const std::size_t slash = session.peer.certificate_task.find('/'); said.identity.empty() && slash != std::string::npos)
+    said.identity = session.peer.certificate_task.substr(slash + 1);
+  const std::string claimed = absl::StrCat(RoleName(said.role), said.identity.empty() ? "" : "/", said.identity);
+  if (absl::Status status = transport::CheckPeer(session.peer, claimed); !status.ok()) {
+    parts_.logger->Warning(absl::StrCat("registration refused: peer=", session.peer.address, " reason=", status.message()));
+    return Reject(number, "certificate", status.message(), /*exit=*/true, options_.membership.lease);
+  }
   said.process_uid = hello.process_uid();
   said.pid = hello.pid();
   said.host = hello.host().substr(0, 256);
@@ -310,7 +318,7 @@ void ControlPlane::Flush(std::uint64_t number) {
   const absl::Status status = session.stream->Send(std::move(bytes));
   if (status.ok()) return;
   parts_.logger->Warning(absl::StrCat("a session ends, what it was to be told could not be sent: task=",
-                                      session.identity.empty() ? session.peer : absl::StrCat(RoleName(session.role), "/", session.identity),
+                                      session.identity.empty() ? session.peer.address : absl::StrCat(RoleName(session.role), "/", session.identity),
                                       " bytes=", size, " reason=", status.message()));
   // A task that does not read, or whose stream has just ended: what was not sent is reconciled when it registers again. Not at
   // once: the caller is in the middle of using the session.

@@ -59,8 +59,8 @@ class TwoMachines(Case):
         self.near.address("wire", self.NEAR + "/24")
         self.far.address("wire", self.FAR + "/24")
 
-    def certificate(self, name, folder="certs", *hosts):
-        self.psctl("cert", "issue", name, "--folder", folder, *[a for h in hosts for a in ("--host", h)])
+    def certificate(self, name, folder="certs", *hosts, task=None):
+        self.psctl("cert", "issue", name, "--folder", folder, *[a for h in hosts for a in ("--host", h)], *(["--task", task] if task else []))
         return self.files(name, folder)
 
     def files(self, name, folder="certs"):
@@ -69,10 +69,11 @@ class TwoMachines(Case):
     def test_a_job_trains_between_two_machines_with_mutual_tls_and_strangers_are_refused_by_name(self):
         data = data_folder()
         self.psctl("cert", "init", "--folder", "certs")
-        for name in ("coordinator", "ps-near"):
-            self.certificate(name, "certs", self.NEAR)
-        for name in ("ps-far", "worker-far", "person"):
-            self.certificate(name, "certs", self.FAR)
+        self.certificate("coordinator", "certs", self.NEAR)
+        self.certificate("ps-near", "certs", self.NEAR, task="ps_server/0")
+        self.certificate("ps-far", "certs", self.FAR, task="ps_server/1")
+        self.certificate("worker-0", "certs", self.FAR)
+        self.certificate("person", "certs", self.FAR)
         for secret in ("ca.key", "ps-far.key"):
             self.assertEqual(stat.S_IMODE(os.stat(self.path("certs", secret)).st_mode), 0o600, secret)
 
@@ -81,8 +82,8 @@ class TwoMachines(Case):
         self.assertTrue(coordinator.startswith(self.NEAR + ":"), coordinator)
         to = ["--coordinator", coordinator]
         self.start_listening(PS_SERVER, "ps near", "--listen", self.NEAR + ":0", "--index", 0, *to, *self.files("ps-near"), prefix=self.near.prefix)
-        self.start_listening(PS_SERVER, "ps far", "--listen", self.FAR + ":0", "--index", 1, *to, *self.files("ps-far"), prefix=self.far.prefix)
-        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, *to, *self.files("worker-far"), prefix=self.far.prefix)
+        _, ps_far = self.start_listening(PS_SERVER, "ps far", "--listen", self.FAR + ":0", "--index", 1, *to, *self.files("ps-far"), prefix=self.far.prefix)
+        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, *to, *self.files("worker-0"), prefix=self.far.prefix)
         person = to + self.files("person")
 
         def registered():
@@ -135,6 +136,35 @@ class TwoMachines(Case):
             self.assertNotEqual(daemon.process.returncode, 0)
             self.assertIn("certificate has expired", daemon.log())
             self.assertRegex(self.knock(host, port, self.path("certs", "ca.pem"), self.path("certs", "late")), REFUSED)
+        with self.subTest("a certificate of another task"):
+            # A task finds out before it serves or dials …
+            for program, arguments, name, told in ((COORDINATOR, ["--listen", self.FAR + ":0"], "worker-0", "certificate is for worker/0, expected coordinator"),
+                                                   (WORKER, ["--name", 0] + to, "ps-far", "certificate is for ps_server/1, expected worker")):
+                daemon = self.start(program, "wrong " + name, *arguments, *self.files(name), prefix=self.far.prefix)
+                wait_for("it to give up", lambda: daemon.process.poll() is not None)
+                self.assertEqual(daemon.process.returncode, 2)
+                self.assertIn(told, daemon.log())
+            # … the coordinator registers nobody under another's name, and takes no task for a person …
+            daemon = self.start(WORKER, "worker 5", "--name", 5, *to, *self.files("worker-0"), prefix=self.far.prefix)
+            wait_for("the worker to be refused for good", lambda: daemon.process.poll() is not None)
+            self.assertNotEqual(daemon.process.returncode, 0)
+            self.assertIn("certificate is for worker/0, expected worker/5", daemon.log())
+            r = self.psctl("task", "list", *to, *self.files("worker-0"), "--timeout", "3s", prefix=self.far.prefix, expect=2)
+            self.assertIn("certificate is for worker/0, expected user", r.stderr)
+            # … and nobody takes a server for the coordinator, or the coordinator at another address.
+            r = self.psctl("task", "list", "--coordinator", ps_far, *self.files("person"), "--timeout", "3s", prefix=self.far.prefix, expect=4)
+            self.assertIn("certificate is for ps_server/1, expected coordinator", r.stderr)
+            subprocess.run(self.near.prefix + ["ip", "addr", "add", "10.213.77.3/24", "dev", "wire"], check=True)
+            _, other = self.start_listening(COORDINATOR, "coordinator elsewhere", "--listen", "10.213.77.3:0", "--runs", self.path("other runs"), *self.files("coordinator"), prefix=self.near.prefix)
+            r = self.psctl("task", "list", "--coordinator", other, *self.files("person"), "--timeout", "3s", prefix=self.far.prefix, expect=4)
+            self.assertIn("certificate is for %s, dialed as 10.213.77.3" % self.NEAR, r.stderr)
+        with self.subTest("a certificate that names no task"):
+            if not shutil.which("openssl"):
+                self.skipTest("no openssl to make a certificate of an older psctl")
+            self.signed("old", self.FAR, 1)
+            r = self.psctl("task", "list", *to, *self.files("old"), "--timeout", "3s", prefix=self.far.prefix, expect=2)
+            self.assertIn("certificate names no task", r.stderr)
+            self.assertIn("old.pem", r.stderr)
         self.assertEqual(self.knock(host, port, self.path("certs", "ca.pem"), self.path("certs", "person")), "welcome")
         names = {t["identity"] for t in self.psctl_json("task", "list", *person, prefix=self.far.prefix)["tasks"] if t["role"] == "worker"}
         self.assertEqual(names, {"0"}, "a stranger registered")
@@ -163,11 +193,15 @@ except OSError as error:
 
     def expired(self, name, host):
         """A certificate of the right authority whose last day was yesterday."""
+        self.signed(name, host, -1, ",URI:evergrad://worker/9")
+
+    def signed(self, name, host, days, more=""):
+        """A certificate of the right authority, made by another tool."""
         key, request, out = (self.path("certs", name + e) for e in (".key", ".csr", ".pem"))
-        extensions = write(self.path("extensions"), "subjectAltName=IP:%s\nextendedKeyUsage=serverAuth,clientAuth\n" % host)
+        extensions = write(self.path("extensions"), "subjectAltName=IP:%s%s\nextendedKeyUsage=serverAuth,clientAuth\n" % (host, more))
         for command in (["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
                         ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
-                        ["openssl", "x509", "-req", "-in", request, "-CA", self.path("certs", "ca.pem"), "-CAkey", self.path("certs", "ca.key"), "-days", "-1", "-extfile", extensions, "-out", out]):
+                        ["openssl", "x509", "-req", "-in", request, "-CA", self.path("certs", "ca.pem"), "-CAkey", self.path("certs", "ca.key"), "-days", str(days), "-extfile", extensions, "-out", out]):
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):

@@ -260,6 +260,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       }
       map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()), FromProto<MapVersion>(location.start()), location.server_identity()};
       if (!location.server_identity().empty() && fresh_endpoints.try_emplace(location.server_identity(), location.endpoint()).second) {
+        fresh_endpoints[location.server_identity()].set_server(location.server_identity());
         addresses.push_back(location.endpoint().address());
       }
     }

@@ -61,7 +61,8 @@ struct Authority {
   }
 };
 
-X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer, long begin_seconds, long end_seconds) {
+X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer, long begin_seconds, long end_seconds,
+                      const char* names = nullptr) {
   X509* c = X509_new();
   X509_set_version(c, 2);
   static long serial = 1;
@@ -75,6 +76,11 @@ X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* i
     X509_EXTENSION* ca = X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
     X509_add_ext(c, ca, -1);
     X509_EXTENSION_free(ca);
+  }
+  if (names != nullptr) {
+    X509_EXTENSION* alternative = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names);
+    X509_add_ext(c, alternative, -1);
+    X509_EXTENSION_free(alternative);
   }
   X509_sign(c, signer, EVP_sha256());
   return c;
@@ -90,12 +96,20 @@ void WriteCertificate(const std::string& path, X509* certificate) {
   std::fclose(f);
 }
 
-// ca.pem, NAME.pem, NAME.key in `folder`.
+// ca.pem, NAME.pem, NAME.key in `folder`, for the task NAME ("ps_server-0": ps_server/0, others: user/NAME) on this host, or for `names`.
 TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer, const Authority& trusted, long begin = -3600,
-               long end = 3600) {
+               long end = 3600, std::string names = "") {
+  const std::size_t dash = name.find('-');
+  if (names.empty()) {
+    names = "URI:evergrad://" +
+            (name == "coordinator"       ? name
+             : dash == std::string::npos ? "user/" + name
+                                         : name.substr(0, dash) + "/" + name.substr(dash + 1)) +
+            ",IP:127.0.0.1";
+  }
   TlsFiles files{folder / (name + ".ca.pem"), folder / (name + ".pem"), folder / (name + ".key")};
   EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end);
+  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end, names == "none" ? nullptr : names.c_str());
   WriteCertificate(files.ca, trusted.certificate);
   WriteCertificate(files.cert, certificate);
   FILE* f = std::fopen(files.key.c_str(), "w");
@@ -109,7 +123,7 @@ TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authorit
 Handlers NamingPeers() {
   Handlers handlers = Echoing();
   handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
-    responder->Answer(peer.certificate_name);
+    responder->Answer(peer.certificate_name + " " + peer.certificate_task);
   };
   return handlers;
 }
@@ -122,7 +136,7 @@ TEST_CASE("mutual TLS: tasks of one authority meet, and know each other's name")
   const std::string port = world.server->address().substr(world.server->address().rfind(':'));
   auto channel = world.transport->Dial({.host_port = "127.0.0.1" + port}, {.tls = Issue(folder, "worker-8", ca, ca)});
   REQUIRE(channel.ok());
-  CHECK(UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).value() == "worker-8");
+  CHECK(UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).value() == "worker-8 worker/8");
   auto data = (*channel)->OpenData();
   const auto results = Collect<DataResult>();
   data->Call(0, Patterned(3u << 20, 1), {.response_bytes_max = 3u << 20}, Into(results));
@@ -153,6 +167,86 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert}), "all three"));
   CHECK(Contains(refused({.ca = good.key, .cert = good.cert, .key = good.key}), "no PEM certificate"));
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}), "of another certificate"));
+  // One that no peer would take, or that is another task's.
+  CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")), "certificate names no task"));
+  CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
+                 "`psctl cert issue` makes one that does: file=" + (folder / "hosts.pem")));
+  CHECK(Contains(refused(Issue(folder, "both", ca, ca, -3600, 3600, "URI:evergrad://worker/1,URI:evergrad://worker/2")), "several tasks"));
+  for (const char* uri : {"URI:evergrad://scheduler/0", "URI:evergrad://worker/", "URI:evergrad://worker/0/1", "URI:evergrad://coordinator/0"})
+    CHECK(Contains(refused(Issue(folder, "odd", ca, ca, -3600, 3600, uri)), "certificate names an unknown task"));
+  TlsFiles worker = Issue(folder, "worker-0", ca, ca);
+  for (const char* task : {"", "worker", "worker/0"}) {
+    worker.task = task;
+    CHECK(transport->Dial({.host_port = "127.0.0.1:1"}, {.tls = worker}).ok());
+  }
+  for (const char* task : {"coordinator", "worker/1", "ps_server/0"}) {
+    worker.task = task;
+    CHECK(Contains(refused(worker), std::string("certificate is for worker/0, expected ") + task + ": file=" + worker.cert));
+  }
+}
+
+TEST_CASE("a channel takes no other task for the one that it is meant for") {
+  TempFolder folder;
+  Authority ca;
+  MakeAuthority(&ca, "evergrad test CA");
+  const TlsFiles own = Issue(folder, "worker-7", ca, ca);
+  const auto call = [&](World<Grpc>& world, const ChannelOptions& options) {
+    auto channel = world.transport->Dial({.host_port = world.server->address(), .unix_path = world.server->unix_path()}, options);
+    REQUIRE(channel.ok());
+    const auto status = UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).status();
+    auto data = (*channel)->OpenData();
+    const auto results = Collect<DataResult>();
+    data->Call(0, TextFrame("x"), {.response_bytes_max = 64}, Into(results));
+    const auto pushed = results->Next();
+    REQUIRE(pushed);
+    INFO(status.ToString() << " | " << pushed->status().ToString());
+    CHECK(pushed->ok() == status.ok());
+    if (!status.ok()) CHECK(status.code() == absl::StatusCode::kUnavailable);  // Dialed again: the right one may come.
+    return status;
+  };
+  World<Grpc> coordinator(NamingPeers(), {.unix_path = folder / "s", .tls = Issue(folder, "coordinator", ca, ca)}, {.tls = own});
+  CHECK(call(coordinator, {.tls = own, .peer_task = "coordinator", .check_host = true}).ok());
+  CHECK(Contains(call(coordinator, {.tls = own, .peer_task = "ps_server/0"}), "certificate is for coordinator, expected ps_server/0"));
+  World<Grpc> impostor(NamingPeers(), {.tls = Issue(folder, "worker-0", ca, ca)}, {.tls = own});
+  CHECK(Contains(call(impostor, {.tls = own, .peer_task = "coordinator"}), "certificate is for worker/0, expected coordinator"));
+  World<Grpc> server(NamingPeers(), {.tls = Issue(folder, "ps_server-1", ca, ca)}, {.tls = own});
+  CHECK(call(server, {.tls = own, .peer_task = "ps_server"}).ok());
+  CHECK(call(server, {.tls = own, .peer_task = "ps_server/1"}).ok());
+  CHECK(Contains(call(server, {.tls = own, .peer_task = "ps_server/0"}), "certificate is for ps_server/1, expected ps_server/0"));
+  World<Grpc> any(NamingPeers(), {.tls = Issue(folder, "any", ca, ca, -3600, 3600, "URI:evergrad://ps_server")}, {.tls = own});
+  CHECK(call(any, {.tls = own, .peer_task = "ps_server/0"}).ok());
+
+  World<Grpc> elsewhere(
+      NamingPeers(),
+      {.unix_path = folder / "e", .tls = Issue(folder, "elsewhere", ca, ca, -3600, 3600, "URI:evergrad://coordinator,IP:10.0.0.1,DNS:train.example")},
+      {.tls = own});
+  CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator"}).ok());
+  CHECK(Contains(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true}),
+                 "certificate is for 10.0.0.1, train.example, dialed as 127.0.0.1"));
+  CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true, .use_unix = true}).ok());
+}
+
+TEST_CASE("a server gives a peer no data stream that its certificate is not for") {
+  TempFolder folder;
+  Authority ca;
+  MakeAuthority(&ca, "evergrad test CA");
+  World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker"}, {.tls = Issue(folder, "worker-7", ca, ca)});
+  const auto push = [&](const TlsFiles& tls) {
+    auto channel = world.transport->Dial({.host_port = world.server->address()}, {.tls = tls});
+    REQUIRE(channel.ok());
+    auto data = (*channel)->OpenData();
+    const auto results = Collect<DataResult>();
+    data->Call(0, TextFrame("x"), {.response_bytes_max = 64}, Into(results));
+    const auto pushed = results->Next();
+    REQUIRE(pushed);
+    return pushed->status();
+  };
+  CHECK(push(Issue(folder, "worker-7", ca, ca)).ok());
+  const auto refused = push(Issue(folder, "ps_server-1", ca, ca));
+  INFO(refused.ToString());
+  CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
+  CHECK(Contains(refused, "certificate is for ps_server/1, expected worker"));
+  CHECK(world.server->stats().refused_total >= 1);
 }
 
 TEST_CASE("a peer of another authority, or without a certificate, is refused by name, and the server lives") {
@@ -190,7 +284,7 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
   INFO(outsider.ToString());
   CHECK(outsider.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(outsider, "the peer refused our certificate: certificate verify failed there"));
-  CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker");
+  CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker user/worker");
 }
 
 // ---------------------------------------------------------------- addresses

@@ -63,10 +63,32 @@ TEST_CASE("an issued certificate is accepted for both ends of a channel, under t
   CHECK(X509_check_host(certificate, "w0.example", 0, 0, nullptr) == 1);
   CHECK(X509_check_host(certificate, "w1.example", 0, 0, nullptr) == 0);
   CHECK(X509_check_ca(certificate) == 0);
+  GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  REQUIRE(names != nullptr);
+  const GENERAL_NAME* task = sk_GENERAL_NAME_value(names, 0);
+  REQUIRE(task->type == GEN_URI);
+  CHECK(std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(task->d.uniformResourceIdentifier))) == "evergrad://worker/0");
+  GENERAL_NAMES_free(names);
   X509_free(certificate);
   Folder other;
   REQUIRE(InitAuthority(other.path, "another authority", 1).ok());
   CHECK_FALSE(Accepted(other.path + "/ca.pem", path, X509_PURPOSE_SSL_SERVER));
+}
+
+TEST_CASE("whom a certificate is for follows from its name, unless it is said") {
+  CHECK(TaskOfName("coordinator") == "coordinator");
+  CHECK(TaskOfName("ps-server-12") == "ps_server/12");
+  CHECK(TaskOfName("worker-gpu.3") == "worker/gpu.3");
+  for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2"}) CHECK(TaskOfName(person) == std::string("user/") + person);
+  Folder folder;
+  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
+  for (const char* task : {"coordinator", "ps_server/0", "ps_server", "worker/a-b", "user/alice"})
+    CHECK(IssueCertificate({folder.path, "n" + std::to_string(std::string(task).size()), {"localhost"}, 1, task}).ok());
+  for (const char* task : {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil", "worker/a/b"}) {
+    const absl::Status refused = IssueCertificate({folder.path, "x", {"localhost"}, 1, task});
+    CHECK(BlameOf(refused) == Blame::kUser);
+    CHECK_THAT(std::string(refused.message()), Catch::StartsWith("--task: expected coordinator, ps_server/N"));
+  }
 }
 
 TEST_CASE("keys are readable by their owner only, and nothing is ever written over") {
