@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
+#include "common/base/text.h"
 #include "common/plan/plan.h"
 #include "evergrad/v1/session.pb.h"
 #include "evergrad/v1/types.pb.h"
@@ -52,9 +53,7 @@ absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 v1::Role ToProto(Role role);
 absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknown one.
 
-// `text` as valid UTF-8 of at most `bytes_max` bytes: bad bytes become U+FFFD, a cut end becomes "...". A proto3 string
-// field that is not UTF-8 makes the whole message unreadable to its receiver, so text from outside passes through here.
-std::string CleanText(absl::string_view text, std::size_t bytes_max);
+using evergrad::CleanText;
 
 // At most kErrorDetailBytesMax when serialized; texts are cut. Blame, origin, retryability and code survive the way there
 // and back. `origin` is used when the status names none. The result for an OK status is EG_CHECKed away.

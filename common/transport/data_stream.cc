@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/transport/post_limit.h"
 
 namespace evergrad::transport {
 namespace {
@@ -14,18 +15,20 @@ using namespace std::chrono_literals;
 constexpr MonoTime kBackoffMin = 20ms;
 constexpr MonoTime kBackoffMax = 1s;
 
-// Everything but the atomic belongs to the loop.
+// Everything but the atomics belongs to the loop.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options)
       : loop_(std::move(loop)),
         open_(std::move(open)),
+        posted_(options.inflight_calls_max),
         session_({.frame_bytes_max = options.frame_bytes_max,
                   .inflight_calls_max = options.inflight_calls_max,
                   .progress_timeout = options.progress_timeout},
                  std::move(pool)) {}
 
   Loop& loop() { return *loop_; }
+  PostLimit& posted() { return posted_; }
   std::uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   void Dial() {
@@ -123,6 +126,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   const std::shared_ptr<Loop> loop_;
   const LinkFactory open_;
   std::atomic<std::uint64_t> next_id_{1};
+  PostLimit posted_;
   ClientSession session_;
   std::shared_ptr<Link> link_;
   bool sending_ = false;
@@ -143,14 +147,23 @@ class DataStreamHandle final : public DataStream {
 
   std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
     const std::uint64_t id = core_->NextId();
-    core_->loop().Post([core = core_, id, request_bytes, options] { core->Announce(id, request_bytes, options); });
+    // One that finds no room is made by its Call.
+    if (core_->posted().Enter().ok()) {
+      core_->loop().Post([core = core_, id, request_bytes, options] {
+        core->posted().Leave();
+        core->Announce(id, request_bytes, options);
+      });
+    }
     return id;
   }
 
   void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) override {
     const std::uint64_t id = ticket != 0 ? ticket : core_->NextId();
-    const bool posted = core_->loop().Post(
-        [core = core_, id, request = std::move(request), options, done]() mutable { core->Call(id, std::move(request), options, std::move(done)); });
+    if (absl::Status status = core_->posted().Enter(); !status.ok()) return done(std::move(status));
+    const bool posted = core_->loop().Post([core = core_, id, request = std::move(request), options, done]() mutable {
+      core->posted().Leave();
+      core->Call(id, std::move(request), options, std::move(done));
+    });
     if (!posted) done(absl::CancelledError("transport has shut down"));
   }
 

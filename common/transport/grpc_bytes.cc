@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
 #include "common/transport/status_detail.h"
 
 namespace evergrad::transport {
@@ -80,7 +81,7 @@ std::string ReceivedSlices::Text() const {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message().substr(0, 1500)), EncodeStatus(status));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), CleanText(status.message(), 1500), EncodeStatus(status));
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

@@ -17,6 +17,7 @@
 #include "common/transport/grpc_credentials.h"
 #include "common/transport/link.h"
 #include "common/transport/message_stream.h"
+#include "common/transport/post_limit.h"
 #include "common/transport/tls_files.h"
 #include "common/transport/tls_probe.h"
 #include "common/transport/unix_socket.h"
@@ -27,18 +28,6 @@ namespace {
 
 constexpr char kOurVerdict[] = "Custom verification check failed";  // How gRPC brings what PeerVerifier says.
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);            // What a probe found is not looked for again for this long.
-
-// One tag of an owner that counts its operations.
-template <class Owner, class Op>
-class Tag final : public GrpcEvent {
- public:
-  Tag(Owner* owner, Op op) : owner_(owner), op_(op) {}
-  void OnEvent(bool ok) override { owner_->OnOp(op_, ok); }
-
- private:
-  Owner* const owner_;
-  const Op op_;
-};
 
 // Says more about a connection that failed, perhaps a little later, on the loop.
 using Explain = std::function<void(absl::Status, std::function<void(absl::Status)>)>;
@@ -146,8 +135,8 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
   grpc::Status status_;
   int pending_ = 0;
   bool open_ = false, writing_ = false, half_close_ = false, closing_ = false, ending_ = false, ended_ = false;
-  Tag<ClientLink, Op> start_{this, Op::kStart}, read_{this, Op::kRead}, write_{this, Op::kWrite}, writes_done_{this, Op::kWritesDone},
-      finish_{this, Op::kFinish};
+  using Tag = GrpcTag<ClientLink, Op>;
+  Tag start_{this, Op::kStart}, read_{this, Op::kRead}, write_{this, Op::kWrite}, writes_done_{this, Op::kWritesDone}, finish_{this, Op::kFinish};
 };
 
 // The channel's state on the loop; shared with its calls and streams.
@@ -318,7 +307,9 @@ class GrpcChannel final : public Channel {
 
   void Unary(absl::string_view method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) override {
     const auto until = std::chrono::system_clock::now() + deadline;
-    const bool posted = core_->loop()->Post([core = core_, method = std::string(method), request = std::move(request), until, done] {
+    if (absl::Status status = posted_->Enter(); !status.ok()) return done(std::move(status));
+    const bool posted = core_->loop()->Post([core = core_, limit = posted_, method = std::string(method), request = std::move(request), until, done] {
+      limit->Leave();
       if (request.size() > core->options().message_bytes_max) {
         return done(
             absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
@@ -345,6 +336,7 @@ class GrpcChannel final : public Channel {
 
  private:
   const std::shared_ptr<ChannelCore> core_;
+  const std::shared_ptr<PostLimit> posted_ = std::make_shared<PostLimit>(core_->options().inflight_calls_max);  // Shared with what is posted.
   fault::Failpoints* const failpoints_;
 };
 

@@ -7,6 +7,7 @@
 namespace evergrad::transport {
 
 namespace {
+constexpr std::size_t kTasksMax = 1u << 20;  // As of any executor. Callers are bounded (post_limit.h), and so are streams, calls and answers.
 constexpr MonoTime kDelayMax = std::chrono::hours(24 * 365);  // Keeps now + delay from overflowing.
 
 gpr_timespec GrpcDeadline(std::optional<MonoTime> due, MonoTime now) {
@@ -27,6 +28,7 @@ bool GrpcLoop::Post(runtime::Task task) {
   {
     MutexLock lock(&mu_);
     if (!stopping_) {
+      EG_CHECK_MSG(tasks_.size() < kTasksMax, "what bounds the posters of a loop is broken");
       tasks_.push_back(std::move(task));
       wake = !InThisThread() && !std::exchange(wake_pending_, true);
       if (!wake) return true;

@@ -27,6 +27,18 @@ class GrpcEvent {
   virtual void OnEvent(bool ok) = 0;
 };
 
+// One tag of an owner that counts its operations: OnOp(op, ok).
+template <class Owner, class Op>
+class GrpcTag final : public GrpcEvent {
+ public:
+  GrpcTag(Owner* owner, Op op) : owner_(owner), op_(op) {}
+  void OnEvent(bool ok) override { owner_->OnOp(op_, ok); }
+
+ private:
+  Owner* const owner_;
+  const Op op_;
+};
+
 // A call that has operations on the queue; the loop cannot end before it is gone.
 class GrpcCall {
  public:

@@ -105,15 +105,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
 
  private:
   enum class Op { kRequest, kRead, kWrite, kFinish, kDone };
-  class OpTag final : public GrpcEvent {
-   public:
-    OpTag(ServerCall* call, Op op) : call_(call), op_(op) {}
-    void OnEvent(bool ok) override { call_->OnOp(op_, ok); }
-
-   private:
-    ServerCall* const call_;
-    const Op op_;
-  };
+  using Tag = GrpcTag<ServerCall, Op>;
+  friend Tag;
 
   void OnOp(Op op, bool ok) {
     --pending_;
@@ -170,6 +163,13 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     }
     unary_ = true;
     Read();
+    // Who never sends his request would hold his place for ever.
+    const auto patience = core_->options().unary_request_max;
+    loop_->PostAfter(patience, [weak = weak_from_this(), patience] {
+      const auto self = weak.lock();
+      if (self == nullptr || self->gone_ || self->request_read_) return;
+      self->Finish(absl::DeadlineExceededError(absl::StrCat("no request came: unary_request_max_ms=", patience.count())));
+    });
   }
 
   absl::StatusOr<std::string> CertificateTask() const {
@@ -187,6 +187,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
   void OnRead(bool ok) {
     if (ok) ok = received_.Reset(&incoming_);
     if (unary_) {
+      if (final_) return;  // It came too late.
+      request_read_ = true;
       if (!ok) return Finish(absl::InvalidArgumentError("call without a readable request"));
       std::string request = received_.Text();
       received_.Clear();
@@ -229,8 +231,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
   ReceivedSlices received_;
   std::optional<grpc::Status> final_;
   int pending_ = 0;
-  bool started_ = false, unary_ = false, writing_ = false, finish_sent_ = false, broken_ = false, gone_ = false;
-  OpTag request_{this, Op::kRequest}, read_{this, Op::kRead}, write_{this, Op::kWrite}, finish_{this, Op::kFinish}, done_{this, Op::kDone};
+  bool started_ = false, unary_ = false, request_read_ = false, writing_ = false, finish_sent_ = false, broken_ = false, gone_ = false;
+  Tag request_{this, Op::kRequest}, read_{this, Op::kRead}, write_{this, Op::kWrite}, finish_{this, Op::kFinish}, done_{this, Op::kDone};
 };
 
 class GrpcServer final : public Server {
@@ -255,6 +257,7 @@ class GrpcServer final : public Server {
   Stats stats() const override { return core_->stats(); }
   void Shutdown() override {
     EG_CHECK_MSG(!loop_->InThisThread(), "a server is shut down from its own callback");
+    loop_->AwaitFlushed();
     loop_->RunAndWait([this] { core_->Shutdown(); });
     server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
     open_->WaitForNone();

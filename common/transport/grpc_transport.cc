@@ -16,7 +16,10 @@ namespace {
 class GrpcTransport final : public Transport {
  public:
   explicit GrpcTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
-  ~GrpcTransport() override { home_.loop()->Shutdown(); }
+  ~GrpcTransport() override {
+    home_.loop()->AwaitFlushed();
+    home_.loop()->Shutdown();
+  }
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override {
     return ListenGrpc(&home_, options, std::move(handlers), failpoints_);

@@ -10,6 +10,7 @@
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
 #include "common/transport/message_stream.h"
+#include "common/transport/post_limit.h"
 #include "common/transport/server_core.h"
 
 namespace evergrad::transport {
@@ -111,6 +112,7 @@ class InprocServer final : public Server {
   std::string address() const override { return address_; }
   std::string unix_path() const override { return ""; }
   void Shutdown() override {
+    loop_->AwaitFlushed();
     loop_->RunAndWait([this] {
       if (registry_->Find(address_) == core_) registry_->servers.erase(address_);
       core_->Shutdown();
@@ -209,13 +211,16 @@ class InprocChannel final : public Channel {
   }
 
   void Unary(absl::string_view method, std::string request, std::chrono::milliseconds deadline, UnaryDone done) override {
-    const bool posted = core_->loop()->Post([core = core_, method = std::string(method), request = std::move(request), deadline, done]() mutable {
-      if (request.size() > core->options().message_bytes_max) {
-        return done(
-            absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
-      }
-      core->Unary(std::move(method), std::move(request), deadline, std::move(done));
-    });
+    if (absl::Status status = posted_->Enter(); !status.ok()) return done(std::move(status));
+    const bool posted =
+        core_->loop()->Post([core = core_, limit = posted_, method = std::string(method), request = std::move(request), deadline, done]() mutable {
+          limit->Leave();
+          if (request.size() > core->options().message_bytes_max) {
+            return done(
+                absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", request.size(), " max=", core->options().message_bytes_max)));
+          }
+          core->Unary(std::move(method), std::move(request), deadline, std::move(done));
+        });
     if (!posted) done(absl::CancelledError("transport has shut down"));
   }
   std::unique_ptr<MessageStream> OpenStream(absl::string_view method, MessageStreamEvents events) override {
@@ -236,13 +241,17 @@ class InprocChannel final : public Channel {
 
  private:
   const std::shared_ptr<ChannelCore> core_;
+  const std::shared_ptr<PostLimit> posted_ = std::make_shared<PostLimit>(core_->options().inflight_calls_max);  // Shared with what is posted.
   fault::Failpoints* const failpoints_;
 };
 
 class InprocTransport final : public Transport {
  public:
   explicit InprocTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
-  ~InprocTransport() override { loop_->Shutdown(); }
+  ~InprocTransport() override {
+    loop_->AwaitFlushed();
+    loop_->Shutdown();
+  }
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options, Handlers handlers) override {
     if (!options.tls.empty()) return absl::InvalidArgumentError("the in-process transport has no TLS");

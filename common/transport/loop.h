@@ -1,8 +1,10 @@
 // The one thread of a transport's side, on which all of its streams live: no stream needs a lock. Private to the room.
 #pragma once
 
+#include <chrono>
 #include <functional>
 
+#include "common/base/mutex.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 
@@ -30,8 +32,34 @@ class Loop : public runtime::Executor {
     task();
   }
 
+  // Message streams that were closed by their owner and are not through yet: what they have left is still on its way. Any thread.
+  void BeginFlush() {
+    MutexLock lock(&flush_mu_);
+    ++flushing_;
+  }
+  void EndFlush() {
+    MutexLock lock(&flush_mu_);
+    if (--flushing_ == 0) flushed_.NotifyAll();
+  }
+  // Before a transport or server ends: waits until they are through, which a stream's own bound (kFlushMax) makes short. At once on
+  // the loop's own thread.
+  void AwaitFlushed() {
+    if (InThisThread()) return;
+    const MonoTime until = Now() + kFlushMax;
+    MutexLock lock(&flush_mu_);
+    while (flushing_ > 0) {
+      const MonoTime left = until - Now();
+      if (left <= MonoTime{0}) return;
+      flushed_.WaitFor(&flush_mu_, left);
+    }
+  }
+  static constexpr MonoTime kFlushMax = std::chrono::seconds(2);  // After Close(): what is unsent then is dropped.
+
  private:
   RealClock clock_;
+  Mutex flush_mu_;
+  CondVar flushed_;
+  int flushing_ ABSL_GUARDED_BY(flush_mu_) = 0;
 };
 
 }  // namespace evergrad::transport

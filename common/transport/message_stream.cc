@@ -8,10 +8,6 @@
 
 namespace evergrad::transport {
 
-namespace {
-constexpr MonoTime kFlushMax = std::chrono::seconds(2);  // After Close(): what is unsent then is dropped.
-}
-
 class MessageStreamCore::Handle final : public MessageStream {
  public:
   explicit Handle(std::shared_ptr<MessageStreamCore> core) : core_(std::move(core)) {}
@@ -65,7 +61,9 @@ void MessageStreamCore::CloseOnLoop() {
     ended_ = true;
   }
   if (link_ == nullptr) return;
-  loop_->PostAfter(kFlushMax, [weak = weak_from_this()] {
+  flushing_ = true;
+  loop_->BeginFlush();
+  loop_->PostAfter(Loop::kFlushMax, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->End();
   });
   Pump();
@@ -86,6 +84,7 @@ bool MessageStreamCore::End() {
   const auto link = std::exchange(link_, nullptr);
   if (link == nullptr) return false;
   link->Detach();
+  if (std::exchange(flushing_, false)) loop_->EndFlush();
   if (options_.on_gone) options_.on_gone();
   return true;
 }

@@ -69,6 +69,7 @@ class MessageStreamCore final : public LinkEvents, public std::enable_shared_fro
   std::shared_ptr<MessageStreamEvents> events_;  // Shared so that a callback may close its own stream.
   bool open_ = false;
   bool closing_ = false;
+  bool flushing_ = false;  // Closed by its owner, and the link is still there.
   bool finished_ = false;
   bool watching_ = false;
   std::uint64_t sending_bytes_ = 0;

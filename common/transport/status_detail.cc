@@ -4,28 +4,20 @@
 
 #include "absl/strings/cord.h"
 #include "common/base/status.h"
+#include "common/base/text.h"
 #include "common/wire/stream_message.h"
 #include "evergrad/v1/types.pb.h"
 
 namespace evergrad::transport {
 namespace {
 constexpr std::size_t kTextBytesMax = 1500;  // Message and origin, each, after which an ErrorDetail is below 4 KiB.
-
-// Protobuf strings are UTF-8; a message may quote bytes that are not.
-std::string Printable(absl::string_view text) {
-  std::string out(text.substr(0, kTextBytesMax));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80 || c == '\0') c = '?';
-  }
-  return out;
-}
 }  // namespace
 
 std::string EncodeStatus(const absl::Status& status) {
   v1::ErrorDetail detail;
   detail.set_code(static_cast<int>(status.code()));
-  detail.set_message(Printable(status.message()));
-  detail.set_origin_text(Printable(OriginOf(status)));
+  detail.set_message(CleanText(status.message(), kTextBytesMax));
+  detail.set_origin_text(CleanText(OriginOf(status), kTextBytesMax));
   detail.set_kind(BlameOf(status) == Blame::kUser ? "user" : "machine");
   detail.set_retryable(IsRetryable(status));
   return detail.SerializeAsString();
@@ -42,6 +34,7 @@ absl::Status DecodeStatus(absl::string_view bytes) {
   }
   absl::Status status(static_cast<absl::StatusCode>(detail.code()), detail.message());
   if (detail.kind() == "user") status = UserError(std::move(status));
+  if (IsRetryable(status) != detail.retryable()) status = WithRetryable(std::move(status), detail.retryable());
   if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), detail.origin_text());
   return status;
 }

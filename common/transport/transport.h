@@ -64,7 +64,8 @@ class MessageStream {
   virtual ~MessageStream() = default;  // Close().
   // In order. kResourceExhausted when `unsent_bytes_max` would be passed (the peer does not read); kUnavailable once ended.
   virtual absl::Status Send(std::string message) = 0;
-  // Half-closes after what was sent has left, then ends. Idempotent. After it returns no callback runs.
+  // Half-closes after what was sent has left, then ends. Idempotent. After it returns no callback runs. The peer has 2 s to take
+  // what is unsent, then it is dropped; a transport or server that ends meanwhile waits for that.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {
@@ -149,8 +150,9 @@ struct ServerOptions {
   std::uint64_t frame_bytes_max = 1ull << 30;    // one data request or answer
   std::uint64_t unsent_bytes_max = 64ull << 20;  // one message stream
   std::uint32_t streams_max = 4096;
-  std::chrono::milliseconds progress_timeout{5000};   // the watchdog (rule 8)
-  std::chrono::milliseconds grant_unused_max{30000};  // a grant whose payload does not come is dead (rule 5): Aborted, retryable
+  std::chrono::milliseconds unary_request_max{10000};  // from the beginning of a unary call to its whole request, else DeadlineExceeded
+  std::chrono::milliseconds progress_timeout{5000};    // the watchdog (rule 8)
+  std::chrono::milliseconds grant_unused_max{30000};   // a grant whose payload does not come is dead (rule 5): Aborted, retryable
 };
 
 class Server {

@@ -373,6 +373,70 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
   CHECK(call(GRPC_COMPRESS_GZIP).error_code() == grpc::StatusCode::UNIMPLEMENTED);
 }
 
+TEST_CASE("a unary call whose request does not come is ended, and its place is free again") {
+  World<Grpc> world(NamingPeers(), {.streams_max = 2, .unary_request_max = 300ms});
+  grpc::GenericStub stub(grpc::CreateChannel(world.server->address(), grpc::InsecureChannelCredentials()));
+  grpc::CompletionQueue queue;
+  const auto next = [&] {
+    void* tag;
+    bool ok;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  struct Half {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call;
+    grpc::Status status;
+  } halves[2];
+  for (Half& half : halves) {
+    half.call = stub.PrepareCall(&half.context, "/evergrad.v1.Control/Who", &queue);
+    half.call->StartCall(nullptr);
+    REQUIRE(next());
+    // Its headers are out: nothing else follows.
+    while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1)) std::this_thread::yield();
+  }
+  CHECK(world.Unary("/evergrad.v1.Control/Who", "").status().code() == absl::StatusCode::kResourceExhausted);
+  for (Half& half : halves) {
+    half.call->Finish(&half.status, nullptr);
+    REQUIRE(next());
+    CHECK(half.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+    CHECK(half.status.error_message() == "no request came: unary_request_max_ms=300");
+  }
+  while (world.server->stats().streams > 0) std::this_thread::yield();
+  CHECK(world.Unary("/evergrad.v1.Control/Who", "").ok());
+  queue.Shutdown();
+  next();
+}
+
+TEST_CASE("what was sent before Close arrives, though the client's transport ends at once") {
+  const auto messages = Collect<std::string>();
+  const auto ends = Collect<absl::Status>();
+  std::shared_ptr<MessageStream> server_end;
+  Handlers handlers;
+  handlers.stream = [&](const PeerInfo&, absl::string_view, std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
+    server_end = std::move(stream);
+    return MessageStreamEvents{.on_message = [messages](std::string text) { messages->Put(std::move(text)); },
+                               .on_end = [ends](absl::Status status) { ends->Put(std::move(status)); }};
+  };
+  World<Grpc> world(std::move(handlers));
+  constexpr int kMessages = 200;
+  {
+    const auto transport = MakeGrpcTransport(nullptr);
+    auto channel = transport->Dial({.host_port = world.server->address()}, {});
+    REQUIRE(channel.ok());
+    auto stream = (*channel)->OpenStream("/evergrad.v1.Sessions/Session", {});
+    for (int i = 0; i < kMessages; ++i) REQUIRE(stream->Send("up " + std::to_string(i) + std::string(20000, ' ')).ok());
+    stream->Close();
+    stream.reset();
+    channel->reset();
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    const auto message = messages->Next();
+    REQUIRE(message);
+    REQUIRE(message->find("up " + std::to_string(i) + " ") == 0);
+  }
+  CHECK(ends->Next().value().ok());
+}
+
 // ---------------------------------------------------------------- other processes
 
 // A server in a process of its own: an exec of this test, since a fork of a process with gRPC's threads is no good.

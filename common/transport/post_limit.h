@@ -1,0 +1,30 @@
+// Calls that their callers have posted to a loop and that have not begun there. A loop's queue has no limit of its own: everything
+// posted by the transport itself is one per stream, call, timer or answer, each of which has a limit; what callers post is
+// bounded here, before it is queued. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::transport {
+
+class PostLimit {
+ public:
+  explicit PostLimit(std::uint64_t max) : max_(max) {}
+  // ResourceExhausted: the loop does not keep up with its callers. Else Leave() follows.
+  absl::Status Enter() {
+    if (posted_.fetch_add(1, std::memory_order_relaxed) < max_) return absl::OkStatus();
+    Leave();
+    return absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", max_));
+  }
+  void Leave() { posted_.fetch_sub(1, std::memory_order_relaxed); }
+
+ private:
+  const std::uint64_t max_;
+  std::atomic<std::uint64_t> posted_{0};
+};
+
+}  // namespace evergrad::transport
