@@ -209,7 +209,7 @@ void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
       if (owner.server != server->identity || owner.epoch != client::FromProto<ShardEpoch>(state.epoch())) continue;
       query.answers[state.shard()] = {state, server->identity};
     }
-    query.waiting.erase(task);
+    if (!report.more()) query.waiting.erase(task);
     if (query.answers.size() == assigned_.size() || (query.waiting.empty() && phase_ == Phase::kSealedReporting)) FinishQuery(i);
     return;
   }

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kLogLinesDefault = 1000, kLogLinesMax = 10000;
 constexpr std::size_t kLogBatchBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
+constexpr std::size_t kReportBytesMax = 512 * 1024;    // likewise
 constexpr std::size_t kLogTextBytesMax = 16 * 1024;
 
 }  // namespace
@@ -215,10 +216,24 @@ void Control::OnSeal(const v1::Seal& seal) {
 void Control::OnReport(const v1::ReportShards& request) {
   options_.host->Report(JobUid(request.job_uid()), request.digests(),
                         [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
-                          v1::TaskMessage message;
-                          message.mutable_shard_report()->set_request_id(id);
-                          for (v1::ShardState& state : states) *message.mutable_shard_report()->add_shards() = std::move(state);
-                          options_.executor->Post([this, message = std::move(message), session] { SendIn(session, message); });
+                          std::vector<v1::TaskMessage> messages(1);
+                          std::size_t bytes = 0;
+                          for (v1::ShardState& state : states) {
+                            const std::size_t more = state.ByteSizeLong();
+                            if (bytes > 0 && bytes + more > kReportBytesMax) {
+                              messages.emplace_back();
+                              bytes = 0;
+                            }
+                            bytes += more;
+                            *messages.back().mutable_shard_report()->add_shards() = std::move(state);
+                          }
+                          for (std::size_t i = 0; i < messages.size(); ++i) {
+                            messages[i].mutable_shard_report()->set_request_id(id);
+                            messages[i].mutable_shard_report()->set_more(i + 1 < messages.size());
+                          }
+                          options_.executor->Post([this, messages = std::move(messages), session] {
+                            for (const v1::TaskMessage& message : messages) SendIn(session, message);
+                          });
                         });
 }
 

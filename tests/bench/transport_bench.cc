@@ -190,6 +190,45 @@ void Compare(const std::string& only, const char* name, DataStream& data, int ra
   std::fflush(stdout);
 }
 
+// A worker's step by itself: computes, then pushes and pulls. Steps per second; `early` announces before the computing begins.
+double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microseconds compute, bool early, double seconds) {
+  const auto body = Touched(bytes);
+  const std::uint64_t wanted = bytes;
+  std::memcpy(body->data(), &wanted, sizeof wanted);
+  const DataOptions options{.response_bytes_max = bytes};
+  const auto start = Clock::now();
+  int steps = 0;
+  for (; std::chrono::duration<double>(Clock::now() - start).count() < seconds; ++steps) {
+    const std::uint64_t ticket = early ? data.Announce(bytes, options) : 0;
+    for (const auto computed = Clock::now() + compute; Clock::now() < computed;) {
+    }
+    runtime::Event answered;
+    data.Call(ticket, {{{body, {body->data(), bytes}}}}, options, [&](absl::StatusOr<ReceivedFrame> result) {
+      EG_CHECK_MSG(result.ok(), result.status().ToString());
+      answered.Set();
+    });
+    answered.Wait();
+  }
+  return steps / std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void CompareEarly(const std::string& only, const std::string& name, DataStream& data, std::size_t bytes, std::chrono::microseconds compute) {
+  if (name.find(only) == std::string::npos) return;
+  std::vector<double> ours, theirs, ratios;
+  for (int round = 0; round < 8; ++round) {
+    const double a = MeasureSteps(data, bytes, compute, true, 0.25), b = MeasureSteps(data, bytes, compute, false, 0.25);
+    if (round == 0) continue;
+    ours.push_back(a);
+    theirs.push_back(b);
+    ratios.push_back(a / b);
+  }
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"steps/s\", \"reference_name\": \"announced by the call\", \"reference_value\": %.4g, "
+      "\"ratio\": %.3f, \"reach\": null}\n",
+      name.c_str(), Median(ours), Median(theirs), Median(ratios));
+  std::fflush(stdout);
+}
+
 int Main(const std::string& only) {
   TuneAllocator();
   signal(SIGPIPE, SIG_IGN);
@@ -229,6 +268,8 @@ int Main(const std::string& only) {
     Compare(only, "dense pull 4 MB", *data, raw, 0, 4 * mb, 4, 4 * static_cast<double>(mb) * 1e-9, "GB/s", 0.5);
     Compare(only, "dense push 64 MB", *data, raw, 64 * mb, 0, 2, 64 * static_cast<double>(mb) * 1e-9, "GB/s", 0.5);
     Compare(only, "dense pull 64 MB", *data, raw, 0, 64 * mb, 2, 64 * static_cast<double>(mb) * 1e-9, "GB/s", 0.5);
+    CompareEarly(only, "step of 2 ms and a PushPull of 512 KB, announced early", *data, mb / 2, std::chrono::microseconds(2000));
+    CompareEarly(only, "step of 20 ms and a PushPull of 4 MB, announced early", *data, 4 * mb, std::chrono::microseconds(20000));
   }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);

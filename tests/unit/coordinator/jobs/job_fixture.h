@@ -367,6 +367,13 @@ class FakeCluster {
         v1::ShardReport* report = answer.mutable_shard_report();
         report->set_request_id(message.report_shards().request_id());
         for (const auto& [p, shard] : server.shards) {
+          // One shard a message, as a server with many does with thousands.
+          if (report->shards_size() > 0) {
+            report->set_more(true);
+            Say(server.task, answer);
+            report->clear_shards();
+            report->set_more(false);
+          }
           v1::ShardState* state = report->add_shards();
           state->set_job_uid(job->uid().value());
           state->set_shard(p);

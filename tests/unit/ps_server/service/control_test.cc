@@ -299,6 +299,31 @@ TEST_CASE("the newest version that passed by is what a stale push is told") {
   CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header.pushes(0).version()) == MapVersion{1, 6});
 }
 
+TEST_CASE("a report of many shards comes in several messages, each far below the limit of one") {
+  constexpr int kShards = 1200;
+  ControlFixture f;
+  for (std::uint32_t i = 0; i < kShards; ++i) {
+    v1::Assign assign = ControlFixture::AssignOf(i);
+    assign.mutable_spec()->mutable_variable()->set_name(std::string(500, 'v'));
+    assign.set_shards_total(kShards);
+    f.Give(assign);
+  }
+  f.Take();
+  v1::CoordinatorMessage message;
+  message.mutable_report_shards()->set_request_id(9);
+  f.control->OnMessage(message);
+  const auto sent = f.Take();
+  REQUIRE(sent.size() > 1);
+  std::uint32_t next = 0;
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    CHECK(sent[i].ByteSizeLong() < 600 * 1024);
+    CHECK(sent[i].shard_report().request_id() == 9);
+    CHECK(sent[i].shard_report().more() == (i + 1 < sent.size()));
+    for (const auto& state : sent[i].shard_report().shards()) CHECK(state.shard() == next++);
+  }
+  CHECK(next == kShards);
+}
+
 TEST_CASE("shards and log lines are reported on request") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
