@@ -34,9 +34,7 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
   }
 }
 
-std::string JoinUri(absl::string_view folder, absl::string_view name) {
-  return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name);
-}
+std::string JoinUri(absl::string_view folder, absl::string_view name) { return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name); }
 
 std::string FolderOf(absl::string_view uri) {
   const std::size_t slash = uri.rfind('/');

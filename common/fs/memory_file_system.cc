@@ -80,9 +80,7 @@ class MemoryWriter final : public WritableFile {
   }
 
  private:
-  absl::Status Used() const {
-    return absl::FailedPreconditionError(absl::StrCat("file is committed, or an earlier call failed: path=", path_));
-  }
+  absl::Status Used() const { return absl::FailedPreconditionError(absl::StrCat("file is committed, or an earlier call failed: path=", path_)); }
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(files_.mu_) {
     if (counted_ && generation_ == files_.generation_) files_.unnamed_bytes_ -= inode_->bytes.size();
     counted_ = false;
@@ -253,7 +251,8 @@ absl::Status MemoryFileSystem::Damage(absl::string_view uri, std::uint64_t offse
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
   MutexLock lock(&mu_);
   const auto found = files_.find(path);
-  if (found == files_.end() || offset >= found->second->bytes.size()) return absl::InvalidArgumentError(absl::StrCat("no such byte: path=", path, " offset=", offset));
+  if (found == files_.end() || offset >= found->second->bytes.size())
+    return absl::InvalidArgumentError(absl::StrCat("no such byte: path=", path, " offset=", offset));
   char& byte = found->second->bytes[offset];
   byte = static_cast<char>(static_cast<unsigned char>(byte) ^ std::to_integer<unsigned char>(flip));
   return absl::OkStatus();
@@ -263,7 +262,8 @@ absl::Status MemoryFileSystem::Truncate(absl::string_view uri, std::uint64_t byt
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
   MutexLock lock(&mu_);
   const auto found = files_.find(path);
-  if (found == files_.end() || bytes > found->second->bytes.size()) return absl::InvalidArgumentError(absl::StrCat("no such byte: path=", path, " bytes=", bytes));
+  if (found == files_.end() || bytes > found->second->bytes.size())
+    return absl::InvalidArgumentError(absl::StrCat("no such byte: path=", path, " bytes=", bytes));
   found->second->bytes.resize(bytes);
   return absl::OkStatus();
 }

@@ -1,0 +1,37 @@
+// The two checksums of snapshot files: CRC32C for each block (finds the place), SHA-256 for the whole (names the contents).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace evergrad::snapshot {
+
+// CRC-32C (Castagnoli, reflected, as in iSCSI). `crc`: of the bytes before, 0 at the start.
+std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+// The same by a table, for machines without the instruction; tests compare the two.
+std::uint32_t Crc32cPortable(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+
+using Sha256Digest = std::array<std::byte, 32>;
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  void Update(std::span<const std::byte> bytes);
+  Sha256Digest Value() const;  // of everything so far; more may follow
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+std::string Hex(std::span<const std::byte> bytes);
+std::span<const std::byte> BytesOf(absl::string_view text);
+
+}  // namespace evergrad::snapshot

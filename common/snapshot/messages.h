@@ -1,0 +1,32 @@
+// Between the messages of a file and the types of common/base. common/client has the like for the wire; files must be readable without a
+// transport beneath them.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/interval_set.h"
+#include "evergrad/v1/types.pb.h"
+
+namespace evergrad::snapshot {
+
+template <class Tag>
+v1::Stamp ToProto(const Stamp<Tag>& stamp) {
+  v1::Stamp proto;
+  proto.set_term(stamp.term);
+  proto.set_n(stamp.n);
+  return proto;
+}
+// FromProto<ShardEpoch>(m.epoch()). Any pair is a stamp; an absent message is (0,0).
+template <class S>
+S FromProto(const v1::Stamp& proto) {
+  S stamp;
+  stamp.term = proto.term();
+  stamp.n = proto.n();
+  return stamp;
+}
+
+v1::IntervalSet ToProto(const IntervalSet& set);
+// InvalidArgument: an odd count; intervals that are empty, touch, overlap or do not rise: a set has one spelling in a file.
+absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
+
+}  // namespace evergrad::snapshot

@@ -1,0 +1,160 @@
+// The file of one cut of one shard, written and read as a stream in bounded memory (FORMAT.md).
+//
+// Neither class is thread-safe; both block and belong on an I/O thread. Bytes that are read are not trusted: every length is
+// checked before it is used, every bit is covered by a checksum. A damaged file is DataLoss, with path, offset, what was
+// expected and what was found; a file of a newer version is Unimplemented, with both versions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/base/interval_set.h"
+#include "common/fs/file_system.h"
+#include "common/snapshot/checksum.h"
+#include "evergrad/v1/snapshot.pb.h"
+
+namespace evergrad::snapshot {
+
+inline constexpr std::uint32_t kVersion = 1;            // of shard files and manifests
+inline constexpr std::uint32_t kBlockBytes = 1u << 20;  // payload of a full block
+inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
+inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
+inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
+inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
+
+enum class Section : std::uint32_t { kValues = 1, kSlot = 2, kCounters = 3, kLedger = 4, kRows = 5, kFilter = 6 };
+absl::string_view SectionName(Section section);  // "values"; "section" for a number that is none
+
+// "shard-00003.epoch-1-5.lsn-120.egshard": a name says which state it is, and is never given twice to different states.
+std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
+struct ShardFileKey {
+  ShardId shard;
+  ShardEpoch epoch;
+  std::uint64_t lsn = 0;
+  friend bool operator==(const ShardFileKey&, const ShardFileKey&) = default;
+};
+std::optional<ShardFileKey> ParseShardFileName(absl::string_view name);
+
+struct FileDigest {
+  std::uint64_t bytes = 0;
+  Sha256Digest sha256{};  // of the whole file
+};
+
+// Memory: one block. Calls in order: Begin, for each section BeginSection and Append, Finish. Any error is final. The file is
+// not committed: that is the caller's.
+class ShardFileWriter {
+ public:
+  // `out` outlives the writer.
+  static absl::StatusOr<std::unique_ptr<ShardFileWriter>> Begin(fs::WritableFile* out, const v1::ShardFileHeader& header);
+  absl::Status BeginSection(Section section, std::uint32_t index);
+  absl::Status Append(std::span<const std::byte> bytes);
+  // The next bytes begin a block of their own (kRows: blocks are self-contained).
+  absl::Status EndBlock();
+  absl::Status WriteCounters(const v1::ShardCounters& counters);
+  absl::Status WriteLedger(const v1::ShardLedger& ledger);
+  absl::StatusOr<FileDigest> Finish();
+
+ private:
+  explicit ShardFileWriter(fs::WritableFile* out);
+  absl::Status Put(std::span<const std::byte> bytes);
+  absl::Status PutPadded(std::span<const std::byte> bytes, std::size_t alignment);
+
+  fs::WritableFile& out_;
+  Sha256 hash_;
+  std::uint64_t offset_ = 0;
+  std::vector<std::byte> block_;  // header and payload of the block being filled
+  v1::ShardFileFooter footer_;
+};
+
+class ShardFileReader {
+ public:
+  // What somebody else says about the file: a manifest's entry.
+  struct Expected {
+    std::uint64_t bytes = 0;
+    Sha256Digest sha256{};
+  };
+  // Reads and checks both ends: preamble, header, footer, trailer.
+  static absl::StatusOr<std::unique_ptr<ShardFileReader>> Open(fs::FileSystem& files, absl::string_view uri,
+                                                               std::optional<Expected> expected = std::nullopt);
+
+  const v1::ShardFileHeader& header() const { return header_; }
+  const v1::ShardFileFooter& footer() const { return footer_; }
+  std::uint64_t bytes() const { return size_; }
+  const std::string& uri() const { return uri_; }
+
+  // One block's payload of kValues, kSlot, kRows or kFilter: bytes [offset, offset + data.size()) of that section.
+  struct Piece {
+    Section section = Section::kValues;
+    std::uint32_t index = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t section_bytes = 0;
+    std::span<const std::byte> data;
+  };
+  // The whole file once, in order. What `take` got may only be used when this returns OK: the last byte decides. An error of `take` ends it.
+  absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
+  // Counters and ledger alone, for a look; every block of theirs is checked, the rest of the file is not.
+  absl::Status ReadLedger();
+
+  // After ReadAll or ReadLedger.
+  const v1::ShardCounters& counters() const { return counters_; }
+  const v1::ShardLedger& ledger() const { return ledger_; }
+  const IntervalSet& done() const { return done_; }
+  const IntervalSet& refused() const { return refused_; }
+  // After ReadAll.
+  const Sha256Digest& sha256() const { return sha256_; }
+
+ private:
+  ShardFileReader() = default;
+  absl::Status Damaged(std::uint64_t offset, absl::string_view what, absl::string_view want, absl::string_view got) const;
+  absl::Status Read(std::uint64_t offset, std::span<std::byte> out) const;
+  absl::Status ReadEnds(const std::optional<Expected>& expected);
+  absl::Status CheckHeader() const;
+  absl::Status CheckSections() const;
+  std::uint64_t EndOf(int section) const;  // offset of what follows it
+  // Reads one section block by block; with `hash`, all its bytes go in.
+  absl::Status ReadSection(int section, Sha256* hash, const std::function<absl::Status(const Piece&)>& take);
+  absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);
+  absl::Status TakeLedger(const std::string& bytes, std::uint64_t offset);
+
+  std::string uri_;
+  std::unique_ptr<fs::ReadableFile> file_;
+  std::uint64_t size_ = 0, blocks_begin_ = 0, footer_offset_ = 0;
+  std::uint32_t block_bytes_ = 0;
+  std::vector<std::byte> head_, tail_;  // bytes before the blocks, and after them
+  Sha256Digest trailer_hash_{};
+  std::optional<Sha256Digest> expected_hash_;
+  std::vector<std::byte> block_;
+  v1::ShardFileHeader header_;
+  v1::ShardFileFooter footer_;
+  v1::ShardCounters counters_;
+  v1::ShardLedger ledger_;
+  IntervalSet done_, refused_;
+  Sha256Digest sha256_{};
+};
+
+// Everything of a shard file checked; for kind DENSE the digests that `psctl variable list` shows of a living shard.
+struct ShardFileReport {
+  v1::ShardFileHeader header;
+  v1::ShardCounters counters;
+  IntervalSet done, refused;
+  std::uint64_t open_closures = 0;
+  std::uint64_t bytes = 0;
+  Sha256Digest sha256{};
+  std::uint64_t value_bytes = 0, slot_bytes = 0;
+  bool verified = false;                            // every byte was read; false: both ends, counters and ledger
+  std::uint64_t value_digest = 0, slot_digest = 0;  // verified only
+};
+absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);
+absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::string_view uri,
+                                                std::optional<ShardFileReader::Expected> expected = std::nullopt);
+
+}  // namespace evergrad::snapshot
