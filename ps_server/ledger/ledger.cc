@@ -49,6 +49,13 @@ bool Ledger::Close(const IntervalSet& done, const IntervalSet& refused) {
   return true;
 }
 
+Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open, fault::Mutant mutant) {
+  Ledger ledger(mutant);
+  ledger.open_ = std::move(open);
+  ledger.Close(done, refused);
+  return ledger;
+}
+
 bool Ledger::Has(ClosureId closure, UpdateIndex update) const {
   if (done_.Contains(closure.value())) return true;
   const auto it = open_.find(closure);

@@ -38,6 +38,8 @@ class Ledger {
     bool Test(std::uint32_t u) const { return u / 64 < bits.size() && (bits[u / 64] >> (u % 64) & 1); }
     friend bool operator==(const Open&, const Open&) = default;
   };
+  // As it was in a snapshot. What is in done or refused is not open.
+  static Ledger Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open, fault::Mutant mutant = fault::Mutant::kNone);
   const IntervalSet& done() const { return done_; }
   const IntervalSet& refused() const { return refused_; }
   const std::map<ClosureId, Open>& open() const { return open_; }

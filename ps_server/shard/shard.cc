@@ -98,6 +98,65 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& sett
   return shard;
 }
 
+std::uint64_t ShardCut::bytes() const {
+  std::uint64_t floats = values.size();
+  for (const storage::DenseArray& slot : slots) floats += slot.size();
+  return floats * sizeof(float) + ledger.MemoryBytes();
+}
+
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& settings, ShardCut cut, ShardEpoch epoch, MapVersion start,
+                                                      const IntervalSet& refused, fault::Mutant mutant) {
+  EG_ASSIGN_OR_RETURN(const std::uint64_t elements, CheckRows(settings));
+  auto state = std::make_unique<State>();
+  EG_ASSIGN_OR_RETURN(state->optimizer, optimizer::Optimizer::Create(settings.optimizer));
+  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
+    return absl::InvalidArgumentError(absl::StrCat("a cut does not fit its shard: ", what, ": variable=", settings.variable,
+                                                   " shard=", settings.shard.ToString(), " want=", want, " got=", got));
+  };
+  const ShardSettings& was = *cut.settings;
+  const auto rows = [](const ShardSettings& s) {
+    return absl::StrCat(s.variable, s.variable_shape.ToString(), " rows ", s.row_begin, "..", s.row_end);
+  };
+  if (rows(was) != rows(settings)) return differs("rows", rows(settings), rows(was));
+  if (was.optimizer.type != settings.optimizer.type) return differs("optimizer", settings.optimizer.type, was.optimizer.type);
+  if (cut.slots.size() != static_cast<std::size_t>(state->optimizer.slots())) {
+    return differs("optimizer slots", absl::StrCat(state->optimizer.slots()), absl::StrCat(cut.slots.size()));
+  }
+  if (cut.values.size() != elements) return differs("elements", absl::StrCat(elements), absl::StrCat(cut.values.size()));
+  state->values = std::move(cut.values);
+  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
+    if (cut.slots[k].size() != elements) return differs("elements of a slot", absl::StrCat(elements), absl::StrCat(cut.slots[k].size()));
+    state->slots[k] = std::move(cut.slots[k]);
+  }
+  std::unique_ptr<Shard> shard(new Shard);
+  shard->settings_ = std::make_shared<const ShardSettings>(settings);
+  shard->lsn_ = cut.lsn;
+  shard->vlsn_ = cut.vlsn;
+  shard->updates_applied_ = cut.updates_applied;
+  shard->mutant_ = mutant;
+  shard->skips_ = std::move(cut.skips);
+  shard->ledger_ = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
+  shard->state_ = std::move(state);
+  shard->BecomeOwned(epoch, start, refused);
+  return shard;
+}
+
+ShardCut Shard::Cut() const {
+  EG_CHECK(!applying());
+  ShardCut cut;
+  cut.settings = settings_;
+  cut.epoch = epoch_;
+  cut.start = start_;
+  cut.lsn = lsn_;
+  cut.vlsn = vlsn_;
+  cut.updates_applied = updates_applied_;
+  cut.skips = skips_;
+  cut.ledger = ledger_;
+  cut.values = state_->values;
+  for (int k = 0; k < state_->optimizer.slots(); ++k) cut.slots.push_back(state_->slots[k]);
+  return cut;
+}
+
 std::string Shard::Where() const { return absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString()); }
 
 PushResult Shard::Invalid(std::string message) const { return {PushCode::kInvalid, lsn_, std::move(message)}; }

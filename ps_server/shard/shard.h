@@ -19,6 +19,7 @@
 #include "common/tensor/tensor.h"
 #include "ps_server/ledger/ledger.h"
 #include "ps_server/optimizer/optimizer.h"
+#include "ps_server/storage/dense_array.h"
 #include "ps_server/storage/initializer.h"
 
 namespace evergrad::ps_server {
@@ -69,6 +70,21 @@ struct ShardSettings {
   OptimizerSettings optimizer;
 };
 
+// One moment of a shard, between two of its turns: everything of lines 6 and 7, so that values and slots are exactly the effect of the
+// updates in the ledger beside them (P6). Values and slots are references to chunks: while a cut is held, applies write out of
+// place, and what they replace stays in memory: at most bytes(). Made on the shard's executor; read and dropped on any thread.
+struct ShardCut {
+  std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
+  ShardEpoch epoch;
+  MapVersion start;
+  std::uint64_t lsn = 0, vlsn = 0, updates_applied = 0;
+  std::map<std::string, std::uint64_t> skips;
+  Ledger ledger;
+  storage::DenseArray values;
+  std::vector<storage::DenseArray> slots;
+  std::uint64_t bytes() const;  // of values, slots and ledger
+};
+
 // Closures open at one shard: far above what the coordinator ever opens (line 31), so that a stranger's pushes cannot grow
 // a ledger without end. A push that would open one more is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
@@ -83,6 +99,11 @@ class Shard {
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
                                                          fault::Mutant mutant = fault::Mutant::kNone,
                                                          std::shared_ptr<storage::ChunkPool> pool = nullptr);
+  // A cut's state under a new owner (lines 21, 22, 28), bit for bit: values, slots, counters, lsn, and the ledger, which `refused` is
+  // added to. `settings` are those of the job now: rates may differ from the cut's. InvalidArgument, which names both: the cut is of other rows or
+  // another variable, or its slots are not those of the optimizer.
+  static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut, ShardEpoch epoch, MapVersion start,
+                                                        const IntervalSet& refused, fault::Mutant mutant = fault::Mutant::kNone);
   ~Shard();
 
   PushResult Apply(const Push& push);
@@ -103,6 +124,8 @@ class Shard {
   // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Not sealed, no duplicates counted:
   // both belong to the holder. Used by moves and the simulation.
   std::unique_ptr<Shard> Snapshot() const;
+  // For a snapshot file (line 27): one reference for each 256 KiB, and a copy of the ledger. Not in the middle of an apply (EG_CHECK).
+  ShardCut Cut() const;
   // Gives a snapshot's state a new owner (line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 

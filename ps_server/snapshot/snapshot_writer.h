@@ -1,0 +1,105 @@
+// Writes cuts of shards to files, on one I/O thread of its own (LEDGER line 27).
+//
+// An order waits in a queue without holding anything; its cut is taken when its turn has come, so that at most one cut is held
+// and memory is bounded by the largest shard. A push never waits for any of this. A cut that cannot be written for want of
+// room, memory or disk is dropped, counted and taken anew later; what cannot get better by itself is answered.
+// Thread-safe. Callbacks run on the writer's thread (or the caller's of Cancel and the destructor) without a lock held.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
+#include "common/fault/failpoints.h"
+#include "common/fs/file_system.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+#include "ps_server/snapshot/cut_file.h"
+
+namespace evergrad::ps_server {
+
+class SnapshotWriter {
+ public:
+  struct Options {
+    fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
+    metrics::Registry* registry = nullptr;
+    const Clock* clock = nullptr;
+    fault::Failpoints* failpoints = nullptr;                        // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+    std::uint64_t bytes_max = 1ull << 30;                           // of one cut: values, slots, ledger
+    std::size_t orders_max = 64 * 1024;                             // one for each shard; far above what a server holds
+    std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
+  };
+  struct Order {
+    JobUid job;
+    ShardId shard;
+    std::string folder;
+    std::string plan_fingerprint;
+    // Called when it is the order's turn: arranges that `ready` gets the cut from the shard's executor, or why there is none (NotFound:
+    // not held any more). Never blocks. A `ready` destroyed without a call is Cancelled.
+    std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
+    // Exactly once: the durable file; or Cancelled, Aborted (a newer order took its place), or an error that a retry would not mend.
+    std::function<void(absl::StatusOr<DurableCut>)> done;
+  };
+
+  explicit SnapshotWriter(Options options);
+  ~SnapshotWriter();  // Drops the cut in hand; orders are answered Cancelled.
+  SnapshotWriter(const SnapshotWriter&) = delete;
+  SnapshotWriter& operator=(const SnapshotWriter&) = delete;
+
+  // Never blocks. A second order of a shard takes the place of one that waits (which is answered Aborted); one that is being
+  // written goes on, and the new one comes after it. ResourceExhausted: orders_max wait; then `done` is not called.
+  absl::Status Submit(Order order);
+  // The shard, or all of a job, is not held any more: waiting orders are answered Cancelled, the one being written ends within a MiB.
+  void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
+
+  std::size_t waiting() const;
+  std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }  // of the cut in hand
+
+ private:
+  using Key = std::pair<JobUid, ShardId>;
+  struct Waiting {
+    Order order;
+    MonoTime due{0};                       // not before
+    std::chrono::milliseconds backoff{0};  // 0: not dropped yet
+  };
+  void Run();
+  void Perform(Waiting entry);
+  absl::StatusOr<DurableCut> TakeAndWrite(const Order& order);
+  absl::StatusOr<ShardCut> Take(const Order& order);
+  bool Unwanted() const;
+  void ForgetLast(JobUid job, std::optional<ShardId> shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  metrics::Counter &bytes_written_, &durable_, &unchanged_, &dropped_, &failed_;
+  metrics::Histogram& seconds_;
+  metrics::Limit orders_limit_, held_limit_;
+  std::atomic<std::uint64_t> held_bytes_{0};
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Key> queue_ ABSL_GUARDED_BY(mu_);  // in order of submission; each is in waiting_
+  std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
+  bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  // The newest durable file of each shard: an unchanged shard is not written again.
+  struct Last {
+    std::string folder, plan_fingerprint;
+    DurableCut cut;
+  };
+  std::map<Key, Last> last_ ABSL_GUARDED_BY(mu_);
+  std::optional<runtime::Thread> thread_;  // last: joined first
+};
+
+}  // namespace evergrad::ps_server
