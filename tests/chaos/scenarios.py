@@ -529,7 +529,7 @@ def n3(c, r):
     restart(victim, "session.cut=" + ",".join("%d*error" % n for n in range(first, first + (7 if c.scale > 1.5 else 5))))
     c.wait_usable()
     pid = victim.pid
-    job = c.submit(examples=1600, steps_per_closure=8, step_ms=int(10 * c.scale))
+    job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
     result = job.finish()
     if not events(job, "requeue", victim.name):
         raise Failure("the cut worker's closure did not move: %s" % events(job, "requeue"))
