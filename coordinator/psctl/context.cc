@@ -20,7 +20,7 @@ namespace {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
-  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), CertVerbs()})
+  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), CheckpointVerbs(), CertVerbs()})
     std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
   all.push_back({"version", "", "print the version", [](Context& context, const std::vector<std::string>& args) {
                    std::string output = "text";

@@ -78,6 +78,7 @@ std::vector<Verb> TaskVerbs();
 std::vector<Verb> VariableVerbs();
 std::vector<Verb> LogsVerbs();
 std::vector<Verb> CertVerbs();
+std::vector<Verb> CheckpointVerbs();
 
 // The whole program but for what main.cc makes. args: without the program's name.
 int RunPsctl(Context& context, const std::vector<std::string>& args);

@@ -1,0 +1,226 @@
+// psctl checkpoint: describe, verify. On files alone: no coordinator, no cluster.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "common/daemon/option_table.h"
+#include "common/fs/file_system.h"
+#include "common/snapshot/manifest.h"
+#include "common/snapshot/messages.h"
+#include "coordinator/psctl/context.h"
+#include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/text_table.h"
+
+namespace evergrad::psctl {
+namespace {
+
+// One file of a checkpoint, or why it cannot be used.
+struct FileRow {
+  std::uint32_t shard = 0;
+  std::string file;  // "": the seed
+  absl::StatusOr<snapshot::ShardFileReport> report = absl::UnknownError("");
+};
+// What `path` holds.
+struct Checkpoint {
+  std::string uri;  // of the manifest; "": a shard file alone
+  std::optional<v1::Manifest> manifest;
+  std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
+  std::vector<FileRow> files;
+  bool whole() const {
+    return passed_over.empty() && std::all_of(files.begin(), files.end(), [](const FileRow& row) { return row.file.empty() || row.report.ok(); });
+  }
+};
+
+std::string UriOf(const Context& context, const std::string& path) { return absl::StrContains(path, "://") ? path : AbsolutePath(context, path); }
+
+absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, bool whole) {
+  Checkpoint checkpoint;
+  if (snapshot::ParseManifestName(fs::NameOf(uri))) {
+    EG_ASSIGN_OR_RETURN(checkpoint.manifest, snapshot::ReadManifest(files, uri));
+    checkpoint.uri = uri;
+  } else if (snapshot::ParseShardFileName(fs::NameOf(uri))) {
+    FileRow row;
+    row.file = fs::NameOf(uri);
+    row.report = whole ? snapshot::VerifyShardFile(files, uri) : snapshot::DescribeShardFile(files, uri);
+    if (absl::IsNotFound(row.report.status()) || absl::IsPermissionDenied(row.report.status())) return row.report.status();
+    row.shard = snapshot::ParseShardFileName(row.file)->shard.value();
+    checkpoint.files.push_back(std::move(row));
+    return checkpoint;
+  } else {
+    const auto there = files.List(uri);
+    if (absl::IsFailedPrecondition(there.status())) {
+      return UserError(
+          absl::InvalidArgumentError(absl::StrCat("neither a checkpoint's folder, nor a manifest (manifest-….egmanifest), nor a shard file "
+                                                  "(shard-….egshard): path=",
+                                                  uri)));
+    }
+    if (!there.ok()) return there.status();
+    const auto newest = snapshot::FindNewestManifest(files, uri);
+    if (!newest.ok()) {
+      // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of the caller.
+      const auto numbers = snapshot::ListManifests(files, uri);
+      if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());
+      return newest.status();
+    }
+    checkpoint.uri = newest->uri;
+    checkpoint.manifest = newest->manifest;
+    checkpoint.passed_over = newest->passed_over;
+  }
+  for (int i = 0; i < checkpoint.manifest->shards_size(); ++i) {
+    const v1::ManifestShard& entry = checkpoint.manifest->shards(i);
+    FileRow row{entry.shard(), entry.file(), absl::UnknownError("")};
+    if (!entry.file().empty()) row.report = snapshot::CheckShardOf(files, fs::FolderOf(checkpoint.uri), *checkpoint.manifest, i, whole);
+    checkpoint.files.push_back(std::move(row));
+  }
+  return checkpoint;
+}
+
+std::string StampText(const v1::Stamp& stamp) { return absl::StrCat(stamp.term(), ".", stamp.n()); }
+
+nlohmann::json JsonOf(const FileRow& row) {
+  nlohmann::json json = {{"shard", row.shard}, {"file", row.file}, {"state", row.file.empty() ? "seed" : row.report.ok() ? "whole" : "damaged"}};
+  if (row.file.empty()) return json;
+  if (!row.report.ok()) {
+    json["error"] = std::string(row.report.status().message());
+    return json;
+  }
+  const snapshot::ShardFileReport& r = *row.report;
+  json["job_uid"] = ShowHex(r.header.job_uid());
+  json["plan"] = r.header.plan_fingerprint();
+  json["kind"] = r.header.kind() == v1::SHARD_KIND_DENSE ? "dense" : "table";
+  if (r.header.kind() == v1::SHARD_KIND_DENSE) {
+    json["variable"] = r.header.dense().variable().name();
+    json["row_begin"] = r.header.dense().row_begin();
+    json["row_end"] = r.header.dense().row_end();
+  }
+  json["epoch"] = StampText(r.header.epoch());
+  json["start"] = StampText(r.header.start());
+  json["lsn"] = r.header.lsn();
+  json["vlsn"] = r.header.vlsn();
+  json["updates_applied"] = r.counters.updates_applied();
+  json["done"] = r.done.ToString();
+  json["refused"] = r.refused.ToString();
+  json["open_closures"] = r.open_closures;
+  json["bytes"] = r.bytes;
+  json["value_bytes"] = r.value_bytes;
+  json["slot_bytes"] = r.slot_bytes;
+  if (r.verified) {
+    json["sha256"] = snapshot::Hex(r.sha256);
+    json["digest"] = ShowHex(r.value_digest);
+    json["slot_digest"] = ShowHex(r.slot_digest);
+  }
+  return json;
+}
+
+nlohmann::json JsonOf(const Checkpoint& checkpoint) {
+  nlohmann::json json = {{"whole", checkpoint.whole()}, {"passed_over", nlohmann::json::array()}, {"files", nlohmann::json::array()}};
+  for (const absl::Status& status : checkpoint.passed_over) json["passed_over"].push_back(std::string(status.message()));
+  for (const FileRow& row : checkpoint.files) json["files"].push_back(JsonOf(row));
+  if (!checkpoint.manifest) return json;
+  const v1::Manifest& m = *checkpoint.manifest;
+  json["manifest"] = {{"path", checkpoint.uri},
+                      {"number", m.number()},
+                      {"job", m.job_name()},
+                      {"job_uid", ShowHex(m.job_uid())},
+                      {"complete", m.complete()},
+                      {"written_ms", m.written_ms()},
+                      {"seed", m.seed()},
+                      {"plan", m.plan().fingerprint()},
+                      {"version", StampText(m.version())},
+                      {"metrics", nlohmann::json::array()}};
+  for (const v1::FinishedMetric& metric : m.metrics()) {
+    json["manifest"]["metrics"].push_back({{"scope", metric.scope()},
+                                           {"epoch", metric.epoch()},
+                                           {"global_step", metric.global_step()},
+                                           {"name", metric.name()},
+                                           {"value", metric.value()},
+                                           {"examples", metric.examples()}});
+  }
+  return json;
+}
+
+std::string Short(const IntervalSet& set) {
+  constexpr std::size_t kWidth = 32;
+  const std::string text = set.ToString();
+  return text.empty() ? "-" : text.size() <= kWidth ? text : absl::StrCat(text.substr(0, kWidth - 3), "...");
+}
+
+void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
+  if (checkpoint.manifest) {
+    const v1::Manifest& m = *checkpoint.manifest;
+    context.out << "job        " << Printable(m.job_name()) << "  " << ShowHex(m.job_uid()) << "\n"
+                << "manifest   " << Printable(ShowPath(context, checkpoint.uri)) << "\n"
+                << "written    " << ShowTime(m.written_ms()) << "\n"
+                << "complete   "
+                << (m.complete() ? "yes: every shard holds the same closures" : "no: shards hold different closures; resume needs the same plan")
+                << "\n"
+                << "plan       " << Printable(m.plan().fingerprint()) << "\n";
+    for (const v1::FinishedMetric& metric : m.metrics()) {
+      context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name()) << " " << ShowNumber(metric.value(), 4)
+                  << " at step " << metric.global_step() << "\n";
+    }
+    context.out << "\n";
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const FileRow& row : checkpoint.files) {
+    if (row.file.empty()) {
+      rows.push_back({absl::StrCat(row.shard), "-", "-", "-", "-", "-", "-", "from the seed: nothing of it is saved yet"});
+      continue;
+    }
+    if (!row.report.ok()) {
+      rows.push_back({absl::StrCat(row.shard), "-", "-", "-", "-", "-", "-", "DAMAGED, see below"});
+      continue;
+    }
+    const snapshot::ShardFileReport& r = *row.report;
+    const v1::ShardSpec& spec = r.header.dense();
+    const bool dense = r.header.kind() == v1::SHARD_KIND_DENSE;
+    rows.push_back({absl::StrCat(row.shard), dense ? Printable(spec.variable().name()) : absl::StrCat(r.header.tables_size(), " tables"),
+                    dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-", ShowBytes(r.bytes), absl::StrCat(r.header.lsn()),
+                    Short(r.done), absl::StrCat(r.open_closures),
+                    verified ? (dense ? ShowHex(r.value_digest) : "whole") : "ends and ledger are whole"});
+  }
+  for (const std::string& line : RenderTable(
+           {{"shard", true}, {"variable"}, {"rows"}, {"bytes", true}, {"lsn", true}, {"done"}, {"open", true}, {verified ? "digest" : "state"}},
+           rows))
+    context.out << line << "\n";
+  for (const FileRow& row : checkpoint.files)
+    if (!row.file.empty() && !row.report.ok()) context.err << "psctl: " << Printable(row.report.status().message()) << "\n";
+  for (const absl::Status& status : checkpoint.passed_over) context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
+}
+
+int Show(Context& context, const std::vector<std::string>& args, bool verify) {
+  std::string output = "text", path;
+  daemon::OptionTable table(verify ? "psctl checkpoint verify" : "psctl checkpoint describe",
+                            verify ? "reads every byte of a checkpoint and checks it: checksums, hashes, and that its files belong together. Exit "
+                                     "code 1 when anything is damaged"
+                                   : "shows what a checkpoint holds; reads the manifest, and of each shard file both ends and the ledger",
+                            daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("PATH", &path, "a job's checkpoint folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
+  AddOutputOption(&table, &output);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  const auto files = fs::MakeLocalFileSystem();
+  const auto checkpoint = Load(*files, UriOf(context, path), verify);
+  if (!checkpoint.ok())
+    return absl::IsUnimplemented(checkpoint.status()) ? Report(context, UserError(checkpoint.status())) : Report(context, checkpoint.status());
+  if (output == "json") {
+    context.out << Dump(JsonOf(*checkpoint)) << "\n";
+  } else {
+    Print(context, *checkpoint, verify);
+    if (verify && checkpoint->whole()) context.out << "\nwhole: every byte of " << checkpoint->files.size() << " shard(s) was read and checked\n";
+  }
+  return checkpoint->whole() ? kSucceeded : kFailed;
+}
+
+}  // namespace
+
+std::vector<Verb> CheckpointVerbs() {
+  return {{"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
+           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, false); }},
+          {"checkpoint", "verify", "read and check every byte of a checkpoint, from its files alone",
+           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, true); }}};
+}
+
+}  // namespace evergrad::psctl

@@ -1,0 +1,151 @@
+// psctl checkpoint on files alone: whole ones, damaged ones, and what is none.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "coordinator/psctl/context.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/common/snapshot/snapshot_fixture.h"
+
+namespace evergrad::psctl {
+namespace {
+
+struct Stage {
+  test::TempFolder folder;
+  std::ostringstream out, err;
+  Context context{out, err};
+  Stage() { context.folder = folder / "job"; }
+
+  // Two shards and manifests 11 and 12.
+  void Write() {
+    fs::MemoryFileSystem memory;
+    for (const std::uint64_t number : {11u, 12u})
+      REQUIRE(snapshot::WriteManifest(memory, snapshot::kFolder, snapshot::SmallManifest(memory, number)).ok());
+    const auto files = fs::MakeLocalFileSystem();
+    REQUIRE(files->MakeFolders(folder / "job").ok());
+    const std::vector<fs::Entry> entries = *memory.List(snapshot::kFolder);
+    for (const fs::Entry& entry : entries)
+      REQUIRE(fs::WriteWhole(*files, folder / "job/" + entry.name, *fs::ReadWhole(memory, fs::JoinUri(snapshot::kFolder, entry.name), 1 << 20)).ok());
+  }
+  std::string Shard(std::uint32_t shard) const { return folder / "job/" + snapshot::ShardFileName(ShardId(shard), {2, 7}, 120 + shard); }
+  std::string Manifest(std::uint64_t number) const { return folder / "job/" + snapshot::ManifestName(number); }
+  static void Flip(const std::string& path, std::streamoff at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+    REQUIRE(file.good());
+  }
+  int Run(std::vector<std::string> args) {
+    out.str("");
+    err.str("");
+    args.insert(args.begin(), "checkpoint");
+    return RunPsctl(context, args);
+  }
+  nlohmann::json Json(const std::vector<std::string>& args, int want) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), {"--output", "json"});
+    CHECK(Run(all) == want);
+    return nlohmann::json::parse(out.str());
+  }
+};
+
+TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, shard file and uri") {
+  Stage stage;
+  stage.Write();
+  const std::string folder = stage.folder / "job";
+  for (const std::string& path : {folder, folder + "/", std::string("."), "file://" + folder, stage.Manifest(12), stage.Manifest(11)}) {
+    INFO(path);
+    CHECK(stage.Run({"verify", path}) == kSucceeded);
+    CHECK(stage.out.str().find("whole: every byte of 2 shard(s)") != std::string::npos);
+    CHECK(stage.err.str().empty());
+    CHECK(stage.Run({"describe", path}) == kSucceeded);
+    CHECK(stage.out.str().find("fashion-cnn") != std::string::npos);
+    CHECK(stage.out.str().find("dense/kernel") != std::string::npos);
+    CHECK(stage.out.str().find("complete   yes") != std::string::npos);
+  }
+  CHECK(stage.Run({"verify", stage.Shard(1)}) == kSucceeded);
+  const nlohmann::json json = stage.Json({"verify", folder}, kSucceeded);
+  CHECK(json["whole"] == true);
+  CHECK(json["manifest"]["number"] == 12);
+  CHECK(json["manifest"]["job_uid"] == "0123456789abcdef");
+  CHECK(json["manifest"]["metrics"][0]["value"] == 0.875);
+  REQUIRE(json["files"].size() == 2);
+  CHECK(json["files"][0]["state"] == "whole");
+  CHECK(json["files"][0]["done"] == "0-2,5");
+  CHECK(json["files"][1]["lsn"] == 121);
+  CHECK(json["files"][1]["sha256"].get<std::string>().size() == 64);
+  CHECK(json["files"][1]["digest"].get<std::string>().size() == 16);
+  CHECK_FALSE(stage.Json({"describe", folder}, kSucceeded)["files"][0].contains("digest"));
+}
+
+TEST_CASE("a damaged shard file is named with file and offset, and ends with 1") {
+  Stage stage;
+  stage.Write();
+  Stage::Flip(stage.Shard(1), 400);
+  for (const std::string& path : {stage.folder / "job", stage.Manifest(12), stage.Shard(1)}) {
+    INFO(path);
+    CHECK(stage.Run({"verify", path}) == kFailed);
+    CHECK(stage.err.str().find("offset=") != std::string::npos);
+    CHECK(stage.err.str().find(fs::NameOf(stage.Shard(1))) != std::string::npos);
+    CHECK(stage.out.str().find("DAMAGED") != std::string::npos);
+    const nlohmann::json json = stage.Json({"verify", path}, kFailed);
+    CHECK(json["whole"] == false);
+    CHECK(json["files"].back()["state"] == "damaged");
+    CHECK(json["files"].back()["error"].get<std::string>().find("offset=") != std::string::npos);
+  }
+  CHECK(stage.Run({"verify", stage.Shard(0)}) == kSucceeded);
+  // Missing altogether.
+  std::filesystem::remove(stage.Shard(0));
+  CHECK(stage.Run({"describe", stage.folder / "job"}) == kFailed);
+  CHECK(stage.err.str().find("no such file") != std::string::npos);
+}
+
+TEST_CASE("a damaged newest manifest is passed over and said, none at all is damage") {
+  Stage stage;
+  stage.Write();
+  Stage::Flip(stage.Manifest(12), 200);
+  CHECK(stage.Run({"verify", stage.folder / "job"}) == kFailed);
+  CHECK(stage.err.str().find("newer, but passed over") != std::string::npos);
+  CHECK(stage.err.str().find(snapshot::ManifestName(12)) != std::string::npos);
+  const nlohmann::json json = stage.Json({"describe", stage.folder / "job"}, kFailed);
+  CHECK(json["manifest"]["number"] == 11);
+  CHECK(json["passed_over"].size() == 1);
+  CHECK(stage.Run({"verify", stage.Manifest(12)}) == kFailed);
+  CHECK(stage.Run({"verify", stage.Manifest(11)}) == kSucceeded);
+  std::filesystem::resize_file(stage.Manifest(11), 20);
+  CHECK(stage.Run({"verify", stage.folder / "job"}) == kFailed);
+  CHECK(stage.err.str().find(snapshot::ManifestName(11)) != std::string::npos);
+}
+
+TEST_CASE("what is no checkpoint is the user's mistake, and says what is expected") {
+  Stage stage;
+  stage.Write();
+  std::ofstream(stage.folder / "notes.txt") << "x";
+  std::filesystem::create_directory(stage.folder / "empty");
+  const struct {
+    std::string path;
+    const char* words;
+  } cases[] = {{stage.folder / "notes.txt", "neither a checkpoint's folder"},
+               {stage.folder / "empty", "no manifest"},
+               {stage.folder / "none", "there is no such"},
+               {"s3://bucket/x", "s3"},
+               {stage.Shard(7), "there is no such"},
+               {stage.Manifest(7), "there is no such"}};
+  for (const auto& c : cases) {
+    INFO(c.path);
+    CHECK(stage.Run({"verify", c.path}) == kUsage);
+    CHECK(stage.err.str().find(c.words) != std::string::npos);
+  }
+  CHECK(stage.Run({"verify"}) == kUsage);
+  CHECK(stage.Run({"describe", "--help"}) == kSucceeded);
+  CHECK(stage.out.str().find("PATH") != std::string::npos);
+  CHECK(stage.Run({"--help"}) == kSucceeded);
+  CHECK(stage.out.str().find("checkpoint verify") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace evergrad::psctl
