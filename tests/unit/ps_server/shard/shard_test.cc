@@ -55,6 +55,41 @@ struct Trace {
 };
 Trace TraceOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger(), s.skips()}; }
 
+TEST_CASE("a cut stays as it was whatever is pushed after it, and a shard restored from it goes on with the same bits") {
+  for (const char* type : {"counting", "sgd", "adam"}) {
+    INFO(type);
+    ShardSettings settings = Counting(100'000);  // two chunks
+    settings.optimizer.type = type;
+    const auto shard = Seeded(settings, IntervalSet{90});
+    const Gradient gradient(100'000, 0.25f);
+    REQUIRE(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kApplied);
+    const Trace at_cut = TraceOf(*shard);
+    const ShardCut cut = shard->Cut();
+    CHECK(cut.bytes() >= shard->value_bytes() + shard->slot_bytes());
+    REQUIRE(shard->Apply(Update(1, 1, {1, 1}, gradient)).code == PushCode::kApplied);
+    REQUIRE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
+    const Trace after = TraceOf(*shard);
+
+    // Two owners of one cut: neither sees the other's pushes.
+    const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}), second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    CHECK(TraceOf(**first) == at_cut);
+    REQUIRE((*first)->Apply(Update(1, 1, {1, 1}, gradient)).code == PushCode::kApplied);
+    REQUIRE((*first)->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
+    CHECK(TraceOf(**first) == after);
+    CHECK(TraceOf(*shard) == after);
+    CHECK((*second)->Digest() == at_cut.digest);
+    CHECK((*second)->ledger().refused() == IntervalSet{90, 91});
+    CHECK((*second)->lsn() == at_cut.lsn + 1);
+  }
+  ShardSettings settings = Counting();
+  const ShardCut cut = Seeded(settings)->Cut();
+  settings.optimizer.type = "adam";
+  CHECK(Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Shard::Restore(Counting(5), cut, {1, 5}, {1, 2}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
 TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers too") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
