@@ -10,13 +10,19 @@ using std::chrono::milliseconds;
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder, "folder in which each job gets its runs folder <name>-<job_uid>");
+  table->Add("state_dir", &options->store.folder,
+             "folder of the journal, on a local disk: a coordinator started again on it goes on with its jobs; \"\": they end with this process");
+  table->Add("journal_commit_every", &options->store.commit_every,
+             "with --state-dir: changes wait so long at most to share one sync of the journal's disk", milliseconds(0), milliseconds(1000));
+  table->AddBytes("state_bytes_max", &options->store.file_bytes_max,
+                  "with --state-dir: size of the journal's file; at it no new work is accepted, as on a full disk", {64ull << 10});
   table->Add("lease", &c.membership.lease, "a worker silent for this long is gone; heartbeats come four times as often", milliseconds(100),
              milliseconds(600'000));
   table->Add("grace", &c.membership.grace, "a worker whose session closed is gone after this long unless it returns", milliseconds(0),
              milliseconds(600'000));
   table->Add("server_lost_after", &c.membership.server_lost_after, "a server away for this long is lost: its shards go to other servers",
              milliseconds(100));
-  table->Add("window", &c.window, "how long registrations are collected at the start before the term is chosen; 0: not at all", milliseconds(0),
+  table->Add("window", &c.window, "how long registrations are collected at the start before the term is chosen and workers are answered; 0: not at all", milliseconds(0),
              milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max, "living tasks; a registration beyond it is refused", {1, 1'000'000});
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});

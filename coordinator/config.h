@@ -4,11 +4,13 @@
 #include "absl/status/status.h"
 #include "common/daemon/option_table.h"
 #include "coordinator/service/control_plane.h"
+#include "coordinator/store/sqlite_state_store.h"
 
 namespace evergrad::coordinator {
 
 struct Options {
   ControlOptions control;
+  SqliteStoreOptions store;  // an empty folder: nothing outlives the process
 };
 
 // Declares the settings as flags and keys; `options` outlives the table.

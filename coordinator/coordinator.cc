@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   plane_parts.failpoints = parts.failpoints;
   plane_parts.store = parts.store;
   coordinator->plane_ = std::make_unique<ControlPlane>(options.control, plane_parts);
+  EG_RETURN_IF_ERROR(coordinator->plane_->Recover());
   EG_ASSIGN_OR_RETURN(coordinator->server_, parts.transport->Listen(server, coordinator->plane_->handlers()));
   return coordinator;
 }

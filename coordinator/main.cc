@@ -1,10 +1,17 @@
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/build_info.h"
 #include "common/daemon/daemon.h"
+#include "common/fs/host.h"
 #include "common/time/clock.h"
 #include "common/transport/grpc_transport.h"
 #include "coordinator/config.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/state_store.h"
+#include "coordinator/store/sqlite_state_store.h"
 
 int main(int argc, char** argv) {
   using namespace evergrad;
@@ -19,8 +26,18 @@ int main(int argc, char** argv) {
   options.control.build_id = BuildId();
 
   RealClock clock;
-  // Its records live as long as this process: a new coordinator knows no job, and chooses a term above any that a task reports.
-  coordinator::MemoryStateStore store;
+  std::unique_ptr<coordinator::StateStore> store;
+  if (options.store.folder.empty()) {
+    // Its records live as long as this process: a new coordinator knows no job, and chooses a term above any that a task reports.
+    store = std::make_unique<coordinator::MemoryStateStore>();
+  } else {
+    options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
+    auto opened = coordinator::SqliteStateStore::Open(
+        options.store,
+        {.clock = &clock, .logger = &daemon.logger(), .registry = &daemon.registry(), .failpoints = &daemon.failpoints()});
+    if (!opened.ok()) return daemon.Fail(opened.status());
+    store = *std::move(opened);
+  }
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
   coordinator::Coordinator::Parts parts;
   parts.transport = transport.get();
@@ -28,7 +45,7 @@ int main(int argc, char** argv) {
   parts.logger = &daemon.logger();
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
-  parts.store = &store;
+  parts.store = store.get();
   auto coordinator = coordinator::Coordinator::Create(options, daemon.server_options(), parts);
   if (!coordinator.ok()) return daemon.Fail(coordinator.status());
   if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok()) return daemon.Fail(status);

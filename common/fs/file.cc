@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/status.h"
 
 namespace evergrad::fs {
 namespace {
@@ -121,6 +122,24 @@ absl::Status AppendLine(const std::string& path, absl::string_view line) {
   if (!status.ok()) return status;
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return absl::OkStatus();
+}
+
+absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail) {
+  Descriptor fd(OpenRetry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666));
+  if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
+  struct stat info;
+  if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "cannot stat file", path);
+  const std::uint64_t size = static_cast<std::uint64_t>(info.st_size);
+  absl::Status status;
+  if (size > offset + tail.size()) {
+    if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0) return FromErrno(errno, "cannot cut file", path);
+  } else {
+    const absl::string_view missing = size < offset ? tail : tail.substr(size - offset);
+    EG_RETURN_IF_ERROR(WriteAll(fd.get(), missing, path));
+    if (size < offset) status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path, " bytes=", size, " want=", offset));
+  }
+  if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
+  return status;
 }
 
 absl::Status MakeDirectories(const std::string& path) {

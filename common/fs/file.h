@@ -15,6 +15,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
 // Writes beside the target, fsyncs, renames over it: readers see the old file or the new one.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
 absl::Status AppendLine(const std::string& path, absl::string_view line);
+// Makes the file its first `offset` bytes followed by `tail`, wherever in that tail it ended (a writer that was killed in mid-line);
+// what is beyond goes. DataLoss, with the tail appended, when it is shorter than `offset`.
+absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);  // "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "coordinator/dashboard/report.h"
@@ -23,6 +24,15 @@ class Curve {
     points_.push_back({x, y});
   }
   const std::vector<ReportPoint>& points() const { return points_; }
+  std::uint64_t seen() const { return seen_; }
+  std::uint64_t stride() const { return stride_; }
+  // As it was: what points(), seen() and stride() gave.
+  void Restore(std::vector<ReportPoint> points, std::uint64_t seen, std::uint64_t stride) {
+    points_ = std::move(points);
+    if (points_.size() > points_max_) points_.resize(points_max_);
+    seen_ = seen;
+    stride_ = stride == 0 ? 1 : stride;
+  }
 
  private:
   std::size_t points_max_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -51,18 +52,22 @@ absl::string_view Job::PhaseName(Phase phase) {
   return "";
 }
 
-Job::Job(JobHost* host, JobOptions options, Identity identity)
+Job::Job(JobHost* host, JobOptions options, Identity identity) : Job(host, options, std::move(identity), false) {
+  submitted_ms_ = host_->WallMillis();
+  Event("state", "submitted");
+}
+
+Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
     : host_(host),
       options_(options),
       id_(std::move(identity)),
       poison_({options.poison_deaths, options.together}),
       loss_curve_(options.curve_points_max),
-      rate_curve_(options.curve_points_max) {
-  submitted_ms_ = host_->WallMillis();
+      rate_curve_(options.curve_points_max),
+      restoring_(restoring) {
   submitted_at_ = host_->Now();
   step_tokens_ = options_.step_lines_burst;
   tokens_at_ = submitted_at_;
-  Event("state", "submitted");
 }
 
 Job::~Job() = default;
@@ -76,8 +81,9 @@ void Job::Start() {
   next_close_ = next_progress_ = started_at_;
   WriteJobFile();
   SetState(JobState::kStarting);
-  Broadcast(JobMessage(*this), true, true);
   BeginAux(Phase::kDescribing, 1);
+  if (!PersistWhole()) return;
+  Broadcast(JobMessage(*this), true, true);
   Pump();
 }
 
@@ -147,6 +153,14 @@ void Job::Tick() {
     next_close_ = now + options_.close_every;
     SendCloses();
   }
+  for (auto it = awaited_.begin(); it != awaited_.end() && !window_open_;) {
+    const auto here = it++;
+    if (here->second > now) continue;
+    const std::string identity = here->first;
+    awaited_.erase(here);
+    OnServerMissing(identity);
+  }
+  if (ended()) return;
   if (phase_ == Phase::kTraining && now >= next_sample_) SampleRate();
   FlushLines();
   if (touched_ && now >= next_progress_) {
@@ -180,6 +194,7 @@ void Job::Event(absl::string_view kind, const std::string& text) {
   event.set_text(client::CleanText(text, kEventTextBytesMax));
   host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo, absl::StrCat(kind, ": ", event.text()), id_.spec.name);
   EventLine(event);
+  if (journals()) *Note().add_events() = event;
   events_.push_back(std::move(event));
   if (events_.size() > options_.events_max) events_.pop_front();
   ++revision_;
@@ -187,15 +202,6 @@ void Job::Event(absl::string_view kind, const std::string& text) {
 }
 
 void Job::Touch() { touched_ = true; }
-
-bool Job::Persist(const Record& record) {
-  if (record.empty()) return true;
-  if (absl::Status status = host_->store().Commit(id_.uid, record); !status.ok()) {
-    host_->StoreFailed(status);
-    return false;
-  }
-  return true;
-}
 
 // ---------------------------------------------------------------- tasks
 
@@ -219,7 +225,7 @@ void Job::FillMap(v1::ShardMap* map) const {
     *location->mutable_epoch() = client::ToProto(owners[p].epoch);
     *location->mutable_start() = client::ToProto(owners[p].start);
     location->set_server_identity(owners[p].server);
-    if (const Server* server = ServerOf(owners[p].server)) *location->mutable_endpoint() = server->endpoint;
+    if (const auto endpoint = endpoints_.find(owners[p].server); endpoint != endpoints_.end()) *location->mutable_endpoint() = endpoint->second;
   }
 }
 
@@ -291,6 +297,12 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     if (book_ && !held.empty()) {
       for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(task, held)) {
         worker.held[h.attempt] = Held{h.closure, v1::TRAIN, host_->Now(), false};
+        // Granted by a former life after its last word to the journal.
+        if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() && attempts_adopted_.insert(h.attempt).second) {
+          ++attempts_;
+          attempt_high_ = std::max(attempt_high_, h.attempt);
+        }
+        granted_before_ = std::max(granted_before_, h.closure.value() + 1);
         for (const v1::HeldAttempt& said : hello.attempts()) {
           if (said.kind() == v1::TRAIN && said.job_uid() == id_.uid.value() && client::FromProto<Attempt>(said.attempt()) == h.attempt) {
             *registered->add_adopted() = said;
@@ -318,7 +330,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
   }
-  per_worker_[identity].tally.Begin(worker.process, OlderThanJob(hello));
+  if (per_worker_[identity].tally.Begin(worker.process, OlderThanJob(hello))) whole_due_ = true;
   workers_.insert_or_assign(task, std::move(worker));
   Touch();
 }
@@ -350,7 +362,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.identity = identity;
   server.endpoint = hello.endpoint();
   server.process = hello.process_uid();
-  server_tally_[identity].Begin(server.process, OlderThanJob(hello));
+  if (server_tally_[identity].Begin(server.process, OlderThanJob(hello))) whole_due_ = true;
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
@@ -368,6 +380,9 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     if (book_) book_->EndServerSession(*former);
     for (Query& query : queries_) query.waiting.erase(*former);
   }
+  awaited_.erase(identity);
+  if (endpoints_[identity].address() != hello.endpoint().address()) whole_due_ = true;
+  endpoints_[identity] = hello.endpoint();
   servers_.insert_or_assign(task, std::move(server));
   if (active()) {
     FillJobInfo(registered->mutable_job());
@@ -485,7 +500,21 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   servers_.erase(found);
   if (book_) book_->EndServerSession(task);
   for (Query& query : queries_) query.waiting.erase(task);
+  whole_due_ = true;
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr);
+  GiveAwayShards(identity);
+}
+
+// The map names it since before the coordinator's restart, and it has not come back.
+void Job::OnServerMissing(const std::string& identity) {
+  OnDeath(Role::kPsServer, identity,
+          absl::StrCat("it has not come back since the coordinator was started again ",
+                       std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(), " s ago"),
+          false, nullptr);
+  GiveAwayShards(identity);
+}
+
+void Job::GiveAwayShards(absl::string_view identity) {
   if (book_ && placed_ && !grants_stopped()) {
     const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
     if (!shards.empty()) {
@@ -525,6 +554,11 @@ void Job::CloseWindow() {
   std::vector<DeferredDone> deferred;
   deferred.swap(deferred_);
   for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
+  for (auto& [identity, lost_at] : awaited_) lost_at = host_->Now() + options_.server_lost_after;
+  if (resume_phase_) {
+    resume_phase_ = false;
+    ResumePhase();
+  }
   Pump();
 }
 
@@ -588,6 +622,13 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
   ++deaths_total_;
   if (deaths_.size() < options_.events_max) {
     deaths_.push_back({absl::StrCat(RoleName(role), "/", identity), identity, std::string(reason), role, host_->WallMillis()});
+    if (journals()) {
+      v1::JobDeath* death = Note().add_deaths();
+      death->set_role(client::ToProto(role));
+      death->set_identity(identity);
+      death->set_reason(std::string(reason));
+      death->set_wall_ms(deaths_.back().wall_ms);
+    }
   }
   std::optional<PoisonRule::Running> running;
   if (worker != nullptr && worker->progress.state() == "running") {
@@ -700,12 +741,13 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_submitted_ms(submitted_ms_);
   status->set_started_ms(started_ms_);
   status->set_ended_ms(ended_ms_);
-  status->set_closures_rerun(book_ ? book_->repairs_granted() : reruns_);
+  status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
   status->set_updates_redone(updates_redone_);
 }
 
 std::string Job::WaitingFor() const {
   if (!active()) return "";
+  if (std::string trouble = host_->StoreTrouble(); !trouble.empty()) return trouble;
   if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
   if (phase_ >= Phase::kSealing) return "";
   std::string workers;
@@ -748,6 +790,12 @@ std::string Job::WaitingForServers() const {
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away),
                     " s and holds ", shards, " shards");
+  }
+  for (const auto& [identity, lost_at] : awaited_) {
+    const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
+    if (shards == 0) continue;
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
+                    " has not come back since the coordinator was started again and holds ", shards, " shards");
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;

@@ -38,6 +38,13 @@
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
+namespace evergrad::v1 {
+class CountedClosure;
+class JobCounters;
+class JobNote;
+class JobSnapshot;
+}  // namespace evergrad::v1
+
 namespace evergrad::coordinator {
 
 struct JobOptions {
@@ -59,6 +66,7 @@ struct JobOptions {
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
+  std::uint32_t notes_max = 10000;                     // commits until the job's whole state is written to a persistent store
 };
 
 // A file of the runs folder; its contents are made on the file thread.
@@ -81,7 +89,15 @@ class JobHost {
   virtual void Send(TaskId task, v1::CoordinatorMessage message) = 0;
   // Writes each file atomically, in order, off this thread; then `done` from the control executor, later.
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
-  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines) = 0;
+  // Not OK: the lines are not in the file.
+  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) = 0;
+  // Makes the file what it was at `offset` bytes, then `tail`; before anything is appended. `done` as above.
+  virtual void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+                            std::function<void(absl::Status)> done) = 0;
+  // Runs `then` on the control executor once all that the store has accepted so far is durable: at once if it is. In order.
+  virtual void WhenDurable(std::function<void()> then) = 0;
+  // "" or why the store takes nothing now: nothing new is begun then.
+  virtual std::string StoreTrouble() const = 0;
   virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
   // The job's revision has risen: answers who waits for it.
   virtual void JobChanged(JobUid job) = 0;
@@ -103,14 +119,21 @@ class Job {
     std::string runs_folder;  // absolute
   };
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
+  // A job as the store has it, before this life of the coordinator has a term: Resume follows. DataLoss or InvalidArgument name the job.
+  static absl::StatusOr<std::unique_ptr<Job>> Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored);
   ~Job();
 
   // --- life
+  // Accepted: a persistent store has it from now on. Before anybody is told. False: the store failed.
+  bool Keep();
   void Start();   // QUEUED -> STARTING. Tasks are told by Admit… before and after.
+  // A restored job that had begun: line 18 of this life. Servers register, then CloseWindow, then workers.
+  void Resume(Term term);
   void Cancel();  // A repeat, or after the end: nothing.
   void Tick();    // Every few tens of milliseconds.
   bool ended() const { return state_ == JobState::kSucceeded || state_ == JobState::kFailed || state_ == JobState::kCancelled; }
   bool started() const { return state_ != JobState::kQueued; }
+  bool writing() const { return phase_ == Phase::kWriting; }  // ended but for its files
   // One that is cancelled in the queue is QUEUED until it is CANCELLED.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
   JobUid uid() const { return id_.uid; }
@@ -157,6 +180,8 @@ class Job {
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }              // true once
 
  private:
+  Job(JobHost* host, JobOptions options, Identity identity, bool restoring);
+
   enum class Phase { kNone, kDescribing, kPlacing, kTraining, kEvaluating, kExporting, kReporting, kSealing, kSealedReporting, kWriting, kEnded };
   static absl::string_view PhaseName(Phase phase);
 
@@ -218,7 +243,24 @@ class Job {
   void SetPhase(Phase phase);
   void Event(absl::string_view kind, const std::string& text);
   void Touch();                        // progress: the revision rises at the next tick
-  bool Persist(const Record& record);  // false: the store failed, send nothing
+  bool Persist(const Record& record);  // with what is to be noted; false: the store failed, send nothing
+
+  // job_journal.cc
+  bool journals() const { return host_->store().persistent(); }
+  bool PersistWhole();  // everything, in place of all records so far; false as above
+  v1::JobNote& Note();  // what changes until the next Persist
+  std::string TakeNote();
+  void FillCounters(v1::JobCounters* counters) const;
+  void ReadCounters(const v1::JobCounters& counters);
+  void FillSnapshot(v1::JobSnapshot* snapshot) const;
+  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state);
+  absl::Status ReadNote(const v1::JobNote& note);
+  void ShiftClock(std::chrono::nanoseconds by);
+  void HandOverLines();  // those committed, to the file
+  void ResumePhase();    // once the window has closed
+  void WriteOut();       // the files of the end
+  std::uint64_t repairs_granted() const { return repairs_before_ + (book_ ? book_->repairs_granted() : 0); }
+  std::uint64_t granted_below() const;
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool grants_stopped() const { return phase_ >= Phase::kSealing || !active(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
@@ -252,8 +294,9 @@ class Job {
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
-  void CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
-  void FoldClosures();
+  void NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
+  void CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics, MonoTime now);
+  void FoldClosures(MonoTime now);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, const v1::Done& done, bool superseded);
@@ -263,6 +306,8 @@ class Job {
   Aux* HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt);
   void BeginAux(Phase phase, std::uint64_t count);
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
+  void OnServerMissing(const std::string& identity);
+  void GiveAwayShards(absl::string_view identity);
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker);
 
   // job_shards.cc
@@ -409,6 +454,21 @@ class Job {
   MonoTime tokens_at_{0};
   std::uint64_t step_lines_dropped_ = 0;
   std::string lines_;  // of metrics.jsonl, not yet handed over
+
+  // What a persistent store needs.
+  bool resume_phase_ = false;           // restored: the phase begins once the window has closed
+  bool restoring_ = false;              // no lines, no events: they are in the notes
+  std::unique_ptr<v1::JobNote> note_;   // null: nothing to note
+  std::uint32_t notes_ = 0;             // commits since the last snapshot
+  bool whole_due_ = false;              // something changed that no note holds
+  std::uint64_t lines_bytes_ = 0;       // of metrics.jsonl, with those committed
+  std::deque<std::string> unwritten_;   // committed, and the file thread has not said so
+  Attempt attempt_high_;                // the highest that is counted in attempts_
+  Attempt attempts_known_;              // the same when this life began
+  std::set<Attempt> attempts_adopted_;  // above it, and counted since
+  std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
+  std::map<std::string, MonoTime> awaited_;  // servers that the map names and that have not come back since a restart; lost at
+  std::map<std::string, v1::Endpoint> endpoints_;  // of servers, where they were last
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;

@@ -9,6 +9,7 @@
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -165,6 +166,7 @@ std::uint32_t Job::LimitOf(const Worker& worker) const {
 }
 
 bool Job::GrantHeldUp() {
+  if (!host_->StoreTrouble().empty()) return true;  // what cannot be journaled is not begun
   const MonoTime now = host_->Now();
   if (now < grants_held_until_) return true;
   const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
@@ -217,6 +219,7 @@ void Job::PumpTraining() {
       break;
     }
     ++attempts_;
+    attempt_high_ = granted->attempt;
     Touch();
     SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
   }
@@ -380,8 +383,13 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     if (deferred_.size() < kDeferredMax) deferred_.push_back({worker->task, done});
     return;
   }
-  if (!Persist(result.record)) return;
   const MonoTime now = host_->Now();
+  if (result.acknowledged && repair) updates_redone_ += plan_->Closure(closure).steps;
+  if (result.counted) {
+    if (journals()) NoteCounted(worker->identity, closure, done.metrics());
+    CountClosure(worker->identity, closure, done.metrics(), now);
+  }
+  if (!Persist(result.record)) return;
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
     worker->held.erase(held);
@@ -390,9 +398,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (result.acknowledged) {
     failures_.erase(closure.value());
     poison_.OnEnded(closure);
-    if (repair) updates_redone_ += plan_->Closure(closure).steps;
   }
-  if (result.counted) CountClosure(worker->identity, closure, done.metrics());
   AnswerDone(worker->task, done, !result.acknowledged);
   Pump();
 }
@@ -502,7 +508,16 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
 
 // ---------------------------------------------------------------- what was measured
 
-void Job::CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
+void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
+  v1::CountedClosure* counted = Note().mutable_counted();
+  counted->set_closure(closure.value());
+  counted->set_worker(identity);
+  counted->set_examples(metrics.examples());
+  counted->set_loss_sum(metrics.loss_sum());
+  *counted->mutable_step_records() = metrics.step_records();
+}
+
+void Job::CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics, MonoTime now) {
   const plan::ClosureRange range = plan_->Closure(closure);
   Counted counted;
   counted.steps = range.steps;
@@ -517,12 +532,12 @@ void Job::CountClosure(const std::string& identity, ClosureId closure, const v1:
   sum.examples += counted.examples;
   if (counted.examples > 0) last_loss_ = counted.loss_sum / static_cast<double>(counted.examples);
   unfolded_.emplace(closure.value(), std::move(counted));
-  FoldClosures();
+  FoldClosures(now);
   Touch();
 }
 
 // In closure order, so that sums of floats are the same whoever was faster.
-void Job::FoldClosures() {
+void Job::FoldClosures(MonoTime now) {
   for (;;) {
     Counted counted;  // of one that is dead: nothing
     if (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
@@ -537,7 +552,6 @@ void Job::FoldClosures() {
     epoch_.loss_sum += counted.loss_sum;
     ++folded_;
     if (folded_ % plan_->closures_per_epoch() != 0) continue;
-    const MonoTime now = host_->Now();
     const double seconds = std::max(1e-9, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
     training_seconds_ += seconds;
     v1::EpochRow row;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -45,7 +46,7 @@ void Job::WriteJobFile() {
 }
 
 void Job::Line(const std::string& json) {
-  if (json.empty()) return;
+  if (json.empty() || restoring_) return;
   if (lines_.size() + json.size() > kLinesBytesMax) {
     ++step_lines_dropped_;
     return;
@@ -55,9 +56,19 @@ void Job::Line(const std::string& json) {
 }
 
 void Job::FlushLines() {
-  if (lines_.empty() || state_ == JobState::kQueued) return;
-  host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(lines_));
-  lines_.clear();
+  if (state_ == JobState::kQueued) return;
+  if (!journals()) {
+    if (lines_.empty()) return;
+    host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(lines_), [](const absl::Status&) {});
+    lines_.clear();
+    return;
+  }
+  // Lines go to the file once the journal has them, so that a restart knows what the file must hold.
+  if (whole_due_) {
+    PersistWhole();
+  } else {
+    Persist(Record());
+  }
 }
 
 void Job::EventLine(const v1::Event& event) {
@@ -99,6 +110,7 @@ void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
   for (const v1::StepRecord& record : metrics.step_records()) {
     if (record.global_step() < range.first_global_step || record.global_step() >= range.first_global_step + range.steps) continue;
     if (std::isfinite(record.loss())) loss_curve_.Add(static_cast<double>(record.global_step()), record.loss());
+    if (restoring_) continue;
     if (step_tokens_ < 1) {
       ++step_lines_dropped_;
       continue;
@@ -134,6 +146,11 @@ void Job::SampleRate() {
   rate_ = rate_ == 0 ? instant : keep * rate_ + (1 - keep) * instant;
   const double at = std::chrono::duration<double>(rate_at_ - started_at_).count();
   rate_curve_.Add(at, rate_);
+  if (journals()) {
+    Note().set_sampled(true);
+    Note().set_sample_seconds(at);
+    Note().set_sample_rate(rate_);
+  }
   Line(Dump(
       Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));
 }

@@ -20,6 +20,7 @@ void Job::Advance() {
     epoch_began_ = host_->Now();
     SetState(JobState::kRunning);
     SetPhase(Phase::kTraining);
+    if (!PersistWhole()) return;
   }
   if (phase_ != Phase::kTraining) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every shard is there.
@@ -33,6 +34,7 @@ void Job::Advance() {
     EpochLinesUpTo(barrier_epochs_);  // the last one's may yet be measured again: at the end
     barrier_epochs_ = NextBarrier(barrier_epochs_);
     UpdateNewLimit();
+    PersistWhole();  // the lines of these epochs stand in no note
     return;
   }
   BeginAux(Phase::kExporting, 1);
@@ -86,6 +88,7 @@ void Job::FinishEvaluation() {
     if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
   }
   SetPhase(Phase::kTraining);  // Advance goes on from here.
+  if (!PersistWhole()) return;
   ++revision_;
   host_->JobChanged(id_.uid);
 }
@@ -125,6 +128,7 @@ void Job::Fail(v1::ErrorDetail cause, bool user) {
     if (ending_ != JobState::kFailed || !user || cause_is_users_) return;
     first_cause_ = std::move(cause);
     cause_is_users_ = true;
+    PersistWhole();
     return;
   }
   Event("state", absl::StrCat("fails: ", ErrorText(cause)));
@@ -141,13 +145,15 @@ void Job::BeginSeal(JobState ending) {
   assign_retries_.clear();
   deferred_.clear();
   SetPhase(Phase::kSealing);
+  if (!PersistWhole()) return;
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then drop.
   SendEnded(true, false);
   for (auto& [task, worker] : workers_) worker.held.clear();
   seal_deadline_ = host_->Now() + options_.seal_timeout;
   if (book_ && placed_) {
     for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
-      if (ServerOf(book_->durable().map[p].server) == nullptr || unplaced_.count(ShardId(p)) != 0) continue;
+      const std::string& server = book_->durable().map[p].server;
+      if ((ServerOf(server) == nullptr && awaited_.count(server) == 0) || unplaced_.count(ShardId(p)) != 0) continue;
       unsealed_.insert(ShardId(p));
       SendSeal(ShardId(p));
     }
@@ -178,10 +184,11 @@ void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {
 }
 
 void Job::CheckSealed() {
-  if (phase_ != Phase::kSealing) return;
+  if (phase_ != Phase::kSealing || window_open_) return;  // in the window nobody is known to be gone
   // Whose process is gone applies nothing any more.
   for (auto it = unsealed_.begin(); it != unsealed_.end();) {
-    it = ServerOf(book_->durable().map[it->value()].server) == nullptr ? unsealed_.erase(it) : std::next(it);
+    const std::string& server = book_->durable().map[it->value()].server;
+    it = ServerOf(server) == nullptr && awaited_.count(server) == 0 ? unsealed_.erase(it) : std::next(it);
   }
   if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
     Event("warning",
@@ -212,18 +219,24 @@ void Job::FinishJob() {
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
   if (book_) {
-    scheduled_ = book_->next_new();
-    reruns_ = book_->repairs_granted();
+    scheduled_ = granted_below();
+    reruns_ = repairs_granted();
   }
   EpochLinesUpTo(epoch_rows_.size());
   Line(EndLine());
-  FlushLines();
   result_json_ = ResultJson();
+  if (!PersistWhole()) return;
+  FlushLines();
+  WriteOut();
+}
+
+// result.json and report.html, then everybody is told. A coordinator that ends before that does it again.
+void Job::WriteOut() {
   std::vector<RunFile> files;
   files.push_back({"result.json", [text = result_json_] { return text; }});
   files.push_back({"report.html", [data = MakeReport()] { return RenderReport(data); }});
   std::weak_ptr<bool> alive = alive_;
-  host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
+  const auto written = [this, alive](const absl::Status& status) {
     if (alive.expired()) return;
     if (!status.ok()) Event("warning", absl::StrCat("files of the job could not be written: ", status.message()));
     SendEnded(true, true);
@@ -236,11 +249,21 @@ void Job::FinishJob() {
     assigned_.clear();
     unplaced_.clear();
     admitted_.clear();
+    awaited_.clear();
     workers_.clear();
     servers_.clear();
     SetState(ending_);
-    if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) host_->StoreFailed(removed);
+    lines_.clear();  // the file is closed
+    if (journals()) {
+      PersistWhole();
+    } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
+      host_->StoreFailed(removed);
+    }
     for (Query& query : queries) query.done(final_);
+  };
+  // Behind the last lines, and never before the journal knows how the job ends.
+  host_->WhenDurable([this, alive, files = std::move(files), written]() mutable {
+    if (!alive.expired()) host_->WriteFiles(id_.runs_folder, std::move(files), written);
   });
 }
 

@@ -22,13 +22,13 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
-  described_.clear_variables();  // the plan has them
+  if (!journals()) described_.clear_variables();  // else the plan is made of them again after a restart
   ClosureBook::Options options;
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
   options.open_max = options_.closures_open_max;
   book_ = std::make_unique<ClosureBook>(options, DurableState{});
-  if (!Persist(book_->BeginLife(host_->term()))) return;
+  const Record begun = book_->BeginLife(host_->term());
   book_->CloseWindow();
   assigned_.assign(shard_bytes_.size(), false);
   assign_failures_.assign(shard_bytes_.size(), 0);
@@ -38,6 +38,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
                               described.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
                               plan_->spec().steps_per_closure, " steps"));
   SetPhase(Phase::kPlacing);
+  if (journals() ? !PersistWhole() : !Persist(begun)) return;
   v1::CoordinatorMessage message;
   FillJobInfo(message.mutable_job());
   Broadcast(message, true, true);
@@ -152,6 +153,7 @@ void Job::AfterRollback(absl::string_view why) {
   VoidAux();
   ++report_generation_;
   SetPhase(Phase::kTraining);
+  PersistWhole();
 }
 
 void Job::SendCloses() {

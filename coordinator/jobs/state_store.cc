@@ -6,51 +6,77 @@
 
 namespace evergrad::coordinator {
 
+void MemoryStateStore::Apply(const Entry& entry, StoredJob* job) {
+  if (entry.checkpoint) {
+    *job = entry.whole;
+    return;
+  }
+  ApplyRecord(entry.record, &job->state);
+  if (!entry.note.empty()) job->notes.push_back(entry.note);
+}
+
 absl::Status MemoryStateStore::CommitTerm(Term term) {
   if (term <= term_) return absl::InvalidArgumentError(absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
   term_ = term;
-  for (const auto& [job, record] : tail_) ApplyRecord(record, &settled_[job]);
+  ++accepted_;
+  for (const Entry& entry : tail_) Apply(entry, &settled_[entry.job]);
   tail_.clear();
   return absl::OkStatus();
 }
 
-absl::Status MemoryStateStore::Commit(JobUid job, const Record& record) {
-  if (std::find(order_.begin(), order_.end(), job) == order_.end()) {
+absl::Status MemoryStateStore::Add(Entry entry) {
+  if (std::find(order_.begin(), order_.end(), entry.job) == order_.end()) {
     if (order_.size() >= options_.jobs_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", options_.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", options_.jobs_max, " job=", JobUidString(entry.job)));
     }
-    order_.push_back(job);
+    order_.push_back(entry.job);
   }
+  ++accepted_;
   if (options_.torn_max == 0) {
-    ApplyRecord(record, &settled_[job]);
+    Apply(entry, &settled_[entry.job]);
     return absl::OkStatus();
   }
-  tail_.emplace_back(job, record);
+  tail_.push_back(std::move(entry));
   if (tail_.size() > options_.torn_max) {
-    ApplyRecord(tail_.front().second, &settled_[tail_.front().first]);
+    Apply(tail_.front(), &settled_[tail_.front().job]);
     tail_.erase(tail_.begin());
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<DurableState> MemoryStateStore::Load(JobUid job) const {
+absl::Status MemoryStateStore::Commit(JobUid job, const Record& record, std::string note) {
+  Entry entry;
+  entry.job = job;
+  entry.record = record;
+  entry.note = std::move(note);
+  return Add(std::move(entry));
+}
+
+absl::Status MemoryStateStore::Checkpoint(JobUid job, const DurableState& state, std::string snapshot) {
+  Entry entry;
+  entry.job = job;
+  entry.checkpoint = true;
+  entry.whole = {state, std::move(snapshot), {}};
+  return Add(std::move(entry));
+}
+
+absl::StatusOr<StoredJob> MemoryStateStore::LoadJob(JobUid job) const {
   if (std::find(order_.begin(), order_.end(), job) == order_.end()) {
     return absl::NotFoundError(absl::StrCat("no such job in the state store: job=", JobUidString(job)));
   }
-  DurableState state;
-  if (const auto it = settled_.find(job); it != settled_.end()) state = it->second;
-  for (const auto& [of, record] : tail_) {
-    if (of == job) ApplyRecord(record, &state);
+  StoredJob stored;
+  if (const auto it = settled_.find(job); it != settled_.end()) stored = it->second;
+  for (const Entry& entry : tail_) {
+    if (entry.job == job) Apply(entry, &stored);
   }
-  return state;
+  return stored;
 }
-
-absl::StatusOr<std::vector<JobUid>> MemoryStateStore::ListJobs() const { return order_; }
 
 absl::Status MemoryStateStore::Remove(JobUid job) {
   std::erase(order_, job);
   settled_.erase(job);
-  std::erase_if(tail_, [&](const auto& entry) { return entry.first == job; });
+  std::erase_if(tail_, [&](const Entry& entry) { return entry.job == job; });
+  ++accepted_;
   return absl::OkStatus();
 }
 
@@ -58,7 +84,7 @@ std::size_t MemoryStateStore::TearTail(std::size_t commits) {
   commits = std::min(commits, tail_.size());
   tail_.resize(tail_.size() - commits);
   std::erase_if(order_, [&](JobUid job) {
-    return !settled_.contains(job) && std::none_of(tail_.begin(), tail_.end(), [&](const auto& entry) { return entry.first == job; });
+    return !settled_.contains(job) && std::none_of(tail_.begin(), tail_.end(), [&](const Entry& entry) { return entry.job == job; });
   });
   return commits;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace evergrad::coordinator {
 
@@ -18,13 +19,15 @@ class Tally {
  public:
   // A process registers. A repeat of the one that is counted now changes nothing. `older`: it has run since before the job, so what
   // it says first of bytes and duplicates is not the job's.
-  void Begin(std::uint64_t process, bool older) {
-    if (begun_ && process == process_) return;
+  // Whether a new process began.
+  bool Begin(std::uint64_t process, bool older) {
+    if (begun_ && process == process_) return false;
     former_ = total();
     process_ = process;
     begun_ = true;
     base_ = last_ = Counts{};
     base_unknown_ = older;
+    return true;
   }
   // What the process had before the job. Only before its first report.
   void SetBase(std::uint64_t bytes, std::uint64_t duplicates) {
@@ -42,6 +45,27 @@ class Tally {
   Counts total() const {
     return {former_.steps + last_.steps - base_.steps, former_.examples + last_.examples - base_.examples, former_.bytes + last_.bytes - base_.bytes,
             former_.duplicates + last_.duplicates - base_.duplicates};
+  }
+
+  // For the journal: a tally as it is, and as it was.
+  struct Parts {
+    bool begun = false, base_unknown = false;
+    std::uint64_t process = 0;
+    Counts former, base, last;
+  };
+  Parts parts() const { return {begun_, base_unknown_, process_, former_, base_, last_}; }
+  // What does not fit together (base above last) is taken as nothing counted since.
+  static Tally Of(Parts parts) {
+    Tally tally;
+    tally.begun_ = parts.begun;
+    tally.base_unknown_ = parts.base_unknown;
+    tally.process_ = parts.process;
+    tally.former_ = parts.former;
+    for (std::uint64_t Counts::*field : {&Counts::steps, &Counts::examples, &Counts::bytes, &Counts::duplicates}) {
+      tally.base_.*field = parts.base.*field;
+      tally.last_.*field = parts.last.*field < parts.base.*field ? parts.base.*field : parts.last.*field;
+    }
+    return tally;
   }
 
  private:

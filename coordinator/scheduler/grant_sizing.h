@@ -11,7 +11,7 @@ namespace evergrad::coordinator {
 struct GrantSizing {
   std::chrono::milliseconds coordinator_away{5000};  // work in hand should last this long
   std::uint32_t attempts_min = 2;                    // one running and one queued
-  std::uint32_t attempts_max = 64;
+  std::uint32_t attempts_max = 256;
 };
 
 // Seconds that one closure takes a worker: an average in which the newest weighs a quarter.

@@ -55,6 +55,8 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
                     "closures that ended behind one that has not (--closures-open-max); refused: times that this held new ones back",
                     options_.jobs.closures_open_max),
+      gate_limit_(*parts.registry, "evergrad_coordinator_gate_bytes", "messages to tasks that wait until the journal is durable",
+                  static_cast<double>(options_.gate_bytes_max)),
       registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
       gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone")),
       lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost")),
@@ -66,9 +68,51 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
       workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
       servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
-      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {}
+      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {
+  ears_ = std::make_shared<StoreEars>();
+  {
+    MutexLock lock(&ears_->mu);
+    ears_->control = parts_.control;
+  }
+  parts_.store->SetListener([this, ears = ears_] {
+    MutexLock lock(&ears->mu);
+    if (ears->control == nullptr || std::exchange(ears->posted, true)) return;
+    ears->control->Post([this, ears] {
+      {
+        MutexLock inner(&ears->mu);
+        ears->posted = false;
+      }
+      CheckStore();
+    });
+  });
+}
 
-ControlPlane::~ControlPlane() = default;
+ControlPlane::~ControlPlane() {
+  parts_.store->SetListener({});
+  MutexLock lock(&ears_->mu);
+  ears_->control = nullptr;
+}
+
+absl::Status ControlPlane::Recover() {
+  absl::StatusOr<std::vector<JobUid>> stored = parts_.store->ListJobs();
+  if (!stored.ok()) return stored.status();
+  for (const JobUid uid : *stored) {
+    absl::StatusOr<StoredJob> loaded = parts_.store->LoadJob(uid);
+    if (!loaded.ok()) return loaded.status();
+    absl::StatusOr<std::unique_ptr<Job>> job = Job::Restore(this, options_.jobs, uid, *loaded);
+    if (!job.ok()) return job.status();
+    parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=", (*job)->name(), " state=", JobStateName((*job)->state())));
+    if (!(*job)->started()) {
+      queue_.push_back(uid);
+    } else if (!(*job)->ended() && !(*job)->writing()) {
+      if (active_) return absl::DataLossError(absl::StrCat("two running jobs in the journal: jobs=", JobUidString(*active_), ",", JobUidString(uid)));
+      active_ = uid;
+    }
+    jobs_[uid] = *std::move(job);
+    job_order_.push_back(uid);
+  }
+  return absl::OkStatus();
+}
 
 transport::Handlers ControlPlane::handlers() {
   transport::Handlers handlers;
@@ -145,6 +189,8 @@ void ControlPlane::Stop() {
   session_of_.clear();
   for (JobWaiter& waiter : waiters_) waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   waiters_.clear();
+  for (auto& [request, responder] : cancels_) responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  cancels_.clear();
   for (auto& [request, read] : log_reads_) read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   log_reads_.clear();
 }
@@ -157,6 +203,7 @@ void ControlPlane::ScheduleTick() {
 
 void ControlPlane::Tick() {
   const MonoTime now = Now();
+  CheckStore();
   if (window_open_ && now >= window_until_) EndWindow();
   Apply(membership_.Tick(now));
   std::vector<std::uint64_t> silent;
@@ -185,6 +232,7 @@ void ControlPlane::UpdateMetrics() {
   jobs_limit_.current.Set(static_cast<double>(queue_.size()));
   calls_limit_.current.Set(calls_->load());
   files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
+  gate_limit_.current.Set(static_cast<double>(gate_bytes_));
   Job* job = ActiveJob();
   open_limit_.current.Set(job != nullptr ? static_cast<double>(job->open_closures()) : 0);
   behind_limit_.current.Set(job != nullptr ? static_cast<double>(job->closures_behind()) : 0);
@@ -206,12 +254,27 @@ void ControlPlane::EndWindow() {
     }
     term_ = term;
     term_known_ = true;
+    for (const auto& [uid, job] : jobs_) job->Resume(term_);
     parts_.logger->Info(absl::StrCat("coordinating: term=", term_.value(), " tasks_waiting=", pending_.size()));
   }
   std::vector<std::uint64_t> pending;
   pending.swap(pending_);
-  for (const std::uint64_t number : pending) Register(number);
-  if (Job* job = ActiveJob()) job->CloseWindow();
+  // Servers first: what they hold may be adopted only while a job's window is open. Workers are answered after it: no worker may get
+  // a map while a forgotten shard could still change hands under its version.
+  const auto role_of = [&](std::uint64_t number) {
+    const auto found = sessions_.find(number);
+    return found == sessions_.end() ? Role::kWorker : found->second.role;
+  };
+  for (const std::uint64_t number : pending) {
+    if (role_of(number) == Role::kPsServer) Register(number);
+  }
+  for (const auto& [uid, job] : jobs_) job->CloseWindow();
+  for (const std::uint64_t number : pending) {
+    if (role_of(number) != Role::kPsServer) Register(number);
+  }
+  auto cancels = std::move(cancels_);
+  cancels_.clear();
+  for (auto& [request, responder] : cancels) CancelJob(request, std::move(responder));
   StartNextJob();
 }
 
@@ -360,6 +423,7 @@ void ControlPlane::ForgetOldJobs() {
       ++it;
       continue;
     }
+    if (absl::Status removed = parts_.store->persistent() ? parts_.store->Remove(*it) : absl::OkStatus(); !removed.ok()) StoreFailed(removed);
     jobs_.erase(*it);
     it = job_order_.erase(it);
     --ended;
@@ -388,17 +452,23 @@ void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> fi
   });
 }
 
-void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines) {
+void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) {
   const std::uint64_t bytes = lines.size();
+  const auto answer = [this](std::function<void(absl::Status)> to, absl::Status status) {
+    parts_.control->Post([to = std::move(to), status = std::move(status)] { to(status); });
+  };
   if (file_bytes_.fetch_add(bytes) + bytes > options_.file_bytes_max) {
     file_bytes_.fetch_sub(bytes);
     files_limit_.refused.Add();
+    answer(std::move(done), absl::ResourceExhaustedError("too many bytes wait for the disk"));
     return;
   }
   if (!lines.empty() && lines.back() == '\n') lines.pop_back();
-  const bool posted = parts_.files->Post([this, folder, name, lines = std::move(lines), bytes] {
-    if (absl::Status status = fs::AppendLine(absl::StrCat(folder, "/", name), lines); !status.ok()) parts_.logger->Warning(status.message());
+  const bool posted = parts_.files->Post([this, folder, name, lines = std::move(lines), bytes, answer, done = std::move(done)]() mutable {
+    const absl::Status status = fs::AppendLine(absl::StrCat(folder, "/", name), lines);
+    if (!status.ok()) parts_.logger->Warning(status.message());
     file_bytes_.fetch_sub(bytes);
+    answer(std::move(done), status);
   });
   if (!posted) file_bytes_.fetch_sub(bytes);
 }
@@ -412,8 +482,51 @@ void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
                                       entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity), " message=", what));
 }
 
+void ControlPlane::RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+                                std::function<void(absl::Status)> done) {
+  parts_.files->Post([this, path = absl::StrCat(folder, "/", name), offset, tail = std::move(tail), done = std::move(done)] {
+    absl::Status status = fs::RestoreEnd(path, offset, tail);
+    parts_.control->Post([done, status] { done(status); });
+  });
+}
+
+// ---------------------------------------------------------------- the store
+
+void ControlPlane::WhenDurable(std::function<void()> then) {
+  const std::uint64_t accepted = parts_.store->accepted();
+  if (gate_.empty() && parts_.store->durable() >= accepted) {
+    then();
+    return;
+  }
+  gate_.push_back({accepted, std::move(then)});
+}
+
+void ControlPlane::CheckStore() {
+  if (stopped_) return;
+  const std::uint64_t durable = parts_.store->durable();
+  while (!gate_.empty() && gate_.front().accepted <= durable) {
+    const std::function<void()> then = std::move(gate_.front().then);
+    gate_.pop_front();
+    then();
+  }
+  if (store_broken_) return;
+  const absl::Status health = parts_.store->health();
+  if (health.ok() == store_status_.ok()) return;
+  if (health.ok()) {
+    store_status_ = health;
+    parts_.logger->Info("the state store goes on");
+    if (Job* job = ActiveJob()) job->Tick();
+  } else if (absl::IsResourceExhausted(health)) {
+    store_status_ = health;
+    parts_.logger->Error(absl::StrCat("no new work is accepted: ", health.message()));
+  } else {
+    StoreFailed(health);
+  }
+}
+
 void ControlPlane::StoreFailed(const absl::Status& status) {
-  if (!store_status_.ok()) return;
+  if (store_broken_) return;
+  store_broken_ = true;
   store_status_ = status;
   parts_.logger->Error(absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
 }

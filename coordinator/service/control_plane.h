@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -45,6 +46,7 @@ struct ControlOptions {
   std::uint32_t calls_max = 1024;              // Control RPCs in progress
   std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
   std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
+  std::uint64_t gate_bytes_max = 64ull << 20;  // messages that wait for the journal; beyond it sessions end
   std::uint32_t log_lines_max = 10000;         // of one ReadTaskLogs
   bool counting_allowed = false;               // the daemon was started with --failpoints
   bool insecure_listen = false;
@@ -67,6 +69,9 @@ class ControlPlane final : private JobHost {
   };
   ControlPlane(ControlOptions options, Parts parts);
   ~ControlPlane() override;
+
+  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. Errors name the job.
+  absl::Status Recover();
 
   // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused beyond.
   transport::Handlers handlers();
@@ -129,7 +134,11 @@ class ControlPlane final : private JobHost {
   void Log(log::Level level, absl::string_view text, absl::string_view job) override;
   void Send(TaskId task, v1::CoordinatorMessage message) override;
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines) override;
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override;
+  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+                    std::function<void(absl::Status)> done) override;
+  void WhenDurable(std::function<void()> then) override;
+  std::string StoreTrouble() const override { return std::string(store_status_.message()); }
   std::uint64_t NextNumber() override { return next_number_++; }
   void JobChanged(JobUid job) override;
   void ForeignMessage(TaskId task, absl::string_view what) override;
@@ -137,6 +146,7 @@ class ControlPlane final : private JobHost {
 
   // control_plane.cc
   void Tick();
+  void CheckStore();  // its health has changed, or more of it is durable
   void ScheduleTick();
   void EndWindow();
   void BeginAnew(Term term, std::uint64_t reported);
@@ -161,6 +171,7 @@ class ControlPlane final : private JobHost {
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
   void Queue(Session& session, v1::CoordinatorMessage message);
   void Flush(std::uint64_t number);
+  void SendBytes(std::uint64_t number, std::string bytes);
   void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after);
   void CloseSession(std::uint64_t number);  // tells membership
   Session* SessionOf(TaskId task);
@@ -193,7 +204,22 @@ class ControlPlane final : private JobHost {
   bool term_known_ = false, window_open_ = true;
   MonoTime window_until_{0};
   std::uint64_t highest_reported_ = 0;
-  absl::Status store_status_;
+  // Where the store's thread calls; outlives the control plane's interest in it.
+  struct StoreEars {
+    Mutex mu;
+    runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;
+    bool posted ABSL_GUARDED_BY(mu) = false;
+  };
+  std::shared_ptr<StoreEars> ears_;  // shared with the store's listener
+  absl::Status store_status_;        // OK, or why nothing new is accepted
+  bool store_broken_ = false;        // for good
+  // What waits until the store has made durable what it depends on; in order.
+  struct Gated {
+    std::uint64_t accepted = 0;
+    std::function<void()> then;
+  };
+  std::deque<Gated> gate_;
+  std::uint64_t gate_bytes_ = 0;  // of messages in it
 
   Membership membership_;
   std::map<TaskId, TaskFacts> facts_;
@@ -210,11 +236,12 @@ class ControlPlane final : private JobHost {
   std::optional<JobUid> active_;
   bool jobs_changed_posted_ = false;
   std::vector<JobWaiter> waiters_;
+  std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
 
-  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_;
+  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_, gate_limit_;
   metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
       &ended_total_;
   metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;

@@ -127,6 +127,10 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
     return;
   }
   if (const auto term = BeginAnewWith(term_, life_id_, parts_.store->term(), task)) BeginAnew(*term, std::max(task.highest_term, task.held_term));
+  if (window_open_ && session.role == Role::kWorker) {
+    pending_.push_back(number);
+    return;
+  }
   Register(number);
 }
 
@@ -312,9 +316,26 @@ void ControlPlane::Flush(std::uint64_t number) {
   session.flush_posted = false;
   if (session.out.messages_size() == 0) return;
   std::string bytes = session.out.SerializeAsString();
-  const std::size_t size = bytes.size();
   session.out.Clear();
   session.out_bytes = 0;
+  // Nothing leaves before the store holds what it follows from.
+  if (gate_bytes_ + bytes.size() > options_.gate_bytes_max) {
+    gate_limit_.refused.Add();
+    parts_.control->Post([this, number] { CloseSession(number); });
+    return;
+  }
+  gate_bytes_ += bytes.size();
+  WhenDurable([this, number, bytes = std::move(bytes)]() mutable {
+    gate_bytes_ -= bytes.size();
+    SendBytes(number, std::move(bytes));
+  });
+}
+
+void ControlPlane::SendBytes(std::uint64_t number, std::string bytes) {
+  const auto found = sessions_.find(number);
+  if (found == sessions_.end()) return;
+  const Session& session = found->second;
+  const std::size_t size = bytes.size();
   const absl::Status status = session.stream->Send(std::move(bytes));
   if (status.ok()) return;
   parts_.logger->Warning(absl::StrCat("a session ends, what it was to be told could not be sent: task=",
@@ -334,8 +355,15 @@ void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::st
   rejected->set_message(client::CleanText(message, 1024));
   rejected->set_exit(exit);
   rejected->set_retry_after_ms(static_cast<std::uint32_t>(retry_after.count()));
-  Queue(found->second, std::move(rejection));
-  Flush(number);
+  if (gate_.empty() && parts_.store->durable() >= parts_.store->accepted()) {
+    Queue(found->second, std::move(rejection));
+    Flush(number);
+  } else {
+    // What waits for the store is reconciled in its next session; the refusal itself depends on nothing.
+    v1::CoordinatorBatch batch;
+    *batch.add_messages() = std::move(rejection);
+    SendBytes(number, batch.SerializeAsString());
+  }
   CloseSession(number);
 }
 

@@ -9,7 +9,7 @@ namespace evergrad::coordinator {
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
   if (!store_status_.ok())
-    return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted, the state store failed: ", store_status_.message())));
+    return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted: ", store_status_.message())));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
@@ -46,6 +46,12 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs, std::move(identity))).get();
   job_order_.push_back(uid);
   queue_.push_back(uid);
+  if (!job->Keep()) {
+    job_order_.pop_back();
+    queue_.pop_back();
+    jobs_.erase(uid);
+    return responder->Answer(absl::UnavailableError(absl::StrCat("the job was not accepted: ", store_status_.message())));
+  }
   submitted_total_.Add();
 
   StartNextJob();
@@ -56,7 +62,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   v1::JobStatus status;
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
-  AnswerWith(*responder, response);
+  WhenDurable([responder, response = std::move(response)] { AnswerWith(*responder, response); });
 }
 
 }  // namespace evergrad::coordinator

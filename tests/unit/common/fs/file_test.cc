@@ -85,6 +85,29 @@ TEST_CASE("lines are appended, and folders are made with their parents, again an
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 
+TEST_CASE("the end of a file is put back wherever its writer stopped, what is beyond goes, a gap is said") {
+  Folder folder;
+  const std::string path = folder / "lines";
+  for (std::size_t written = 0; written <= 12; ++written) {
+    INFO("written " << written);
+    REQUIRE(WriteFileAtomic(path, std::string("one\ntwo\nthree\n!!").substr(0, 2 + written)).ok());
+    const absl::Status status = RestoreEnd(path, 4, "two\nTHREE\n");
+    const bool gap = 2 + written < 4;
+    CHECK(status.code() == (gap ? absl::StatusCode::kDataLoss : absl::StatusCode::kOk));
+    const std::string kept = std::string("one\ntwo\nthree\n").substr(0, 2 + written);
+    if (gap) {
+      CHECK(*ReadFile(path, 100) == kept + "two\nTHREE\n");
+    } else {
+      CHECK(*ReadFile(path, 100) == kept + std::string("one\ntwo\nTHREE\n").substr(kept.size()));
+    }
+  }
+  REQUIRE(WriteFileAtomic(path, "one\ntwo\nthree\n!!").ok());
+  CHECK(RestoreEnd(path, 4, "two\n").ok());
+  CHECK(*ReadFile(path, 100) == "one\ntwo\n");
+  CHECK(RestoreEnd(folder / "new", 0, "x\n").ok());
+  CHECK(*ReadFile(folder / "new", 100) == "x\n");
+}
+
 TEST_CASE("only local paths are files today, other schemes are refused by name") {
   CHECK(*LocalPath("/x/y") == "/x/y");
   CHECK(*LocalPath("relative/y") == "relative/y");

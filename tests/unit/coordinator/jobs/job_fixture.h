@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ namespace evergrad::coordinator {
 
 class FakeHost final : public JobHost {
  public:
+  explicit FakeHost(MemoryStateStore::Options store_options = {}) : memory(store_options) {}
   MonoTime Now() const override { return clock.Now(); }
-  std::int64_t WallMillis() const override { return 1'700'000'000'000 + clock.WallMillis(); }
+  std::int64_t WallMillis() const override { return 1'700'000'000'000 + clock.WallMillis() + wall_offset_ms; }
   Term term() const override { return term_now; }
   StateStore& store() override { return memory; }
   fault::Failpoints& failpoints() override { return points; }
@@ -28,7 +30,20 @@ class FakeHost final : public JobHost {
     for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
     later.push_back([done] { done(absl::OkStatus()); });
   }
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines) override { files[folder + "/" + name] += lines; }
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override {
+    later.push_back([this, path = folder + "/" + name, lines, done] {
+      files[path] += lines;
+      done(absl::OkStatus());
+    });
+  }
+  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+                    std::function<void(absl::Status)> done) override {
+    std::string& file = files[folder + "/" + name];
+    file = file.substr(0, offset) + tail;
+    later.push_back([done] { done(absl::OkStatus()); });
+  }
+  void WhenDurable(std::function<void()> then) override { then(); }
+  std::string StoreTrouble() const override { return trouble; }
   std::uint64_t NextNumber() override { return ++number; }
   void JobChanged(JobUid) override { ++changes; }
   void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
@@ -44,6 +59,8 @@ class FakeHost final : public JobHost {
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;
+  std::string trouble;
+  std::int64_t wall_offset_ms = 0;
 };
 
 struct FakeWorker {
@@ -52,6 +69,7 @@ struct FakeWorker {
   std::string identity;
   v1::ShardMap map;
   std::vector<v1::Grant> held;                   // granted and not answered
+  std::vector<v1::TaskMessage> unanswered;       // Dones said and not answered
   std::set<std::uint64_t> answered, superseded;  // n of attempts
   bool ended = false;                            // JobEnded came
   std::string ended_state;
@@ -74,7 +92,7 @@ struct FakeServer {
 // Workers and servers that do at once what they are told, but for what `hold` keeps back.
 class FakeCluster {
  public:
-  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}) {
+  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}, MemoryStateStore::Options store = {}) : host(store) {
     spec.name = "fake";
     spec.type = "counting";
     spec.counting.examples = 64;
@@ -84,10 +102,76 @@ class FakeCluster {
     spec.data.shuffle = false;
     spec.training.epochs = 2;
     spec.training.steps_per_closure = 2;
-    JobOptions options;
     if (change) change(spec, options);
-    job = std::make_unique<Job>(&host, options, Job::Identity{JobUid(0xabcdef), spec, "yaml: here\n", "/runs/fake"});
+    const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
+    job = std::make_unique<Job>(&host, options, Job::Identity{JobUid(0xabcdef), spec, yaml, "/runs/fake"});
+    // A submission is acknowledged once it is durable.
+    if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
+
+  // The coordinator's process ends, with everything in it and on its way, and another one begins on the same store. Servers named in
+  // `gone` end with it; the others and the workers register anew with what they hold.
+  void Restart(const std::set<std::string>& gone = {}) {
+    host.sent.clear();
+    host.later.clear();
+    const JobUid uid = job->uid();
+    job.reset();
+    auto restored = Job::Restore(&host, options, uid, *host.memory.LoadJob(uid));
+    if (!restored.ok()) throw std::runtime_error(std::string(restored.status().message()));
+    job = *std::move(restored);
+    host.term_now = Term(host.term_now.value() + 1);
+    if (!host.memory.CommitTerm(host.term_now).ok()) std::abort();
+    job->Resume(host.term_now);
+    auto before = std::move(servers);
+    servers.clear();
+    for (auto& [identity, server] : before) {
+      if (gone.count(identity) != 0) continue;
+      servers[identity].shards = server.shards;
+      servers[identity].process = server.process;
+      AddServer(identity, true, false);
+    }
+    job->CloseWindow();
+    for (auto& [identity, worker] : workers) {
+      v1::Hello hello;
+      for (const v1::Grant& grant : worker.held) AddHeld(grant, worker.map.version(), &hello);
+      for (const v1::TaskMessage& done : worker.unanswered) AddHeld(done.done(), done.done().v1(), &hello);
+      worker.task = TaskId(next_task++);
+      hello.set_process_uid(worker.process);
+      v1::Registered registered;
+      job->AdmitWorker(worker.task, identity, MonoTime{0}, std::nullopt, false, hello, &registered);
+      last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
+      const auto adopted = [&](const v1::Stamp& attempt) {
+        for (const v1::HeldAttempt& a : registered.adopted()) {
+          if (a.attempt().term() == attempt.term() && a.attempt().n() == attempt.n()) return true;
+        }
+        return false;
+      };
+      std::erase_if(worker.held, [&](const v1::Grant& g) { return !adopted(g.attempt()); });
+      std::erase_if(worker.unanswered, [&](const v1::TaskMessage& m) { return !adopted(m.done().attempt()); });
+      if (registered.has_map()) worker.map = registered.map();
+      job->Ready(worker.task);
+    }
+    if (!job->started()) job->Start();  // its start was torn off
+    for (auto& [identity, worker] : workers) {
+      for (const v1::TaskMessage& done : std::vector<v1::TaskMessage>(worker.unanswered)) Say(worker.task, done);
+      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
+        if (!hold(worker, grant)) Finish(worker, grant);
+      }
+    }
+  }
+  template <class Message>
+  static void AddHeld(const Message& from, const v1::Stamp& v1_stamp, v1::Hello* hello) {
+    v1::HeldAttempt* held = hello->add_attempts();
+    held->set_job_uid(from.job_uid());
+    held->set_closure(from.closure());
+    *held->mutable_attempt() = from.attempt();
+    held->set_kind(from.kind());
+    held->set_all_targets(from.all_targets());
+    *held->mutable_targets() = from.targets();
+    *held->mutable_v1() = v1_stamp;
+  }
+
+  JobOptions options;
 
   FakeHost host;
   config::JobSpec spec;
@@ -119,13 +203,13 @@ class FakeCluster {
     job->Ready(worker.task);
     return workers[identity];
   }
-  FakeServer& AddServer(const std::string& identity, bool keeps = false) {
+  FakeServer& AddServer(const std::string& identity, bool keeps = false, bool known = true) {
     std::optional<TaskId> former;
     v1::Hello hello;
     hello.mutable_endpoint()->set_address("inproc:" + identity + "." + std::to_string(next_task));
     FakeServer server;
     if (servers.count(identity) != 0) {
-      former = servers[identity].task;
+      if (known) former = servers[identity].task;
       if (keeps) server.shards = servers[identity].shards;
     }
     for (const auto& [p, shard] : server.shards) {
@@ -138,7 +222,7 @@ class FakeCluster {
     }
     server.task = TaskId(next_task++);
     server.identity = identity;
-    server.process = former && keeps ? servers[identity].process : 1000 + server.task.value();
+    server.process = servers.count(identity) != 0 && keeps ? servers[identity].process : 1000 + server.task.value();
     hello.set_process_uid(server.process);
     v1::Registered registered;
     const absl::Status status = job->AdmitServer(server.task, identity, former, former && !keeps, hello, &registered);
@@ -211,6 +295,7 @@ class FakeCluster {
     *message.mutable_done() = DoneOf(worker, grant);
     std::erase_if(worker.held,
                   [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
+    worker.unanswered.push_back(message);
     Say(worker.task, message);
   }
   absl::Status Try(TaskId task, const v1::TaskMessage& message) { return job->OnMessage(task, message); }
@@ -318,6 +403,9 @@ class FakeCluster {
         break;
       }
       case v1::CoordinatorMessage::kDoneAnswer:
+        std::erase_if(worker.unanswered, [&](const v1::TaskMessage& m) {
+          return m.done().attempt().n() == message.done_answer().attempt().n() && m.done().attempt().term() == message.done_answer().attempt().term();
+        });
         if (message.done_answer().superseded()) {
           std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == message.done_answer().attempt().n(); });
         }
@@ -327,6 +415,7 @@ class FakeCluster {
         worker.ended = true;
         worker.ended_state = message.job_ended().state();
         worker.held.clear();
+        worker.unanswered.clear();
         break;
       default: break;
     }

@@ -522,3 +522,108 @@ TEST_CASE("a task that is gone is listed without what it last said it held") {
   CHECK(row().bytes() == 0);
   CHECK(row().activity() == "gone");
 }
+
+namespace {
+
+// Accepts at once; what is durable stands still while it is held, and its health can be changed.
+class LateStore final : public StateStore {
+ public:
+  using StateStore::Commit;
+  absl::Status CommitTerm(Term term) override { return inner_.CommitTerm(term); }
+  Term term() const override { return inner_.term(); }
+  absl::Status Commit(JobUid job, const Record& record, std::string note) override { return Count(inner_.Commit(job, record, std::move(note))); }
+  absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) override {
+    return Count(inner_.Checkpoint(job, state, std::move(snapshot)));
+  }
+  absl::Status Remove(JobUid job) override { return Count(inner_.Remove(job)); }
+  absl::StatusOr<StoredJob> LoadJob(JobUid job) const override { return inner_.LoadJob(job); }
+  absl::StatusOr<std::vector<JobUid>> ListJobs() const override { return inner_.ListJobs(); }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  std::uint64_t accepted() const override {
+    MutexLock lock(&mu_);
+    return accepted_;
+  }
+  std::uint64_t durable() const override {
+    MutexLock lock(&mu_);
+    return held_ ? held_at_ : accepted_;
+  }
+  absl::Status health() const override {
+    MutexLock lock(&mu_);
+    return health_;
+  }
+  void SetListener(std::function<void()> listener) override {
+    MutexLock lock(&mu_);
+    listener_ = std::move(listener);
+  }
+  bool persistent() const override { return true; }
+
+  void Set(bool held, absl::Status health = absl::OkStatus()) {
+    std::function<void()> tell;
+    {
+      MutexLock lock(&mu_);
+      if (held && !held_) held_at_ = accepted_;
+      held_ = held;
+      health_ = std::move(health);
+      tell = listener_;
+    }
+    if (tell) tell();
+  }
+
+ private:
+  absl::Status Count(absl::Status status) {
+    MutexLock lock(&mu_);
+    ++accepted_;
+    return status;
+  }
+  MemoryStateStore inner_{{.persistent = true}};
+  mutable Mutex mu_;
+  std::uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0, held_at_ ABSL_GUARDED_BY(mu_) = 0;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status health_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> listener_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+TEST_CASE("nothing leaves the coordinator before the store holds what it follows from; reads do not wait") {
+  LateStore late;
+  TestCluster c({}, &late);
+  TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1));
+  REQUIRE(worker.Registered());
+  c.AddServer("0", 2);
+  late.Set(true);
+  runtime::Event answered;
+  v1::SubmitJobRequest request;
+  request.set_yaml(TestCluster::CountingYaml("count"));
+  c.channel->Unary(client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
+  // The job is there, it describes, and its grant waits: each call is a turn of the control executor behind the grant's.
+  REQUIRE(c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
+  for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+  CHECK_FALSE(answered.IsSet());
+  CHECK_FALSE(worker.Has([](const v1::CoordinatorMessage& m) { return m.has_grant() || m.has_job(); }));
+  late.Set(false);
+  CHECK(worker.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
+  CHECK(answered.WaitFor(std::chrono::seconds(10)));
+}
+
+TEST_CASE("while the store has no room nothing is submitted or cancelled, and it is said; afterwards everything goes on") {
+  LateStore late;
+  TestCluster c({}, &late);
+  c.AddWorker("0", 1);
+  c.AddServer("0", 2);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
+  late.Set(true, absl::ResourceExhaustedError("no room for the journal: file=x"));
+  auto status = c.WaitJob("waits", [](const v1::JobStatus& s) { return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED"; });
+  REQUIRE(status.ok());
+  auto refused = c.Submit(TestCluster::CountingYaml("refused"));
+  CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(refused.status().message()), Contains("no new work is accepted: no room for the journal"));
+  if (status->state() != "SUCCEEDED") {
+    v1::CancelJobRequest cancel;
+    cancel.set_job("waits");
+    CHECK_THAT(std::string(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().message()), Contains("no room for the journal"));
+  }
+  late.Set(false);
+  CHECK(c.WaitState("waits", "SUCCEEDED").ok());
+  CHECK(c.Submit(TestCluster::CountingYaml("taken")).ok());
+}

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
@@ -72,6 +73,11 @@ class TestTask {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
   }
+  // What has come so far.
+  bool Has(const std::function<bool(const v1::CoordinatorMessage&)>& which) {
+    MutexLock lock(&mu_);
+    return std::any_of(down_.begin(), down_.end(), which);
+  }
   std::optional<v1::Registered> Registered() {
     auto m = Wait([](const v1::CoordinatorMessage& d) { return d.has_registered(); });
     if (!m) return std::nullopt;
@@ -114,7 +120,8 @@ class TestTask {
 
 class TestCluster {
  public:
-  explicit TestCluster(std::function<void(ControlOptions&)> change = {}) {
+  // `other`: in place of `store`; outlives the cluster.
+  explicit TestCluster(std::function<void(ControlOptions&)> change = {}, StateStore* other = nullptr) {
     char folder[] = "/tmp/evergrad-test-XXXXXX";
     if (::mkdtemp(folder) == nullptr) std::abort();
     folder_ = folder;
@@ -134,7 +141,7 @@ class TestCluster {
     parts.logger = &logger;
     parts.registry = &registry;
     parts.failpoints = &failpoints;
-    parts.store = &store;
+    parts.store = other != nullptr ? other : &store;
     transport::ServerOptions server;
     server.listen = "coordinator:0";
     auto made = Coordinator::Create(options, server, parts);

@@ -1,18 +1,19 @@
 // One contract, every implementation: add a maker to `kStores`.
-#include "coordinator/jobs/state_store.h"
-
 #include <catch2/catch.hpp>
+
+#include "store_fixture.h"
 
 namespace evergrad::coordinator {
 namespace {
 
 struct Maker {
   const char* name;
-  std::unique_ptr<StateStore> (*make)();
+  std::unique_ptr<Reopenable> (*make)();
 };
 const Maker kStores[] = {
-    {"memory", [] { return std::unique_ptr<StateStore>(new MemoryStateStore()); }},
-    {"memory, last commits apart", [] { return std::unique_ptr<StateStore>(new MemoryStateStore({.jobs_max = 1024, .torn_max = 3})); }},
+    {"memory", [] { return std::unique_ptr<Reopenable>(new ReopenableMemory(0)); }},
+    {"memory, last commits apart", [] { return std::unique_ptr<Reopenable>(new ReopenableMemory(3)); }},
+    {"sqlite", [] { return std::unique_ptr<Reopenable>(new ReopenableSqlite()); }},
 };
 
 Record Succeeded(std::uint64_t c) {
@@ -24,7 +25,8 @@ Record Succeeded(std::uint64_t c) {
 TEST_CASE("a state store gives back what its commits make") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
-    const auto store = maker.make();
+    const auto made = maker.make();
+    StateStore* store = &made->store();
     CHECK(store->ListJobs()->empty());
     CHECK(store->Load(JobUid(1)).status().code() == absl::StatusCode::kNotFound);
 
@@ -40,7 +42,16 @@ TEST_CASE("a state store gives back what its commits make") {
       REQUIRE(store->Commit(JobUid(2), Succeeded(100 + i)).ok());
       CHECK(*store->Load(JobUid(1)) == want);
     }
-    CHECK(*store->ListJobs() == std::vector<JobUid>{JobUid(1), JobUid(2)});
+    for (const bool reopened : {false, true}) {
+      INFO("reopened " << reopened);
+      if (reopened) {
+        REQUIRE(store->Sync().ok());
+        made->Reopen();
+        store = &made->store();
+        CHECK(*store->Load(JobUid(1)) == want);
+      }
+      CHECK(*store->ListJobs() == std::vector<JobUid>{JobUid(1), JobUid(2)});
+    }
     CHECK(store->Load(JobUid(2))->succeeded == IntervalSet::Range(100, 110));
 
     REQUIRE(store->Remove(JobUid(1)).ok());
@@ -49,19 +60,82 @@ TEST_CASE("a state store gives back what its commits make") {
     CHECK(store->Load(JobUid(1)).status().code() == absl::StatusCode::kNotFound);
     REQUIRE(store->Commit(JobUid(1), Succeeded(5)).ok());
     CHECK(store->Load(JobUid(1))->succeeded == IntervalSet{5});
+    CHECK(*store->ListJobs() == std::vector<JobUid>{JobUid(2), JobUid(1)});
+    made->Reopen();
+    CHECK(*made->store().ListJobs() == std::vector<JobUid>{JobUid(2), JobUid(1)});
+  }
+}
+
+TEST_CASE("notes come back in order, a checkpoint replaces what was before it, and both outlive the process") {
+  for (const Maker& maker : kStores) {
+    INFO(maker.name);
+    const auto made = maker.make();
+    StateStore* store = &made->store();
+    REQUIRE(store->Commit(JobUid(7), Succeeded(1), "one").ok());
+    REQUIRE(store->Commit(JobUid(7), Record(), "two").ok());
+    REQUIRE(store->Commit(JobUid(7), Succeeded(2)).ok());
+    StoredJob stored = *store->LoadJob(JobUid(7));
+    CHECK(stored.snapshot.empty());
+    CHECK(stored.notes == std::vector<std::string>{"one", "two"});
+    CHECK(stored.state.succeeded == IntervalSet::Range(1, 3));
+
+    // Larger than any page, and with every byte.
+    std::string snapshot(300'000, '\0');
+    for (std::size_t i = 0; i < snapshot.size(); ++i) snapshot[i] = static_cast<char>(i * 31);
+    DurableState state = stored.state;
+    for (std::uint32_t p = 0; p < 500; ++p) {
+      Record record;
+      record.map[p] = {"server with a long name " + std::to_string(p), {3, p}, {3, p}};
+      record.todo_add[p] = {p, p + 2, ~0ull - 1};
+      record.lost_add[p] = {p + 1000};
+      ApplyRecord(record, &state);
+    }
+    REQUIRE(store->Checkpoint(JobUid(7), state, snapshot).ok());
+    REQUIRE(store->Commit(JobUid(7), Succeeded(9), "three").ok());
+    REQUIRE(store->Commit(JobUid(8), Succeeded(1), std::string(100'000, 'x')).ok());
+    ApplyRecord(Succeeded(9), &state);
+    for (const bool reopened : {false, true}) {
+      INFO("reopened " << reopened);
+      if (reopened) {
+        made->Reopen();
+        store = &made->store();
+      }
+      stored = *store->LoadJob(JobUid(7));
+      CHECK(stored.snapshot == snapshot);
+      CHECK(stored.notes == std::vector<std::string>{"three"});
+      CHECK(stored.state == state);
+      CHECK(store->LoadJob(JobUid(8))->notes == std::vector<std::string>{std::string(100'000, 'x')});
+    }
+  }
+}
+
+TEST_CASE("commits are durable in order, and durable() says how far") {
+  for (const Maker& maker : kStores) {
+    INFO(maker.name);
+    const auto made = maker.make();
+    StateStore& store = made->store();
+    CHECK(store.accepted() == store.durable());
+    for (std::uint64_t i = 0; i < 100; ++i) REQUIRE(store.Commit(JobUid(1), Succeeded(i)).ok());
+    CHECK(store.accepted() == 100);
+    REQUIRE(store.Sync().ok());
+    CHECK(store.durable() == 100);
+    CHECK(store.health().ok());
   }
 }
 
 TEST_CASE("a term only grows, and is apart from the jobs") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
-    const auto store = maker.make();
+    const auto made = maker.make();
+    StateStore* store = &made->store();
     CHECK(store->term() == Term(0));
     REQUIRE(store->CommitTerm(Term(3)).ok());
     CHECK(store->CommitTerm(Term(3)).code() == absl::StatusCode::kInvalidArgument);
     CHECK(store->CommitTerm(Term(2)).code() == absl::StatusCode::kInvalidArgument);
     CHECK(store->term() == Term(3));
     CHECK(store->ListJobs()->empty());
+    made->Reopen();
+    CHECK(made->store().term() == Term(3));
   }
 }
 

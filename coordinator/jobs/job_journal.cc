@@ -1,0 +1,475 @@
+// What a job leaves in a persistent store, and how it comes back from there. A snapshot holds everything; between two snapshots
+// notes ride beside the ledger's records. Reading a note runs the same code as the event did.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/plan_builder.h"
+#include "evergrad/v1/journal.pb.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
+  for (const JobState state :
+       {JobState::kQueued, JobState::kStarting, JobState::kRunning, JobState::kSucceeded, JobState::kFailed, JobState::kCancelled}) {
+    if (JobStateName(state) == name) return state;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
+}
+
+void FillCurve(const Curve& curve, v1::JobCurve* out) {
+  for (const ReportPoint& point : curve.points()) {
+    out->add_x(point.x);
+    out->add_y(point.y);
+  }
+  out->set_seen(curve.seen());
+  out->set_stride(curve.stride());
+}
+
+void ReadCurve(const v1::JobCurve& in, Curve* curve) {
+  std::vector<ReportPoint> points;
+  for (int i = 0; i < std::min(in.x_size(), in.y_size()); ++i) points.push_back({in.x(i), in.y(i)});
+  curve->Restore(std::move(points), in.seen(), in.stride());
+}
+
+void FillCounts(const Counts& counts, v1::JobCounts* out) {
+  out->set_steps(counts.steps);
+  out->set_examples(counts.examples);
+  out->set_bytes(counts.bytes);
+  out->set_duplicates(counts.duplicates);
+}
+
+Counts ReadCounts(const v1::JobCounts& in) { return {in.steps(), in.examples(), in.bytes(), in.duplicates()}; }
+
+void FillTally(const Tally& tally, v1::JobTally* out) {
+  const Tally::Parts parts = tally.parts();
+  out->set_begun(parts.begun);
+  out->set_base_unknown(parts.base_unknown);
+  out->set_process_uid(parts.process);
+  FillCounts(parts.former, out->mutable_former());
+  FillCounts(parts.base, out->mutable_base());
+  FillCounts(parts.last, out->mutable_last());
+}
+
+Tally ReadTally(const v1::JobTally& in) {
+  return Tally::Of({in.begun(), in.base_unknown(), in.process_uid(), ReadCounts(in.former()), ReadCounts(in.base()), ReadCounts(in.last())});
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- writing
+
+v1::JobNote& Job::Note() {
+  if (note_ == nullptr) note_ = std::make_unique<v1::JobNote>();
+  return *note_;
+}
+
+void Job::FillCounters(v1::JobCounters* counters) const {
+  counters->set_mono_ns(host_->Now().count());
+  counters->set_attempts(attempts_);
+  *counters->mutable_attempt_high() = client::ToProto(attempt_high_);
+  counters->set_granted_below(granted_below());
+  counters->set_repairs(book_ ? repairs_granted() : reruns_);
+  counters->set_updates_redone(updates_redone_);
+  counters->set_deaths(deaths_total_);
+  counters->set_other_deaths(other_deaths_);
+  counters->set_step_lines_dropped(step_lines_dropped_);
+}
+
+std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
+
+std::string Job::TakeNote() {
+  if (note_ == nullptr && lines_.empty()) return std::string();
+  v1::JobNote& note = Note();
+  FillCounters(note.mutable_counters());
+  note.set_lines(lines_);
+  std::string bytes = note.SerializeAsString();
+  note_.reset();
+  return bytes;
+}
+
+// What has just been committed goes to the file once it is durable.
+void Job::HandOverLines() {
+  if (lines_.empty()) return;
+  lines_bytes_ += lines_.size();
+  unwritten_.push_back(std::move(lines_));
+  lines_.clear();
+  std::weak_ptr<bool> alive = alive_;
+  host_->WhenDurable([this, alive, text = unwritten_.back()]() mutable {
+    if (alive.expired()) return;
+    host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(text), [this, alive](const absl::Status& status) {
+      if (alive.expired() || unwritten_.empty()) return;
+      // Lines that are not in the file are not in its length.
+      if (!status.ok()) lines_bytes_ -= std::min<std::uint64_t>(lines_bytes_, unwritten_.front().size());
+      if (!status.ok()) whole_due_ = true;
+      unwritten_.pop_front();
+    });
+  });
+}
+
+bool Job::Persist(const Record& record) {
+  if (journals()) {
+    if (notes_ >= options_.notes_max) return PersistWhole();
+    std::string note = TakeNote();
+    if (record.empty() && note.empty()) return true;
+    ++notes_;
+    if (absl::Status status = host_->store().Commit(id_.uid, record, std::move(note)); !status.ok()) {
+      host_->StoreFailed(status);
+      return false;
+    }
+    HandOverLines();
+    return true;
+  }
+  if (record.empty()) return true;
+  if (absl::Status status = host_->store().Commit(id_.uid, record); !status.ok()) {
+    host_->StoreFailed(status);
+    return false;
+  }
+  return true;
+}
+
+bool Job::Keep() { return PersistWhole(); }
+
+bool Job::PersistWhole() {
+  if (!journals()) return true;
+  note_.reset();
+  notes_ = 0;
+  whole_due_ = false;
+  v1::JobSnapshot snapshot;
+  FillSnapshot(&snapshot);
+  const DurableState nothing;
+  if (absl::Status status = host_->store().Checkpoint(id_.uid, book_ ? book_->durable() : nothing, snapshot.SerializeAsString()); !status.ok()) {
+    host_->StoreFailed(status);
+    return false;
+  }
+  if (state_ != JobState::kQueued) HandOverLines();
+  return true;
+}
+
+void Job::FillSnapshot(v1::JobSnapshot* s) const {
+  s->set_yaml(id_.yaml);
+  s->set_runs_folder(id_.runs_folder);
+  s->set_name(id_.spec.name);
+  s->set_state(std::string(JobStateName(state_)));
+  s->set_ending(std::string(JobStateName(ending_)));
+  // Reading rounds begin again after a restart: nothing that they asked for is lost.
+  Phase phase = phase_;
+  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting) phase = Phase::kTraining;
+  if (phase == Phase::kSealedReporting) phase = Phase::kSealing;
+  s->set_phase(std::string(PhaseName(phase)));
+  s->set_submitted_ms(submitted_ms_);
+  s->set_started_ms(started_ms_);
+  s->set_ended_ms(ended_ms_);
+  s->set_submitted_mono_ns(submitted_at_.count());
+  s->set_started_mono_ns(started_at_.count());
+  s->set_ended_mono_ns(ended_at_.count());
+  *s->mutable_described() = described_;
+  s->set_has_plan(plan_.has_value());
+  if (plan_) s->set_plan_fingerprint(plan_message_.fingerprint());
+  s->set_barrier_epochs(barrier_epochs_);
+  s->set_evaluated_epochs(evaluated_epochs_);
+  FillCounters(s->mutable_counters());
+  for (const auto& [closure, counted] : unfolded_) {
+    v1::CountedClosure* one = s->add_unfolded();
+    one->set_closure(closure);
+    one->set_examples(counted.examples);
+    one->set_loss_sum(counted.loss_sum);
+    *one->mutable_step_records() = counted.metrics.step_records();
+  }
+  s->set_folded(folded_);
+  s->set_succeeded(succeeded_);
+  s->set_steps_done(steps_done_);
+  s->set_examples_done(examples_done_);
+  s->set_last_loss(last_loss_);
+  s->mutable_epoch()->set_steps(epoch_.steps);
+  s->mutable_epoch()->set_examples(epoch_.examples);
+  s->mutable_epoch()->set_loss_sum(epoch_.loss_sum);
+  s->set_epoch_began_mono_ns(epoch_began_.count());
+  s->set_evaluation_in_epoch_ns(evaluation_in_epoch_.count());
+  s->set_training_seconds(training_seconds_);
+  for (const v1::EpochRow& row : epoch_rows_) *s->add_epoch_rows() = row;
+  for (const auto& [name, value] : final_metrics_) {
+    v1::JobNamedValue* one = s->add_final_metrics();
+    one->set_name(name);
+    one->set_value(value);
+  }
+  for (const auto& [name, count] : final_counts_) {
+    v1::JobNamedValue* one = s->add_final_metrics();
+    one->set_name(name);
+    one->set_count(count);
+    one->set_is_count(true);
+  }
+  for (const auto& [identity, sum] : per_worker_) {
+    v1::JobWorkerTotal* one = s->add_workers();
+    one->set_identity(identity);
+    one->set_steps(sum.steps);
+    one->set_examples(sum.examples);
+    FillTally(sum.tally, one->mutable_tally());
+  }
+  for (const auto& [identity, tally] : server_tally_) {
+    v1::JobServerTotal* one = s->add_servers();
+    one->set_identity(identity);
+    FillTally(tally, one->mutable_tally());
+    if (const auto endpoint = endpoints_.find(identity); endpoint != endpoints_.end()) *one->mutable_endpoint() = endpoint->second;
+  }
+  s->set_epoch_lines(epoch_lines_);
+  s->set_never_started(never_started_);
+  s->set_pinned(pinned_);
+  s->set_pinned_compute(pinned_compute_);
+  for (const v1::Event& event : events_) *s->add_events() = event;
+  s->set_event_number(event_number_);
+  for (const DeathRow& death : deaths_) {
+    v1::JobDeath* one = s->add_deaths();
+    one->set_role(client::ToProto(death.role));
+    one->set_identity(death.identity);
+    one->set_reason(death.reason);
+    one->set_wall_ms(death.wall_ms);
+  }
+  if (first_cause_) *s->mutable_first_cause() = *first_cause_;
+  s->set_cause_is_users(cause_is_users_);
+  s->set_closures_failed(closures_failed_);
+  FillCurve(loss_curve_, s->mutable_loss_curve());
+  FillCurve(rate_curve_, s->mutable_rate_curve());
+  std::string unwritten;
+  for (const std::string& text : unwritten_) unwritten += text;
+  if (state_ != JobState::kQueued) unwritten += lines_;
+  s->set_lines_bytes(lines_bytes_ + (state_ != JobState::kQueued ? lines_.size() : 0));
+  if (!ended()) s->set_lines_unwritten(unwritten);
+  if (state_ == JobState::kQueued) s->set_lines_waiting(lines_);
+  s->set_result_json(result_json_);
+  for (const v1::ShardState& shard : final_.shards) *s->add_final_shards() = shard;
+  for (const std::string& server : final_.servers) s->add_final_servers(server);
+  s->set_final_complete(final_.complete);
+  s->set_scheduled(scheduled_);
+}
+
+// ---------------------------------------------------------------- reading
+
+absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored) {
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid), " reason=", status.message()));
+  };
+  v1::JobSnapshot snapshot;
+  if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot)) return named(absl::DataLossError("no readable snapshot"));
+  config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {});
+  if (!parsed.spec) {
+    return named(absl::InvalidArgumentError(absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString())));
+  }
+  std::unique_ptr<Job> job(new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder()}, true));
+  if (absl::Status status = job->ReadSnapshot(snapshot, stored.state); !status.ok()) return named(status);
+  MonoTime last(snapshot.counters().mono_ns());
+  std::string tail = snapshot.lines_unwritten();
+  const std::uint64_t offset = snapshot.lines_bytes() - std::min<std::uint64_t>(snapshot.lines_bytes(), tail.size());
+  for (const std::string& bytes : stored.notes) {
+    v1::JobNote note;
+    if (!note.ParseFromString(bytes)) return named(absl::DataLossError("a note that cannot be read"));
+    if (absl::Status status = job->ReadNote(note); !status.ok()) return named(status);
+    last = MonoTime(note.counters().mono_ns());
+    tail += note.lines();
+    job->lines_bytes_ += note.lines().size();
+  }
+  // The monotonic clock goes on over a restart of the process; after one of the machine it began again.
+  const MonoTime now = host->Now();
+  if (now < last) job->ShiftClock(now - last);
+  job->restoring_ = false;
+  job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
+  if (!job->ended() && job->state_ != JobState::kQueued) {
+    job->unwritten_.push_back(tail);
+    std::weak_ptr<bool> alive = job->alive_;
+    host->RestoreLines(job->id_.runs_folder, "metrics.jsonl", offset, std::move(tail), [raw = job.get(), alive](const absl::Status& status) {
+      if (alive.expired()) return;
+      if (!status.ok()) raw->Event("warning", absl::StrCat("metrics.jsonl could not be continued whole: ", status.message()));
+      if (!raw->unwritten_.empty()) raw->unwritten_.pop_front();
+    });
+  }
+  return job;
+}
+
+void Job::ReadCounters(const v1::JobCounters& counters) {
+  attempts_ = counters.attempts();
+  attempt_high_ = attempts_known_ = client::FromProto<Attempt>(counters.attempt_high());
+  granted_before_ = counters.granted_below();
+  repairs_before_ = reruns_ = counters.repairs();
+  updates_redone_ = counters.updates_redone();
+  deaths_total_ = counters.deaths();
+  other_deaths_ = counters.other_deaths();
+  step_lines_dropped_ = counters.step_lines_dropped();
+}
+
+absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state) {
+  EG_ASSIGN_OR_RETURN(state_, JobStateOf(s.state()));
+  EG_ASSIGN_OR_RETURN(ending_, JobStateOf(s.ending()));
+  phase_ = Phase::kNone;
+  for (const Phase phase : {Phase::kDescribing, Phase::kPlacing, Phase::kTraining, Phase::kSealing, Phase::kWriting}) {
+    if (!s.phase().empty() && PhaseName(phase) == s.phase()) phase_ = phase;
+  }
+  if (ended()) phase_ = Phase::kEnded;
+  if (active() && phase_ == Phase::kNone) return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
+  submitted_ms_ = s.submitted_ms();
+  started_ms_ = s.started_ms();
+  ended_ms_ = s.ended_ms();
+  submitted_at_ = MonoTime(s.submitted_mono_ns());
+  started_at_ = MonoTime(s.started_mono_ns());
+  ended_at_ = MonoTime(s.ended_mono_ns());
+  described_ = s.described();
+  if (s.has_plan()) {
+    EG_ASSIGN_OR_RETURN(BuiltPlan built, BuildPlan(id_.spec, described_));
+    if (built.message.fingerprint() != s.plan_fingerprint()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
+    }
+    plan_ = std::move(built.plan);
+    plan_message_ = std::move(built.message);
+    shard_bytes_ = std::move(built.shard_bytes);
+    if (!ended()) {
+      ClosureBook::Options options;
+      options.closures = plan_->closures();
+      options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
+      options.open_max = options_.closures_open_max;
+      if (state.map.size() > options.shards) {
+        return absl::InvalidArgumentError(absl::StrCat("more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+      }
+      book_ = std::make_unique<ClosureBook>(options, state);
+      assigned_.assign(shard_bytes_.size(), false);
+      assign_failures_.assign(shard_bytes_.size(), 0);
+      for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
+    }
+  }
+  barrier_epochs_ = s.barrier_epochs();
+  evaluated_epochs_ = s.evaluated_epochs();
+  ReadCounters(s.counters());
+  for (const v1::CountedClosure& one : s.unfolded()) {
+    if (!plan_ || one.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
+    Counted& counted = unfolded_[one.closure()];
+    counted.steps = plan_->Closure(ClosureId(one.closure())).steps;
+    counted.examples = one.examples();
+    counted.loss_sum = one.loss_sum();
+    *counted.metrics.mutable_step_records() = one.step_records();
+  }
+  folded_ = s.folded();
+  succeeded_ = s.succeeded();
+  steps_done_ = s.steps_done();
+  examples_done_ = s.examples_done();
+  last_loss_ = s.last_loss();
+  epoch_ = {s.epoch().steps(), s.epoch().examples(), s.epoch().loss_sum()};
+  epoch_began_ = MonoTime(s.epoch_began_mono_ns());
+  evaluation_in_epoch_ = MonoTime(s.evaluation_in_epoch_ns());
+  training_seconds_ = s.training_seconds();
+  epoch_rows_.assign(s.epoch_rows().begin(), s.epoch_rows().end());
+  for (const v1::JobNamedValue& one : s.final_metrics()) {
+    if (one.is_count())
+      final_counts_[one.name()] = one.count();
+    else
+      final_metrics_[one.name()] = one.value();
+  }
+  for (const v1::JobWorkerTotal& one : s.workers()) {
+    per_worker_[one.identity()] = {one.steps(), one.examples(), ReadTally(one.tally())};
+  }
+  for (const v1::JobServerTotal& one : s.servers()) {
+    if (one.has_endpoint()) endpoints_[one.identity()] = one.endpoint();
+    server_tally_[one.identity()] = ReadTally(one.tally());
+  }
+  epoch_lines_ = s.epoch_lines();
+  never_started_ = s.never_started();
+  end_taken_ = ended();
+  pinned_ = s.pinned();
+  pinned_compute_ = s.pinned_compute();
+  events_.assign(s.events().begin(), s.events().end());
+  event_number_ = s.event_number();
+  for (const v1::JobDeath& one : s.deaths()) {
+    const absl::StatusOr<Role> role = client::FromProto(one.role());
+    if (!role.ok()) return role.status();
+    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
+  }
+  if (s.has_first_cause()) first_cause_ = s.first_cause();
+  cause_is_users_ = s.cause_is_users();
+  closures_failed_ = s.closures_failed();
+  ReadCurve(s.loss_curve(), &loss_curve_);
+  ReadCurve(s.rate_curve(), &rate_curve_);
+  lines_bytes_ = s.lines_bytes();
+  lines_ = s.lines_waiting();
+  result_json_ = s.result_json();
+  final_.complete = s.final_complete();
+  final_.shards.assign(s.final_shards().begin(), s.final_shards().end());
+  final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
+  if (final_.servers.size() != final_.shards.size()) return absl::InvalidArgumentError("shards of the result without their servers");
+  scheduled_ = s.scheduled();
+  return absl::OkStatus();
+}
+
+absl::Status Job::ReadNote(const v1::JobNote& note) {
+  const MonoTime now(note.counters().mono_ns());
+  if (note.has_counted()) {
+    const v1::CountedClosure& counted = note.counted();
+    if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
+    v1::ClosureMetrics metrics;
+    metrics.set_examples(counted.examples());
+    metrics.set_loss_sum(counted.loss_sum());
+    *metrics.mutable_step_records() = counted.step_records();
+    CountClosure(counted.worker(), ClosureId(counted.closure()), metrics, now);
+  }
+  for (const v1::Event& event : note.events()) {
+    events_.push_back(event);
+    if (events_.size() > options_.events_max) events_.pop_front();
+    event_number_ = std::max(event_number_, event.number());
+  }
+  for (const v1::JobDeath& one : note.deaths()) {
+    const absl::StatusOr<Role> role = client::FromProto(one.role());
+    if (!role.ok()) return role.status();
+    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
+  }
+  if (note.sampled()) rate_curve_.Add(note.sample_seconds(), note.sample_rate());
+  ReadCounters(note.counters());
+  return absl::OkStatus();
+}
+
+void Job::ShiftClock(std::chrono::nanoseconds by) {
+  submitted_at_ += by;
+  started_at_ += by;
+  ended_at_ += by;
+  epoch_began_ += by;
+}
+
+// ---------------------------------------------------------------- the next life
+
+void Job::Resume(Term term) {
+  revision_ = std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
+  if (!active()) return;
+  const MonoTime now = host_->Now();
+  window_open_ = true;
+  resume_phase_ = true;
+  BeginRate();
+  next_close_ = next_progress_ = now;
+  if (book_) {
+    const Record begun = book_->BeginLife(term);
+    UpdateNewLimit();
+    if (!Persist(begun)) return;
+    for (std::uint32_t p = 0; placed_ && p < assigned_.size(); ++p) {
+      const std::string& server = book_->durable().map[p].server;
+      if (server.empty())
+        unplaced_.insert(ShardId(p));
+      else
+        awaited_[server] = now + options_.server_lost_after;
+    }
+  }
+  Event("restart", absl::StrCat("the coordinator was started again: term=", term.value(), ", ", succeeded_, " closures had succeeded"));
+}
+
+void Job::ResumePhase() {
+  switch (phase_) {
+    case Phase::kDescribing: BeginAux(Phase::kDescribing, 1); break;
+    case Phase::kSealing:
+      phase_ = Phase::kTraining;
+      BeginSeal(ending_);
+      break;
+    case Phase::kWriting: WriteOut(); break;
+    default: break;
+  }
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,22 @@
+// Records and states as bytes of the journal (FORMAT.md). Pure. What cannot be read is InvalidArgument and names the field.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/closures/closure_book.h"
+
+namespace evergrad::v1 {
+class JournalRecord;
+}
+
+namespace evergrad::coordinator {
+
+inline constexpr std::uint32_t kJournalShardsMax = 1u << 20;  // beyond it the bytes are not ours
+
+void EncodeRecord(const Record& record, v1::JournalRecord* out);
+absl::StatusOr<Record> DecodeRecord(const v1::JournalRecord& in);
+std::string EncodeState(const DurableState& state);
+absl::StatusOr<DurableState> DecodeState(const std::string& bytes);
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,231 @@
+// The coordinator's process ends at any moment and another one takes the job up from the store: nothing is counted twice or lost,
+// the sums are the same to the bit, and metrics.jsonl has no gap and no line twice.
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "common/random/philox.h"
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+std::vector<Json> Lines(const FakeCluster& c) {
+  std::vector<Json> lines;
+  const auto file = c.host.files.find("/runs/fake/metrics.jsonl");
+  if (file == c.host.files.end()) return lines;
+  std::size_t begin = 0;
+  while (begin < file->second.size()) {
+    const std::size_t end = file->second.find('\n', begin);
+    REQUIRE(end != std::string::npos);
+    lines.push_back(Json::parse(file->second.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+void CheckFiles(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs) {
+  std::uint64_t step = 0, epoch = 0, ends = 0, submitted = 0;
+  for (const Json& line : Lines(c)) {
+    CHECK(ends == 0);
+    if (line["kind"] == "step") CHECK(line["step"] == step++);
+    if (line["kind"] == "epoch") CHECK(line["epoch"] == ++epoch);
+    if (line["kind"] == "event" && line["text"] == "submitted") ++submitted;
+    if (line["kind"] == "end") ++ends;
+  }
+  CHECK(step == steps);
+  CHECK(epoch == epochs);
+  CHECK(submitted == 1);
+  CHECK(ends == 1);
+}
+
+void AddTasks(FakeCluster& c) {
+  c.AddServer("0");
+  c.AddServer("1");
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.job->Start();
+}
+
+TEST_CASE("a job taken up again at any moment, again and again, ends as if nothing had happened") {
+  FakeCluster quiet;
+  AddTasks(quiet);
+  REQUIRE(quiet.RunToEnd());
+  const v1::JobStatus want = quiet.Status();
+  REQUIRE(want.state() == "SUCCEEDED");
+
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    std::uint64_t drawn = 0;
+    const auto below = [&](std::uint64_t n) { return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n)); };
+    FakeCluster c([&](config::JobSpec&, JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
+                  {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
+    // Some work stays in hand for a while, so that there is something to adopt.
+    c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
+    AddTasks(c);
+    for (int life = 0; life < 5 && !c.job->ended(); ++life) {
+      const int turns = static_cast<int>(below(14));
+      for (int i = 0; i < turns && !c.job->ended(); ++i) {
+        c.Run([] { return false; }, std::chrono::milliseconds(25 * below(2)));
+        for (auto& [identity, worker] : c.workers) {
+          for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
+            if (below(2) == 0) c.Finish(worker, grant);  // its answer may be lost with the process
+          }
+        }
+      }
+      if (c.job->ended()) break;
+      c.host.memory.TearTail(below(4));
+      c.Restart();
+    }
+    c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+    for (auto& [identity, worker] : c.workers) {
+      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+    }
+    const bool ended = c.RunToEnd();
+    INFO(c.Status().ShortDebugString());
+    REQUIRE(ended);
+    c.Deliver();
+    CHECK(c.refused.empty());
+    CHECK(c.host.store_failure.ok());
+    const v1::JobStatus got = c.Status();
+    CHECK(got.state() == "SUCCEEDED");
+    CHECK(got.closures_succeeded() == want.closures_succeeded());
+    CHECK(got.closures_failed() == 0);
+    CHECK(got.closures_cancelled() == 0);
+    CHECK(got.steps_done() == want.steps_done());
+    CHECK(got.attempts() >= got.closures_succeeded());
+    REQUIRE(got.epoch_rows_size() == want.epoch_rows_size());
+    for (int i = 0; i < got.epoch_rows_size(); ++i) {
+      CHECK(got.epoch_rows(i).steps() == want.epoch_rows(i).steps());
+      CHECK(got.epoch_rows(i).train_loss() == want.epoch_rows(i).train_loss());  // to the bit
+      CHECK(got.epoch_rows(i).counting_sum() == want.epoch_rows(i).counting_sum());
+    }
+    CheckFiles(c, 32, 2);
+    const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+    CHECK(result["closures"]["succeeded"] == 16);
+    std::uint64_t worker_steps = 0;
+    for (const Json& task : result["tasks"]) worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
+    CHECK(worker_steps == 32);
+
+    // Ended, it is still known to the next life.
+    auto later = Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
+    REQUIRE(later.ok());
+    CHECK((*later)->ended());
+    v1::JobStatus status;
+    (*later)->FillStatus(&status, 0);
+    CHECK(status.state() == "SUCCEEDED");
+    CHECK(status.result_json() == got.result_json());
+    CHECK(status.epoch_rows_size() == got.epoch_rows_size());
+  }
+}
+
+TEST_CASE("servers that hold what the map says keep it over a restart: nothing is rolled back") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
+  const auto starts = [&] {
+    std::vector<std::uint64_t> found;
+    for (const auto& [identity, server] : c.servers) {
+      for (const auto& [p, shard] : server.shards) found.push_back(shard.assign.epoch().term() * 1000 + shard.assign.epoch().n());
+    }
+    return found;
+  };
+  const auto before = starts();
+  c.Restart();
+  c.Deliver();
+  CHECK(starts() == before);
+  CHECK(c.last_adopted.size() > 0);
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "RUNNING");
+  CHECK(status.closures_rerun() == 0);
+  CHECK(status.revision() > (1ull << 32));  // above that of the former life: who waits for a change sees one
+}
+
+TEST_CASE("a server that does not come back with the coordinator is waited for by name, then its shards go elsewhere") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(3); }, {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
+  c.Restart({"1"});
+  c.Deliver();
+  CHECK_THAT(c.Status().waiting_for(), Contains("ps_server/1 has not come back since the coordinator was started again"));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  }
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "SUCCEEDED");
+  CHECK(status.closures_rerun() >= 4);
+  const Json result = Json::parse(status.result_json());
+  CHECK(result["deaths"].size() == 1);
+  CHECK(result["deaths"][0]["task"] == "ps_server/1");
+}
+
+TEST_CASE("a cancellation that was under way goes on after a restart; a silent server's shards are unmapped") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
+  for (auto& [identity, server] : c.servers) server.silent = true;
+  c.job->Cancel();
+  const std::uint64_t attempts = c.Status().attempts();
+  c.Restart({"1"});
+  CHECK_FALSE(c.job->ended());
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "CANCELLED");
+  CHECK(status.attempts() == attempts);
+  CHECK(status.closures_succeeded() == 4);
+  CHECK(status.closures_cancelled() > 0);
+}
+
+TEST_CASE("while the store takes nothing no work is granted, and the job says why") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.host.trouble = "no room for the coordinator's journal";
+  AddTasks(c);
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  CHECK(c.granted.empty());
+  CHECK(c.Status().waiting_for() == "no room for the coordinator's journal");
+  c.host.trouble.clear();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("the wall clock jumps an hour either way, also over a restart: nothing happens but on the labels") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
+  c.host.wall_offset_ms += 3'600'000;
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  c.host.wall_offset_ms -= 7'200'000;
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  c.Restart();
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  }
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "SUCCEEDED");
+  CHECK(status.attempts() == status.closures_succeeded());
+  CHECK(Json::parse(status.result_json())["deaths"].empty());
+  for (const v1::EpochRow& row : status.epoch_rows()) CHECK((row.seconds() >= 0 && row.seconds() < 10));
+}
+
+TEST_CASE("a job that cannot be taken up is named") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
+  stored.snapshot = "garbage";
+  const absl::Status status = Job::Restore(&c.host, c.options, c.job->uid(), stored).status();
+  CHECK(status.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator

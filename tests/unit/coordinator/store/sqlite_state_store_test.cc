@@ -1,0 +1,221 @@
+// What only a store on a disk meets: another process, a torn tail, damage, no room.
+#include "coordinator/store/sqlite_state_store.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/status.h"
+#include "common/fs/file.h"
+#include "common/runtime/executor.h"
+#include "coordinator/store/holder.h"
+#include "store_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+
+Record Succeeded(std::uint64_t c) {
+  Record record;
+  record.succeeded_add.Add(c);
+  return record;
+}
+
+// What a process that was killed leaves: a copy of the folder while the store is open.
+void CopyFolder(const std::string& from, const std::string& to) {
+  std::filesystem::create_directories(to);
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    if (entry.path().filename() != "holder") std::filesystem::copy_file(entry.path(), to + "/" + entry.path().filename().string());
+  }
+}
+
+TEST_CASE("a second coordinator on one folder is refused and told who holds it; the folder is free once the first has ended") {
+  SqliteStage stage;
+  auto first = stage.Open();
+  REQUIRE(first.ok());
+  stage.options.holder = "pid 2 on host there";
+  const absl::Status second = stage.Open().status();
+  CHECK(second.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(BlameOf(second) == Blame::kUser);
+  CHECK_THAT(std::string(second.message()), Contains("another coordinator holds this state folder: holder=pid 1 on host here"));
+  first->reset();
+  CHECK_FALSE(fs::Exists(stage.options.folder + "/holder"));
+  CHECK_FALSE(fs::Exists(stage.options.folder + "/journal.sqlite-wal"));
+  CHECK(stage.Open().ok());
+}
+
+TEST_CASE("a torn tail is dropped as a whole and named: what was committed before it stays") {
+  SqliteStage stage;
+  stage.options.commit_every = std::chrono::milliseconds(0);
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  // One transaction each: two records of one commit are there both or not at all.
+  std::vector<std::uint64_t> wal_bytes;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    Record record = Succeeded(i);
+    record.todo_add[3].Add(i);
+    REQUIRE((*store)->Commit(JobUid(1), record, "note " + std::to_string(i)).ok());
+    REQUIRE((*store)->Sync().ok());
+    wal_bytes.push_back(std::filesystem::file_size((*store)->path() + "-wal"));
+  }
+  for (const std::uint64_t cut : {1u, 100u, 4000u, 4120u, 5000u, 9000u}) {
+    INFO("bytes cut: " << cut);
+    SqliteStage after;
+    CopyFolder(stage.options.folder, after.options.folder);
+    const std::string wal = after.options.folder + "/journal.sqlite-wal";
+    const std::uint64_t left = std::filesystem::file_size(wal) - cut;
+    std::filesystem::resize_file(wal, left);
+    const auto whole = static_cast<std::uint64_t>(std::count_if(wal_bytes.begin(), wal_bytes.end(), [&](std::uint64_t b) { return b <= left; }));
+    auto again = after.Open();
+    REQUIRE(again.ok());
+    CHECK(((*again)->torn_bytes() > 0) == (cut % 4120 != 0));
+    const StoredJob stored = *(*again)->LoadJob(JobUid(1));
+    CHECK(stored.state.succeeded == IntervalSet::Range(0, whole));
+    CHECK(stored.state.todo[3] == IntervalSet::Range(0, whole));
+    CHECK(stored.notes.size() == whole);
+    REQUIRE((*again)->Commit(JobUid(1), Succeeded(77)).ok());
+    CHECK((*again)->Load(JobUid(1))->succeeded.Contains(77));
+  }
+}
+
+TEST_CASE("a damaged file is refused with its name and what to do") {
+  SqliteStage stage;
+  {
+    auto store = stage.Open();
+    REQUIRE(store.ok());
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      REQUIRE((*store)->Commit(JobUid(i + 1), Succeeded(i), std::string(2000, static_cast<char>('a' + i % 26))).ok());
+    }
+  }
+  const std::string file = stage.options.folder + "/journal.sqlite";
+  const auto patch = [&](std::uint64_t at, const std::string& bytes) {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<std::streamoff>(at));
+    out << bytes;
+  };
+  absl::Status status;
+  SECTION("not a database") {
+    patch(0, "garbage garbage garbage");
+    status = stage.Open().status();
+  }
+  SECTION("pages overwritten") {
+    patch(8192, std::string(4096 * 4, '\xff'));
+    status = stage.Open().status();
+  }
+  SECTION("a bit of a body") {
+    // No page checksum sees it; ours does, when the job is read.
+    auto bytes = fs::ReadFile(file, 64u << 20);
+    REQUIRE(bytes.ok());
+    // Everywhere: pages that were given up keep what they held.
+    REQUIRE(bytes->find("cccccccccccc") != std::string::npos);
+    for (std::size_t at = 0; (at = bytes->find("cccccccccccc", at)) != std::string::npos; at += 12) patch(at, "C");
+    auto store = stage.Open();
+    INFO(store.status().ToString());
+    REQUIRE(store.ok());
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      if (const auto stored = (*store)->LoadJob(JobUid(i + 1)); !stored.ok()) status = stored.status();
+    }
+  }
+  CHECK(status.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(file) && Contains("move the folder away"));
+}
+
+TEST_CASE("a file of a newer version, or of somebody else, is refused and left alone") {
+  SqliteStage stage;
+  { REQUIRE(stage.Open().ok()); }
+  const std::string file = stage.options.folder + "/journal.sqlite";
+  std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+  SECTION("newer") {
+    out.seekp(60);  // user_version, big-endian
+    out.write("\0\0\0\x09", 4);
+    out.close();
+    CHECK_THAT(std::string(stage.Open().status().message()), Contains("newer version") && Contains("schema=9 known=1"));
+  }
+  SECTION("somebody else's") {
+    out.seekp(68);  // application_id
+    out.write("\x01\x02\x03\x04", 4);
+    out.close();
+    CHECK_THAT(std::string(stage.Open().status().message()), Contains("not a journal of the coordinator"));
+  }
+}
+
+TEST_CASE("a full disk is said, loses nothing, and is over once there is room") {
+  SqliteStage stage;
+  stage.options.commit_every = std::chrono::milliseconds(0);
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(1)).ok());
+  REQUIRE((*store)->Sync().ok());
+  REQUIRE(stage.failpoints.Arm("journal.full=1*error,2*error,3*error", 1).ok());
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(2), "kept").ok());
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(3)).ok());
+  for (int i = 0; i < 1000 && !(*store)->Sync().ok(); ++i) {
+    CHECK((*store)->durable() < (*store)->accepted());
+    CHECK((*store)->health().code() == absl::StatusCode::kResourceExhausted);
+    runtime::Event nobody;
+    nobody.WaitFor(std::chrono::milliseconds(5));
+  }
+  CHECK((*store)->health().ok());
+  CHECK((*store)->durable() == 3);
+  CHECK((*store)->Load(JobUid(1))->succeeded == IntervalSet::Range(1, 4));
+  CHECK(stage.registry.GetCounter("evergrad_coordinator_journal_failures_total", "group commits that failed, each retry counted").value() == 3);
+}
+
+TEST_CASE("a file at its bound is a full disk; what is removed makes room again") {
+  SqliteStage stage;
+  stage.options.file_bytes_max = 128 * 1024;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(1), std::string(60'000, 'a')).ok());
+  REQUIRE((*store)->Sync().ok());
+  REQUIRE((*store)->Commit(JobUid(2), Succeeded(1), std::string(90'000, 'b')).ok());
+  absl::Status health;
+  for (int i = 0; i < 1000 && health.ok(); ++i) {
+    runtime::Event nobody;
+    nobody.WaitFor(std::chrono::milliseconds(2));
+    health = (*store)->health();
+  }
+  CHECK(health.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(health.message()), Contains("no room for the coordinator's journal") && Contains("journal.sqlite"));
+}
+
+TEST_CASE("what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
+  SqliteStage stage;
+  stage.options.queue_bytes_max = 10'000;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  REQUIRE(stage.failpoints.Arm("journal.full=error", 1).ok());
+  CHECK((*store)->Commit(JobUid(1), Succeeded(1), std::string(5000, 'a')).ok());
+  CHECK((*store)->Commit(JobUid(1), Succeeded(2), std::string(5000, 'a')).code() == absl::StatusCode::kResourceExhausted);
+  CHECK_FALSE((*store)->Commit(JobUid(1), Succeeded(3)).ok());
+  CHECK((*store)->health().code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("the listener hears of what became durable") {
+  SqliteStage stage;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  runtime::Event heard;
+  (*store)->SetListener([&] { heard.Set(); });
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(1)).ok());
+  CHECK(heard.WaitFor(std::chrono::seconds(10)));
+  REQUIRE((*store)->Sync().ok());
+  (*store)->SetListener({});
+}
+
+TEST_CASE("network file systems are refused by name") {
+  CHECK(NetworkFileSystemName(0x6969) == "nfs");
+  CHECK(NetworkFileSystemName(static_cast<long>(0xff534d42)) == "cifs");
+  CHECK(NetworkFileSystemName(static_cast<long>(static_cast<int>(0xfe534d42))) == "smb2");
+  CHECK(NetworkFileSystemName(0x65735546) == "fuse");
+  CHECK(NetworkFileSystemName(0xef53).empty());      // ext4
+  CHECK(NetworkFileSystemName(0x01021994).empty());  // tmpfs
+  test::TempFolder folder;
+  CHECK(CheckLocalFileSystem(folder / "").ok());
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
