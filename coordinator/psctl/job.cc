@@ -149,7 +149,12 @@ struct RunOptions {
   LocalOptions cluster;
   std::string runs = "runs", output = "text";
   std::vector<std::string> requirements;
+  std::chrono::milliseconds reconnect_timeout = WatchOptions().reconnect_timeout;
 };
+
+void AddReconnectOption(OptionTable* table, std::chrono::milliseconds* timeout) {
+  table->Add("reconnect_timeout", timeout, "how long a coordinator that went away while the job was watched may take to come back");
+}
 
 int RunRemote(Context& context, const RunOptions& options, const config::JobSpec& spec, const std::vector<Requirement>& requirements,
               std::function<std::optional<WatchOptions::Broken>(ProgressPrinter&)> tick, std::string* runs_folder) {
@@ -165,6 +170,7 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   watch.json = options.output == "json";
   watch.cancel_on_interrupt = true;
   watch.requirements = requirements;
+  watch.reconnect_timeout = options.reconnect_timeout;
   watch.tick = std::move(tick);
   const WatchOutcome outcome = WatchJob(context, **client, watch);
   if (outcome.last) *runs_folder = outcome.last->runs_folder();
@@ -202,6 +208,10 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
     return Report(context, UserError(absl::Status(absl::StatusCode::kFailedPrecondition,
                                                   absl::StrCat("no place for the run's files (--runs DIR names another): ", made.message()))));
   context.handles_signals->store(true);
+  // A journal that a run left behind which could not clean up is not this one's.
+  const std::string state_folder = absl::StrCat(options.cluster.folder, "/state");
+  std::error_code ignored;
+  std::filesystem::remove_all(state_folder, ignored);
   bool interrupted = false;
   const auto pause = [&](std::chrono::milliseconds wait) {
     const auto happening = context.inbox->Take(wait);
@@ -231,6 +241,7 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
   };
   const int code = RunRemote(context, options, spec, requirements, tick, &runs_folder);
   cluster.Stop();
+  std::filesystem::remove_all(state_folder, ignored);  // the journal of a cluster that is over
   return LeaveLogs(context, options.cluster, runs_folder, code);
 }
 
@@ -247,6 +258,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   table.Add("supervise", &options.supervise, "with --local: start again what dies, as a cluster manager would");
   table.Add("failpoints", &options.cluster.failpoints, "with --local, for tests: given to every daemon; `none` allows counting jobs");
   table.Add("require", &options.requirements, "accuracy>=0.86: exit with 5 when the result falls short");
+  AddReconnectOption(&table, &options.reconnect_timeout);
   AddConnectionOptions(&table, &options.connection);
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -405,11 +417,12 @@ int Watch(Context& context, const std::vector<std::string>& args) {
   OneJob one;
   std::vector<std::string> require;
   OptionTable table("psctl job watch", "follows a job to its end; Ctrl-C stops watching, the job goes on", OptionTable::Kind::kCommand);
+  WatchOptions options;
   table.Add("require", &require, "accuracy>=0.86: exit with 5 when the result falls short");
+  AddReconnectOption(&table, &options.reconnect_timeout);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);
   if (!requirements.ok()) return Report(context, requirements.status());
-  WatchOptions options;
   options.job = one.job;
   options.json = one.output == "json";
   options.requirements = *requirements;

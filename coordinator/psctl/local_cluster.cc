@@ -40,7 +40,7 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
     task.args = std::move(args);
     tasks.push_back(std::move(task));
   };
-  add(Role::kCoordinator, "0", {"--runs", options.runs});
+  add(Role::kCoordinator, "0", {"--runs", options.runs, "--state-dir", absl::StrCat(options.folder, "/state")});
   for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
   const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
   for (std::uint32_t i = 0; i < options.workers; ++i)

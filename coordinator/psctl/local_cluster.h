@@ -16,7 +16,7 @@ namespace evergrad::psctl {
 
 struct LocalOptions {
   std::string bin;     // where the daemons lie
-  std::string folder;  // logs, pid and address files; made when absent
+  std::string folder;  // logs, pid and address files, the coordinator's journal in state/; made when absent
   std::string runs;    // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
   std::uint32_t worker_threads = 0;  // 0: cores / workers, at least 1

@@ -49,6 +49,7 @@ class Watcher {
     return out;
   }
   MonoTime Now() const { return context_.clock->Now(); }
+  std::chrono::milliseconds Patience() const { return last_ ? options_.reconnect_timeout : options_.unreachable_after; }
 
   void Ask() {
     if (outstanding_ || (last_asked_ && Now() - *last_asked_ < kTick)) return;
@@ -85,7 +86,7 @@ class Watcher {
   void OnError(const absl::Status& status) {
     const bool unreachable = status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
     if (!unreachable) {
-      // The job was there when we began: a coordinator that does not know it is another life of it (its store was in memory).
+      // The job was there when we began: a coordinator that does not know it is another life of it (it keeps no journal: no --state-dir).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
       if (forgotten)
         End(kUnreachable, absl::StrCat("the coordinator at ", client_.address(), " was started anew and does not know this job: ", status.message()));
@@ -93,11 +94,11 @@ class Watcher {
         End(Report(context_, status), "");
       return;
     }
-    if (!failing_since_) {
+    if (!failing_since_ && Patience().count() > 0) {
       failing_since_ = Now();
       printer_.Clear();  // what it shows is of before
-      printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(options_.unreachable_after.count())));
-    } else if (Now() - *failing_since_ > options_.unreachable_after) {
+      printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(Patience().count())));
+    } else if (!failing_since_ || Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, std::string(status.message()));
     }
   }

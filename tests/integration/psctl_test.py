@@ -190,7 +190,7 @@ class Jobs(WithCluster):
         self.assertTrue(lines("worker/0"))
         self.assertIn("worker/7", self.psctl("logs", "worker/7", *to, expect=2).stderr)
 
-    def test_an_interrupted_run_cancels_its_job_only_and_a_restarted_coordinator_is_4(self):
+    def test_an_interrupted_run_cancels_its_job_only_and_a_watcher_outlives_the_coordinator(self):
         self.up(servers=1, workers=1)
         to = ["--folder", "the cluster"]
         slow = write(self.path("slow.yaml"), COUNTING % ("slow", 20000, 20, 5))
@@ -207,12 +207,22 @@ class Jobs(WithCluster):
         watcher.process.send_signal(signal.SIGINT)
         self.assertEqual(watcher.process.wait(10), 130, watcher.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
-        # The new life of the coordinator knows no job.
+        # The new life of the coordinator goes on with the job, and the watcher with it.
+        uid = self.psctl_json("job", "show", "slow", *to)["job_uid"]
         second = self.start(PSCTL, "second watcher", "job", "watch", "slow", *to)
         second.wait_log("RUNNING")
         self.psctl("cluster", "restart", "coordinator", "--kill", *to)
-        self.assertEqual(second.process.wait(30), 4, second.log())
-        self.assertIn("started anew", second.log())
+        second.wait_log("answers again")
+        shown = self.psctl_json("job", "show", "slow", *to)
+        self.assertEqual((shown["job_uid"], shown["state"]), (uid, "RUNNING"))
+        self.psctl("job", "cancel", "slow", *to)
+        self.assertEqual(second.process.wait(30), 3, second.log())
+        # A patience of nothing is none.
+        self.psctl("job", "submit", slow, *to)
+        third = self.start(PSCTL, "third watcher", "job", "watch", "slow", "--reconnect-timeout", "0ms", *to)
+        third.wait_log("RUNNING")
+        self.psctl("cluster", "restart", "coordinator", "--kill", *to)
+        self.assertEqual(third.process.wait(30), 4, third.log())
 
     def test_digests_are_equal_for_1_2_and_3_servers_and_every_partitioner(self):
         data = data_folder()
