@@ -67,6 +67,8 @@ class Daemon:
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
             command += ["--coordinator", self.cluster.coordinator_address()]
+        elif self.address:
+            command += ["--listen", self.address]  # tasks redial the address that they know
         command += list(self.arguments) + list(extra)
         with open(self.log_path, "ab") as log:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
@@ -119,16 +121,17 @@ class Daemon:
 
 
 class Cluster:
-    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), keep=False):
+    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False):
         self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
-        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "300ms",
-                                                            "--server-lost-after", "%dms" % int(1500 * scale)] + list(coordinator_arguments))
+        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "%dms" % int(200 * scale),
+                                                            "--server-lost-after", "%dms" % int(1500 * scale), "--seal-timeout", "%dms" % int(1500 * scale),
+                                                            "--state-dir", os.path.join(self.folder, "state")] + list(coordinator_arguments))
         self.servers = [Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)]
-        self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"]) for i in range(workers)]
+        self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"] + list(worker_arguments)) for i in range(workers)]
         self.extras = []
         self.jobs = 0
 
@@ -267,6 +270,27 @@ spec:
             raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
         self.check_exact()
         return self.result()
+
+    def lines(self):
+        """metrics.jsonl, each line read."""
+        with open(os.path.join(self.show()["runs_folder"], "metrics.jsonl")) as f:
+            return [json.loads(line) for line in f]
+
+    def check_lines(self):
+        """No step, epoch or end is missing in metrics.jsonl or stands there twice, and the steps are in order."""
+        lines = self.lines()
+        of = {kind: [line for line in lines if line["kind"] == kind] for kind in ("step", "epoch", "end", "event")}
+        dropped = sum(line["step_lines_dropped"] for line in of["end"])
+        steps = [line["step"] for line in of["step"]]
+        if len(of["end"]) != 1 or lines[-1]["kind"] != "end":
+            raise Failure("metrics.jsonl: want one end line, the last; got %d" % len(of["end"]))
+        if steps != sorted(set(steps)) or len(steps) + dropped != self.steps:
+            raise Failure("metrics.jsonl: want each of %d steps once, in order; got %d lines, %d of them different, %d left out"
+                          % (self.steps, len(steps), len(set(steps)), dropped))
+        if [line["epoch"] for line in of["epoch"]] != list(range(1, self.epochs + 1)):
+            raise Failure("metrics.jsonl: want epochs 1 to %d, got %s" % (self.epochs, [line["epoch"] for line in of["epoch"]]))
+        if sum(line["text"] == "submitted" for line in of["event"]) != 1:
+            raise Failure("metrics.jsonl: the submission does not stand there once")
 
     def check_exact(self):
         """Every sample was counted once an epoch, every update once on every shard, in values, slots and ledger counters (P1, P2, P3)."""

@@ -1,24 +1,28 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|coordinator|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 """
 import argparse
+import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
+import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "coordinator": [], "checker": []}
 
 
 def scenario(chain, name, what):
@@ -519,7 +523,7 @@ def s12(c, r):
     c.extras.remove(second)
 
 
-# ------------------------------------------------------------------ network, coordinator
+# ------------------------------------------------------------------ network
 
 @scenario("network", "N3", "cut worker from coordinator but not from server")
 def n3(c, r):
@@ -557,20 +561,6 @@ def n4(c, r):
     c.wait_tasks()
 
 
-@scenario("network", "C0", "kill the coordinator: tasks stay, a new one knows no job, the next job runs")
-def c0(c, r):
-    job = c.submit(examples=1200, step_ms=3)
-    job.wait_steps(5)
-    before = c.pids()
-    address = c.coordinator.address
-    c.coordinator.kill()
-    c.coordinator.start(extra=["--listen", address])
-    c.wait_tasks(30)
-    only_these_died(before, c, c.coordinator)
-    c.psctl("job", "show", job.name, expect=None)
-    c.submit(examples=300).finish()
-
-
 @scenario("network", "C6", "stop it all: no leaked process, socket, lock file")
 def c6(c, r):
     for d in [c.coordinator] + c.servers + c.workers:
@@ -590,17 +580,17 @@ def c6(c, r):
     c.up()
 
 
-@scenario("network", "R1", "random SIGKILLs of workers and servers, whatever they are doing (KILLS=…)")
+@scenario("network", "R1", "random SIGKILLs over all roles, whatever they are doing (KILLS=…)")
 def r1(c, r):
     kills = int(os.environ.get("KILLS", "6"))
     done = 0
-    recovery = {"worker": [], "ps_server": []}
+    recovery = {"worker": [], "ps_server": [], "coordinator": []}
     while done < kills:
         job = c.submit(examples=1500, epochs=2, step_ms=int(6 * c.scale))
         job.wait_steps(1)
         before = c.pids()
         for _ in range(min(6, kills - done)):
-            victim = r.choice(c.workers + c.servers)
+            victim = r.choice(c.workers + c.servers + [c.coordinator])
             # A seeded number of further looks at the job: kills land at any moment of it, but not after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
@@ -628,6 +618,246 @@ def r1(c, r):
             times.sort()
             print("       recovery after a %s: n=%d median %.2f s, 90 %% %.2f s, max %.2f s"
                   % (role, len(times), times[len(times) // 2], times[len(times) * 9 // 10], times[-1]))
+
+
+# ------------------------------------------------------------------ coordinator
+
+METRICS = ("--metrics-listen", "127.0.0.1:0")
+
+
+class Trainers:
+    """Watches the workers' own counters of steps, which go on without any coordinator."""
+
+    def __init__(self, cluster):
+        self.addresses = [t["metrics_address"] for t in cluster.tasks() if t["role"] == "worker" and t["metrics_address"]]
+        if len(self.addresses) != len(cluster.workers):
+            raise Failure("not every worker shows metrics: %s" % self.addresses)
+        self.samples = []
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch)
+
+    def steps(self):
+        total = 0
+        for address in self.addresses:
+            with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
+                for line in answer.read().decode().splitlines():
+                    if line.startswith("evergrad_worker_steps_total"):
+                        total += float(line.split()[-1])
+        return total
+
+    def _watch(self):
+        while not self.stop.wait(0.03):
+            try:
+                self.samples.append((time.monotonic(), self.steps()))
+            except OSError:
+                pass
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def longest_pause(self, begin, end):
+        """Seconds without a single step, between two moments."""
+        longest, since, last = 0.0, begin, None
+        for at, steps in self.samples:
+            if at < begin or at > end:
+                continue
+            if last is not None and steps > last:
+                since = at
+            last = steps
+            longest = max(longest, at - since)
+        return longest
+
+
+@scenario("coordinator", "C1", "kill the coordinator under load, start it again")
+def c1(c, r):
+    job = c.submit(examples=6000, batch=10, epochs=1, step_ms=4)
+    with Trainers(c) as trainers:
+        job.wait_steps(r.randint(60, 150))
+        before = c.pids()
+        attempts = int(job.show()["attempts"])
+        killed = time.monotonic()
+        c.coordinator.kill()
+        begun = time.monotonic()
+        c.coordinator.start()
+        wait_for("the next dispatch", lambda: int(job.show()["attempts"]) > attempts)
+        dispatched = time.monotonic()
+        result = job.finish()
+        ended = time.monotonic()
+    only_these_died(before, c, c.coordinator)
+    job.check_lines()
+    if result["deaths"]:
+        raise Failure("somebody died: %s" % result["deaths"])
+    if dispatched - begun >= 3 * c.scale:
+        raise Failure("from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun))
+    # Up to the dispatch: near the end of a job nothing is left to train.
+    pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
+    if pause >= 1 and "EVERGRAD_TIME_SCALE" not in os.environ:
+        raise Failure("training stood still for %.2f s while the coordinator was away" % pause)
+    print("       start to dispatch %.2f s, longest pause of training %.2f s, %d attempts for %d closures, %d duplicates refused"
+          % (dispatched - begun, pause, result["closures"]["attempts"], job.closures, result["duplicates_refused"]))
+
+
+@scenario("coordinator", "C2", "kill it between every two steps of its journal")
+def c2(c, r):
+    job = c.submit(examples=2400, epochs=1, step_ms=3)
+    before = c.pids()
+    for name, hits in (("journal.before_commit", r.randint(1, 12)), ("journal.after_commit", r.randint(1, 12)), ("journal.checkpoint", 1), ("journal.term", 1),
+                       ("coordinator.before_done_answer", r.randint(1, 6)), ("coordinator.before_grant", r.randint(1, 6))):
+        restart(c.coordinator, "%s=%d*kill" % (name, hits))
+        wait_for("%s to end it" % name, lambda: not c.coordinator.alive() or job_ended(job))
+    restart(c.coordinator)
+    job.finish()
+    only_these_died(before, c, c.coordinator)
+    job.check_lines()
+
+
+def job_ended(job):
+    r = job.cluster.psctl("job", "show", job.name, "--output", "json", "--timeout", "1s", expect=None)
+    return r.returncode == 0 and json.loads(r.stdout)["state"] not in ("QUEUED", "STARTING", "RUNNING")
+
+
+@scenario("coordinator", "C3", "cut the last bytes of its journal")
+def c3(c, r):
+    job = c.submit(examples=1600, epochs=1, step_ms=3)
+    job.wait_steps(r.randint(20, 80))
+    before = c.pids()
+    c.coordinator.kill()
+    wal = os.path.join(c.folder, "state", "journal.sqlite-wal")
+    size = os.path.getsize(wal)
+    cut = r.randint(1, min(40000, size // 2))
+    os.truncate(wal, size - cut)
+    c.coordinator.start()
+    torn = (size - cut - 32) % 4120
+    if torn and "tail was torn" not in c.coordinator.tail(400):
+        raise Failure("a torn tail of %d bytes is not named:\n%s" % (torn, c.coordinator.tail(40)))
+    job.finish()
+    only_these_died(before, c, c.coordinator)
+    job.check_lines()
+
+
+@scenario("coordinator", "C4", "disk full under the journal")
+def c4(c, r):
+    job = c.submit(examples=2000, epochs=1, step_ms=3)
+    job.wait_steps(20)
+    before = c.pids()
+    # A small disk of its own needs rights that not every machine gives; else the journal is told that there is no room.
+    state = os.path.join(c.folder, "state")
+    address = c.coordinator.address
+    c.coordinator.terminate()
+    kept = os.path.join(c.folder, "kept")
+    shutil.move(state, kept)
+    os.mkdir(state)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", state], capture_output=True).returncode == 0
+    try:
+        for name in os.listdir(kept):
+            shutil.copy(os.path.join(kept, name), state)
+        full = os.path.join(state, "something else")
+        if mounted:
+            c.coordinator.start()
+            with open(full, "wb", buffering=0) as f:
+                try:
+                    while True:
+                        f.write(b"0" * 4096)
+                except OSError:
+                    pass
+        else:
+            c.coordinator.start("journal.full=20+error")
+        wait_for("the coordinator to say so", lambda: "no room for the coordinator's journal" in c.coordinator.tail(400))
+        refused = c.psctl("job", "submit", os.path.join(c.folder, job.name + ".yaml"), "--set", "metadata.name=another", expect=None)
+        if refused.returncode == 0 or "no room for the coordinator's journal" not in refused.stderr:
+            raise Failure("a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr))
+        if "no room" not in job.show()["waiting_for"]:
+            raise Failure("the job does not say what it waits for: %s" % job.show()["waiting_for"])
+        pid = c.coordinator.pid
+        if mounted:
+            os.unlink(full)
+        else:
+            restart(c.coordinator)
+        job.finish()
+        job.check_lines()
+        if mounted and c.coordinator.pid != pid:
+            raise Failure("the coordinator was started again")
+        only_these_died(before, c, c.coordinator)
+    finally:
+        c.coordinator.terminate()
+        if mounted:
+            after = os.path.join(c.folder, "after")
+            shutil.copytree(state, after)
+            subprocess.run(["umount", state], check=True)
+            os.rmdir(state)
+            shutil.move(after, state)
+        c.coordinator.address = address
+        c.coordinator.start()
+        c.wait_tasks()
+
+
+@scenario("coordinator", "C5", "two coordinators on one state folder")
+def c5(c, r):
+    job = c.submit(examples=800, step_ms=2)
+    second = subprocess.run([os.path.join(c.bin, "evergrad-coordinator"), "--runs", c.runs, "--state-dir", os.path.join(c.folder, "state")],
+                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+    said = second.stdout + second.stderr
+    if second.returncode != 2 or "another coordinator holds this state folder: holder=pid %d on host" % c.coordinator.pid not in said:
+        raise Failure("the second coordinator: want exit code 2 and the holder's name, got %d:\n%s" % (second.returncode, said))
+    job.finish()
+
+
+@scenario("coordinator", "C7", "SIGSTOP the coordinator past every lease, SIGCONT")
+def c7(c, r):
+    job = c.submit(examples=3000, epochs=1, step_ms=4)
+    job.wait_steps(20)
+    before = c.pids()
+    c.coordinator.stop()
+    since = time.monotonic()
+    wait_for("three leases", lambda: time.monotonic() - since > 3 * c.lease_seconds)
+    c.coordinator.resume()
+    result = job.finish()
+    only_these_died(before, c)
+    if result["deaths"] or result["closures"]["attempts"] != job.closures:
+        raise Failure("something was requeued or rolled back: %s %s" % (result["deaths"], result["closures"]))
+
+
+@scenario("coordinator", "C9", "cut a server's session around the moment of its Assigns, and the coordinator too")
+def c9(c, r):
+    server = r.choice(c.servers)
+    restart(server, "session.cut=%d*error" % r.randint(1, 6))
+    job = c.submit(examples=800, step_ms=2)
+    if r.random() < 0.5:
+        c.coordinator.kill()
+        c.coordinator.start()
+    job.finish(60)
+    restart(server)
+    c.wait_tasks()
+
+
+@scenario("coordinator", "C10", "cancel a job while a server is away, the coordinator dies meanwhile")
+def c10(c, r):
+    job = c.submit(examples=6000, epochs=1, step_ms=3)
+    job.wait_steps(20)
+    server = r.choice(c.servers)
+    server.stop()
+    try:
+        c.psctl("job", "cancel", job.name)
+        c.coordinator.kill()
+        c.coordinator.start()
+        job.wait_state("CANCELLED")
+        closures = job.result()["closures"]
+    finally:
+        server.resume()
+    c.wait_tasks()
+
+    def shards():
+        return {t["identity"]: t["shards"] for t in c.tasks() if t["role"] == "ps_server"}
+    wait_for("the server that was away to drop what it held: %s" % shards(), lambda: not any(shards().values()))
+    after = job.show()
+    if after["state"] != "CANCELLED" or int(after["closures_succeeded"]) != closures["succeeded"]:
+        raise Failure("a cancelled job went on: %s" % after)
+    c.submit(examples=300).finish()
 
 
 # ------------------------------------------------------------------ the checker itself
@@ -689,13 +919,13 @@ def main():
         if a.long:
             for servers, workers in ((1, 1), (2, 2)):
                 for n in names:
-                    with Cluster(a.bin, servers, workers, a.seed, scale, keep=a.keep).up() as c:
+                    with Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
                         run_one(n, c, a.seed)
-                with Cluster(a.bin, servers, workers, a.seed, scale, keep=a.keep).up() as c:
+                with Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
                     for n in names:
                         run_one(n, c, a.seed)
         else:
-            with Cluster(a.bin, 2, 2, a.seed, scale, keep=a.keep).up() as c:
+            with Cluster(a.bin, 2, 2, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
                 for n in names:
                     run_one(n, c, a.seed)
     except Failure as why:

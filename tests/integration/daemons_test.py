@@ -94,7 +94,7 @@ class Running(unittest.TestCase):
                 d.start()
             for d in c.servers + c.workers:
                 wait_for("%s to say that it waits for the coordinator" % d.name, lambda d=d: "waiting for the coordinator" in d.tail(30) and address in d.tail(30))
-            c.coordinator.start(extra=["--listen", address])
+            c.coordinator.start()
             c.wait_tasks()
             for d in [c.coordinator] + c.servers + c.workers:
                 self.assertEqual(d.terminate(), 0, d.name)
