@@ -33,8 +33,7 @@ int main(int argc, char** argv) {
   } else {
     options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
     auto opened = coordinator::SqliteStateStore::Open(
-        options.store,
-        {.clock = &clock, .logger = &daemon.logger(), .registry = &daemon.registry(), .failpoints = &daemon.failpoints()});
+        options.store, {.clock = &clock, .logger = &daemon.logger(), .registry = &daemon.registry(), .failpoints = &daemon.failpoints()});
     if (!opened.ok()) return daemon.Fail(opened.status());
     store = *std::move(opened);
   }

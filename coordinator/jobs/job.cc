@@ -134,7 +134,8 @@ void Job::Tick() {
         range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
       }
       Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
-                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths, " (a worker that stood "
+                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
+                                                      " (a worker that stood "
                                                       "still for step_timeout counts as one)")),
                      "poison", ""),
            false);
@@ -726,11 +727,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   for (const auto& [task, worker] : workers_) {
     v1::WorkerRow& row = rows[worker.identity];
     row.set_identity(worker.identity);
-    row.set_state(worker.leaving                                               ? "leaving"
-                  : !worker.ready                                              ? "away"
-                  : worker.stuck || worker.aside_until > host_->Now()          ? "stalled"
-                  : worker.progress.state().empty()                            ? "idle"
-                                                                               : worker.progress.state());
+    row.set_state(worker.leaving                                      ? "leaving"
+                  : !worker.ready                                     ? "away"
+                  : worker.stuck || worker.aside_until > host_->Now() ? "stalled"
+                  : worker.progress.state().empty()                   ? "idle"
+                                                                      : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
@@ -763,8 +764,8 @@ std::string Job::WaitingFor() const {
     if (!ready)
       workers = "workers: none is here";
     else if (!usable)
-      workers = stalled.empty() ? "workers: those here back off after short lives"
-                                : absl::StrCat("workers: set aside after standing still: ", stalled);
+      workers =
+          stalled.empty() ? "workers: those here back off after short lives" : absl::StrCat("workers: set aside after standing still: ", stalled);
     else if (pin_waits_)
       workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
   }

@@ -66,7 +66,7 @@ struct JobOptions {
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
-  std::uint32_t notes_max = 10000;                     // commits until the job's whole state is written to a persistent store
+  std::uint32_t notes_max = 10000;                                      // commits until the job's whole state is written to a persistent store
 };
 
 // A file of the runs folder; its contents are made on the file thread.
@@ -126,7 +126,7 @@ class Job {
   // --- life
   // Accepted: a persistent store has it from now on. Before anybody is told. False: the store failed.
   bool Keep();
-  void Start();   // QUEUED -> STARTING. Tasks are told by Admit… before and after.
+  void Start();  // QUEUED -> STARTING. Tasks are told by Admit… before and after.
   // A restored job that had begun: line 18 of this life. Servers register, then CloseWindow, then workers.
   void Resume(Term term);
   void Cancel();  // A repeat, or after the end: nothing.
@@ -177,7 +177,7 @@ class Job {
   // Closures that have ended behind one that has not: at most closures_open_max, beyond which no new one is granted.
   std::uint64_t closures_behind() const { return unfolded_.size(); }
   std::uint64_t TakeWindowRefusals() { return std::exchange(window_refusals_, 0); }  // how often that held new ones back, since the last call
-  bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }              // true once
+  bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }             // true once
 
  private:
   Job(JobHost* host, JobOptions options, Identity identity, bool restoring);
@@ -215,7 +215,7 @@ class Job {
     v1::Endpoint endpoint;
     std::uint64_t process = 0;  // uid
   };
-  struct PerWorker {  // by identity, over all of its processes
+  struct PerWorker {                        // by identity, over all of its processes
     std::uint64_t steps = 0, examples = 0;  // of closures that counted
     Tally tally;                            // of whatever it did
   };
@@ -410,7 +410,7 @@ class Job {
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;
-  std::string pinned_, pinned_compute_;  // deterministic: whose work it is, and what makes its bits
+  std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
   MonoTime next_stall_check_{0};
   bool window_full_ = false, window_said_ = false;
@@ -443,7 +443,7 @@ class Job {
   MonoTime evaluation_began_{0}, evaluation_in_epoch_{0};
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> epoch_rows_;
-  std::uint64_t epoch_lines_ = 0;  // of them, those that metrics.jsonl has
+  std::uint64_t epoch_lines_ = 0;                // of them, those that metrics.jsonl has
   std::map<std::string, double> final_metrics_;  // of the newest evaluation
   std::map<std::string, std::int64_t> final_counts_;
   double rate_ = 0;  // examples/s now
@@ -456,19 +456,19 @@ class Job {
   std::string lines_;  // of metrics.jsonl, not yet handed over
 
   // What a persistent store needs.
-  bool resume_phase_ = false;           // restored: the phase begins once the window has closed
-  bool restoring_ = false;              // no lines, no events: they are in the notes
-  std::unique_ptr<v1::JobNote> note_;   // null: nothing to note
-  std::uint32_t notes_ = 0;             // commits since the last snapshot
-  bool whole_due_ = false;              // something changed that no note holds
-  std::uint64_t lines_bytes_ = 0;       // of metrics.jsonl, with those committed
-  std::deque<std::string> unwritten_;   // committed, and the file thread has not said so
-  Attempt attempt_high_;                // the highest that is counted in attempts_
-  Attempt attempts_known_;              // the same when this life began
-  std::set<Attempt> attempts_adopted_;  // above it, and counted since
+  bool resume_phase_ = false;                              // restored: the phase begins once the window has closed
+  bool restoring_ = false;                                 // no lines, no events: they are in the notes
+  std::unique_ptr<v1::JobNote> note_;                      // null: nothing to note
+  std::uint32_t notes_ = 0;                                // commits since the last snapshot
+  bool whole_due_ = false;                                 // something changed that no note holds
+  std::uint64_t lines_bytes_ = 0;                          // of metrics.jsonl, with those committed
+  std::deque<std::string> unwritten_;                      // committed, and the file thread has not said so
+  Attempt attempt_high_;                                   // the highest that is counted in attempts_
+  Attempt attempts_known_;                                 // the same when this life began
+  std::set<Attempt> attempts_adopted_;                     // above it, and counted since
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
-  std::map<std::string, MonoTime> awaited_;  // servers that the map names and that have not come back since a restart; lost at
-  std::map<std::string, v1::Endpoint> endpoints_;  // of servers, where they were last
+  std::map<std::string, MonoTime> awaited_;                // servers that the map names and that have not come back since a restart; lost at
+  std::map<std::string, v1::Endpoint> endpoints_;          // of servers, where they were last
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;

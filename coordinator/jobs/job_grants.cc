@@ -63,11 +63,11 @@ Job::Pin Job::PinnedWorker() {
   if (pinned_.empty()) return {true, nullptr};
   if (!pin_wait_said_) {
     Event("warning", absl::StrCat("deterministic: worker/", pinned_, " cannot work now (",
-                                  holder == nullptr           ? "it is gone, or came back with other settings"
-                                  : holder->leaving           ? "it leaves"
-                                  : holder->stuck             ? "it stands still"
-                                  : holder->ready             ? "it is set aside or backs off for a while"
-                                                              : "it is away",
+                                  holder == nullptr ? "it is gone, or came back with other settings"
+                                  : holder->leaving ? "it leaves"
+                                  : holder->stuck   ? "it stands still"
+                                  : holder->ready   ? "it is set aside or backs off for a while"
+                                                    : "it is away",
                                   "), and no other worker has its build and settings: the job waits for one that has: ", pinned_compute_));
   }
   pin_waits_ = pin_wait_said_ = true;
@@ -138,8 +138,8 @@ void Job::TakeAway(Worker& worker) {
   worker.stuck = worker.progress.computing();
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
   const double seconds = std::chrono::duration<double>(options_.step_timeout).count();
-  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away (%d attempts) and granted again elsewhere", worker.identity,
-                                 seconds, what, attempts));
+  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away (%d attempts) and granted again elsewhere",
+                                 worker.identity, seconds, what, attempts));
   poison_.OnDeath(now, blamed);
   if (blamed) SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
   Touch();

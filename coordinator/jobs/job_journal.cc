@@ -218,6 +218,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
     if (const auto endpoint = endpoints_.find(identity); endpoint != endpoints_.end()) *one->mutable_endpoint() = endpoint->second;
   }
   s->set_epoch_lines(epoch_lines_);
+  s->set_rate(rate_);
   s->set_never_started(never_started_);
   s->set_pinned(pinned_);
   s->set_pinned_compute(pinned_compute_);
@@ -252,13 +253,15 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored) {
   const auto named = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid), " reason=", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid), " reason=", status.message()));
   };
   v1::JobSnapshot snapshot;
   if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot)) return named(absl::DataLossError("no readable snapshot"));
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {});
   if (!parsed.spec) {
-    return named(absl::InvalidArgumentError(absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString())));
+    return named(absl::InvalidArgumentError(
+        absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString())));
   }
   std::unique_ptr<Job> job(new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder()}, true));
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state); !status.ok()) return named(status);
@@ -375,6 +378,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     server_tally_[one.identity()] = ReadTally(one.tally());
   }
   epoch_lines_ = s.epoch_lines();
+  rate_ = s.rate();
   never_started_ = s.never_started();
   end_taken_ = ended();
   pinned_ = s.pinned();
@@ -423,7 +427,10 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     if (!role.ok()) return role.status();
     deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
   }
-  if (note.sampled()) rate_curve_.Add(note.sample_seconds(), note.sample_rate());
+  if (note.sampled()) {
+    rate_curve_.Add(note.sample_seconds(), note.sample_rate());
+    rate_ = note.sample_rate();
+  }
   ReadCounters(note.counters());
   return absl::OkStatus();
 }
@@ -461,6 +468,7 @@ void Job::Resume(Term term) {
 }
 
 void Job::ResumePhase() {
+  BeginRate();  // the window was no training time; what was done meanwhile comes now
   switch (phase_) {
     case Phase::kDescribing: BeginAux(Phase::kDescribing, 1); break;
     case Phase::kSealing:

@@ -101,7 +101,8 @@ absl::Status ControlPlane::Recover() {
     if (!loaded.ok()) return loaded.status();
     absl::StatusOr<std::unique_ptr<Job>> job = Job::Restore(this, options_.jobs, uid, *loaded);
     if (!job.ok()) return job.status();
-    parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=", (*job)->name(), " state=", JobStateName((*job)->state())));
+    parts_.logger->Info(
+        absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=", (*job)->name(), " state=", JobStateName((*job)->state())));
     if (!(*job)->started()) {
       queue_.push_back(uid);
     } else if (!(*job)->ended() && !(*job)->writing()) {

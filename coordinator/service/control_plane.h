@@ -152,7 +152,7 @@ class ControlPlane final : private JobHost {
   void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
-  Job* ActiveJob();  // null once it has ended, also before the next one begins
+  Job* ActiveJob();                                         // null once it has ended, also before the next one begins
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
   absl::Status NoSuchJob(absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known

@@ -68,7 +68,8 @@ class Statement {
   std::int64_t Int(int column) { return ::sqlite3_column_int64(raw_, column); }
   std::string Blob(int column) {
     const void* data = ::sqlite3_column_blob(raw_, column);
-    return data == nullptr ? std::string() : std::string(static_cast<const char*>(data), static_cast<std::size_t>(::sqlite3_column_bytes(raw_, column)));
+    return data == nullptr ? std::string()
+                           : std::string(static_cast<const char*>(data), static_cast<std::size_t>(::sqlite3_column_bytes(raw_, column)));
   }
 
  private:
@@ -136,9 +137,10 @@ struct SqliteStateStore::Impl {
                         db != nullptr ? absl::StrCat(" text=", ::sqlite3_errmsg(db)) : std::string());
   }
   absl::Status Damaged(absl::string_view what) const {
-    return absl::DataLossError(absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move the folder away to begin "
-                                            "without the jobs in it: file=",
-                                            path, " reason=", what));
+    return absl::DataLossError(
+        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move the folder away to begin "
+                     "without the jobs in it: file=",
+                     path, " reason=", what));
   }
   absl::Status OpenError(int code) const {
     const int primary = code & 0xff;
@@ -183,14 +185,14 @@ struct SqliteStateStore::Impl {
                                                                   " schema=", version, " known=", kSchemaVersion)));
     }
     if (version == 0 && tables == 0) {
-      EG_RETURN_IF_ERROR(Exec(absl::StrCat("BEGIN EXCLUSIVE;", kSchema, "PRAGMA application_id=", kApplicationId, ";PRAGMA user_version=",
-                                           kSchemaVersion, ";COMMIT")
-                                  .c_str()));
+      EG_RETURN_IF_ERROR(
+          Exec(absl::StrCat("BEGIN EXCLUSIVE;", kSchema, "PRAGMA application_id=", kApplicationId, ";PRAGMA user_version=", kSchemaVersion, ";COMMIT")
+                   .c_str()));
     } else {
       EG_ASSIGN_OR_RETURN(const std::int64_t application, ReadInt("PRAGMA application_id"));
       if (application != kApplicationId || version != kSchemaVersion) {
-        return UserError(absl::FailedPreconditionError(absl::StrCat("the file is not a journal of the coordinator: file=", path, " application_id=",
-                                                                    application, " schema=", version)));
+        return UserError(absl::FailedPreconditionError(
+            absl::StrCat("the file is not a journal of the coordinator: file=", path, " application_id=", application, " schema=", version)));
       }
       EG_RETURN_IF_ERROR(CheckWhole());
     }
@@ -315,8 +317,8 @@ struct SqliteStateStore::Impl {
       } else if ((code & 0xff) == SQLITE_FULL) {
         again = true;
         if (full.ok()) {
-          full = absl::ResourceExhaustedError(absl::StrCat("no room for the coordinator's journal; it goes on once there is: file=", path,
-                                                           " reason=", DbError(code)));
+          full = absl::ResourceExhaustedError(
+              absl::StrCat("no room for the coordinator's journal; it goes on once there is: file=", path, " reason=", DbError(code)));
         }
       } else if (broken.ok()) {
         broken = absl::DataLossError(absl::StrCat(
@@ -515,8 +517,7 @@ Term SqliteStateStore::term() const { return impl_->term; }
 absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::string note) {
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);
   }
@@ -527,8 +528,7 @@ absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::str
 absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state, std::string snapshot) {
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);
   }

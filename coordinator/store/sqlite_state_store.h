@@ -22,12 +22,12 @@
 namespace evergrad::coordinator {
 
 struct SqliteStoreOptions {
-  std::string folder;                          // made when absent; on a local file system
-  std::string holder;                          // who we are, for a second coordinator: "pid 12 on host h"
-  std::chrono::milliseconds commit_every{5};   // a commit waits at most so long for others to share its sync; 0: it does not wait
-  std::chrono::milliseconds retry_every{200};  // when the disk is full
-  std::uint64_t queue_bytes_max = 64ull << 20; // accepted and not yet durable; beyond it Commit is refused
-  std::uint64_t file_bytes_max = 4ull << 30;   // of the journal's file; at it the disk counts as full
+  std::string folder;                           // made when absent; on a local file system
+  std::string holder;                           // who we are, for a second coordinator: "pid 12 on host h"
+  std::chrono::milliseconds commit_every{5};    // a commit waits at most so long for others to share its sync; 0: it does not wait
+  std::chrono::milliseconds retry_every{200};   // when the disk is full
+  std::uint64_t queue_bytes_max = 64ull << 20;  // accepted and not yet durable; beyond it Commit is refused
+  std::uint64_t file_bytes_max = 4ull << 30;    // of the journal's file; at it the disk counts as full
   std::size_t jobs_max = 65536;
 };
 
@@ -59,8 +59,8 @@ class SqliteStateStore final : public StateStore {
   void SetListener(std::function<void()> listener) override;
   bool persistent() const override { return true; }
 
-  std::string path() const;               // of the database
-  std::uint64_t torn_bytes() const;       // of a torn tail that was dropped at the start
+  std::string path() const;          // of the database
+  std::uint64_t torn_bytes() const;  // of a torn tail that was dropped at the start
   static constexpr int kSchemaVersion = 1;
 
  private:

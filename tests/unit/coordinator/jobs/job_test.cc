@@ -761,7 +761,8 @@ int EventsWith(const FakeCluster& c, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("an attempt that stands still while its session lives is taken away, granted elsewhere, and its worker gets nothing until it computes again") {
+TEST_CASE(
+    "an attempt that stands still while its session lives is taken away, granted elsewhere, and its worker gets nothing until it computes again") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.training.epochs = 1;
     o.step_timeout = std::chrono::seconds(8);
@@ -825,7 +826,12 @@ TEST_CASE("a worker whose work was taken away works again once it says that it c
         std::chrono::seconds(30));
   };
   REQUIRE(until("has not advanced a step"));
-  c.Run([&] { Beat(c, worker, stuck, 1, true); return false; }, std::chrono::seconds(5));
+  c.Run(
+      [&] {
+        Beat(c, worker, stuck, 1, true);
+        return false;
+      },
+      std::chrono::seconds(5));
   CHECK(worker.held.empty());  // aside for 2 s, but it computes still
   CHECK(c.Status().waiting_for() == "workers: set aside after standing still: worker/0");
   CHECK(c.Status().workers(0).state() == "stalled");

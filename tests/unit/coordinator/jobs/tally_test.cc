@@ -49,6 +49,25 @@ TEST_CASE("what a process counted before the job is not the job's, whether it is
   CHECK(older.total().steps == 2);
 }
 
+TEST_CASE("a tally taken apart and put together goes on, and nonsense counts nothing") {
+  Tally tally;
+  tally.Begin(1, false);
+  tally.Report({10, 100, 1000, 4});
+  tally.Begin(2, false);
+  tally.SetBase(500, 1);
+  tally.Report({3, 30, 700, 2});
+  Tally again = Tally::Of(tally.parts());
+  CHECK_FALSE(again.Begin(2, true));  // the same process: nothing changes
+  again.Report({4, 40, 800, 2});
+  tally.Report({4, 40, 800, 2});
+  CHECK(again.total().bytes == tally.total().bytes);
+  CHECK(again.total().steps == 14);
+  CHECK(again.total().duplicates == 5);
+  Tally::Parts nonsense;
+  nonsense.base.bytes = 100;
+  CHECK(Tally::Of(nonsense).total().bytes == 0);
+}
+
 TEST_CASE("a total that begins anew in the same process loses nothing") {
   Tally tally;
   tally.Begin(1, false);

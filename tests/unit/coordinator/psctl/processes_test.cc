@@ -82,9 +82,8 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
   CHECK(tasks[1].Name() == "ps_server/0");
   CHECK(tasks[3].FileName() == "worker-1");
   CHECK(tasks[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--failpoints", "none"});
-  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") ==
-        std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7", "--runs", "/r", "--state-dir", "/f/state",
-                                 "--failpoints", "none"});
+  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") == std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7",
+                                                                               "--runs", "/r", "--state-dir", "/f/state", "--failpoints", "none"});
   CHECK(PlanTasks(options, 1)[3].args[3] == "1");
 }
 

@@ -613,7 +613,8 @@ TEST_CASE("while the store has no room nothing is submitted or cancelled, and it
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
   late.Set(true, absl::ResourceExhaustedError("no room for the journal: file=x"));
-  auto status = c.WaitJob("waits", [](const v1::JobStatus& s) { return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED"; });
+  auto status =
+      c.WaitJob("waits", [](const v1::JobStatus& s) { return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED"; });
   REQUIRE(status.ok());
   auto refused = c.Submit(TestCluster::CountingYaml("refused"));
   CHECK(refused.status().code() == absl::StatusCode::kUnavailable);

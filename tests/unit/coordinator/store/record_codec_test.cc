@@ -24,7 +24,8 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
       Record record;
       if (below(2) == 0) record.term = Term(1 + below(1ull << 50));
       if (below(2) == 0) record.version = MapVersion{1 + below(9), below(1000)};
-      if (below(2) == 0) record.map[static_cast<std::uint32_t>(below(30))] = {"s" + std::to_string(below(9)), {below(9), below(99)}, {below(9), below(99)}};
+      if (below(2) == 0)
+        record.map[static_cast<std::uint32_t>(below(30))] = {"s" + std::to_string(below(9)), {below(9), below(99)}, {below(9), below(99)}};
       if (below(2) == 0) record.succeeded_add = set();
       if (below(3) == 0) record.dead_add = set();
       const auto shard = [&] { return static_cast<std::uint32_t>(below(30)); };
