@@ -222,6 +222,7 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
 
 absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   if (options_.failpoints != nullptr) EG_RETURN_IF_ERROR(options_.failpoints->ErrorAt("snapshot.before_cut"));
+  if (options_.pool != nullptr) options_.pool->Warm(order.bytes);
   EG_ASSIGN_OR_RETURN(const ShardCut cut, Take(order));
   EG_CHECK(cut.settings->job == order.job && cut.settings->shard == order.shard);
   const std::uint64_t bytes = cut.bytes();

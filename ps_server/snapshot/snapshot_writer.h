@@ -36,6 +36,7 @@ class SnapshotWriter {
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;                        // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+    std::shared_ptr<storage::ChunkPool> pool;                       // of the server's shards, warmed before a cut; may be null
     std::uint64_t bytes_max = 1ull << 30;                           // of one cut: values, slots, ledger
     std::size_t orders_max = 64 * 1024;                             // one for each shard; far above what a server holds
     std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
@@ -45,6 +46,9 @@ class SnapshotWriter {
     ShardId shard;
     std::string folder;
     std::string plan_fingerprint;
+    // Of values and slots. The pushes after a cut write this much out of place: the spare blocks are made here before it is taken, so
+    // that no push pays for new memory. 0: not known.
+    std::uint64_t bytes = 0;
     // Called when it is the order's turn: arranges that `ready` gets the cut from the shard's executor, or why there is none (NotFound:
     // not held any more). Never blocks. A `ready` destroyed without a call is Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;

@@ -1,5 +1,7 @@
 #include "ps_server/storage/chunk.h"
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 
 namespace evergrad::ps_server::storage {
@@ -36,6 +38,19 @@ void ChunkRef::Release() {
 
 ChunkPool::~ChunkPool() {
   for (Chunk* chunk : spare_) Chunk::Free(chunk);
+}
+
+void ChunkPool::Warm(std::uint64_t bytes) {
+  constexpr std::uint64_t kBlockBytes = kChunkFloats * sizeof(float);
+  const std::uint64_t blocks = std::min(blocks_max_, bytes / kBlockBytes + (bytes % kBlockBytes != 0));
+  while (this->bytes() < blocks * kBlockBytes) {
+    Chunk* const chunk = Chunk::Allocate(kChunkFloats);
+    if (chunk == nullptr) return;
+    std::memset(chunk->data(), 0, kBlockBytes);
+    if (GiveBack(chunk)) continue;
+    Chunk::Free(chunk);  // others filled it meanwhile
+    return;
+  }
 }
 
 std::uint64_t ChunkPool::bytes() const {

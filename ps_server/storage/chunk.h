@@ -76,6 +76,9 @@ class ChunkPool {
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
+  // Makes spare blocks until `bytes` of them (at most the bound) are held, each touched: who needs them next pays for no page fault.
+  // Slow: not on an executor. No memory: as many as there are.
+  void Warm(std::uint64_t bytes);
   std::uint64_t bytes() const;    // held in spare
   std::uint64_t refused() const;  // blocks freed because of the bound
 

@@ -24,6 +24,25 @@ void AddOne(DenseArray* array) {
 
 float FirstOf(const tensor::SharedBytes& piece) { return *reinterpret_cast<const float*>(piece.bytes.data()); }
 
+TEST_CASE("a warmed pool holds what was asked for, within its bound, and gives it out") {
+  constexpr std::uint64_t kBlock = kChunkFloats * sizeof(float);
+  const auto pool = std::make_shared<ChunkPool>(3 * kBlock);
+  pool->Warm(0);
+  CHECK(pool->bytes() == 0);
+  pool->Warm(kBlock + 1);
+  CHECK(pool->bytes() == 2 * kBlock);
+  pool->Warm(kBlock);
+  CHECK(pool->bytes() == 2 * kBlock);
+  pool->Warm(~0ull);
+  CHECK(pool->bytes() == 3 * kBlock);
+  CHECK(pool->refused() == 0);
+  {
+    const ChunkRef chunk = ChunkRef::New(kChunkFloats, pool);
+    CHECK(pool->bytes() == 2 * kBlock);
+  }
+  CHECK(pool->bytes() == 3 * kBlock);
+}
+
 TEST_CASE("an array is cut into chunks of 256 KiB and keeps its order") {
   auto array = DenseArray::Zeroed(2 * kChunkFloats + 5, nullptr);
   REQUIRE(array.ok());
