@@ -410,6 +410,17 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     }
   }
   const auto after = ReadPidFile(pid_file);
+  // It reads its journal before it listens: who calls next shall reach it.
+  for (const MonoTime until = context.clock->Now() + std::chrono::seconds(15); task.role == Role::kCoordinator;) {
+    Connection connection;
+    connection.folder = folder;
+    connection.timeout = std::chrono::milliseconds(1000);
+    auto client = ControlClient::Connect(context, connection);
+    if (client.ok() && (*client)->GetClusterInfo().ok()) break;
+    if (context.clock->Now() > until || (!supervised && !(after && IsAlive(*after))))
+      return Report(context, absl::InternalError(absl::StrCat("the coordinator does not answer: log=", folder, "/", task.FileName(), ".log")));
+    if (!pause(kPoll)) return kInterrupted;
+  }
   context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> " << (after ? absl::StrCat(after->pid) : "none")
               << "\n";
   return kSucceeded;

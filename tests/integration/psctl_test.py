@@ -72,7 +72,8 @@ class WithCluster(Case):
         self.assertEqual([p for p in pids if alive(p)], [])
         self.assertEqual(processes_naming(self.folder), {})
         left = [n for n in os.listdir(self.path(folder)) if not n.endswith((".log", ".json"))]
-        self.assertEqual(left, [], "left behind in the cluster folder")
+        self.assertEqual(left, ["state"], "left behind in the cluster folder")
+        self.assertEqual(os.listdir(self.path(folder, "state")), ["journal.sqlite"], "a journal that was closed is one file, and nobody holds it")
 
 
 class Clusters(WithCluster):
@@ -221,7 +222,7 @@ class Jobs(WithCluster):
         self.psctl("job", "submit", slow, *to)
         third = self.start(PSCTL, "third watcher", "job", "watch", "slow", "--reconnect-timeout", "0ms", *to)
         third.wait_log("RUNNING")
-        self.psctl("cluster", "restart", "coordinator", "--kill", *to)
+        os.kill(self.pids()["coordinator"], signal.SIGKILL)
         self.assertEqual(third.process.wait(30), 4, third.log())
 
     def test_digests_are_equal_for_1_2_and_3_servers_and_every_partitioner(self):
