@@ -1,5 +1,4 @@
 // evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
-#include <unistd.h>
 #include <csignal>
 
 #include <thread>
@@ -30,15 +29,11 @@ int main(int argc, char** argv) {
   if (!server.ok()) return daemon.Fail(server.status());
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok()) return daemon.Fail(status);
 
-  ps_server::Server::Identity identity;
+  ps_server::Server::Identity identity{client::ThisProcess(), {}, {}};
   identity.coordinator_address = daemon.common().coordinator;
   identity.advertised_address = daemon.advertised_address();
   identity.metrics_address = daemon.metrics_address();
   identity.insecure_listen = daemon.insecure();
-  identity.pid = getpid();
-  identity.host = fs::HostName();
-  identity.host_id = fs::HostId();
-  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   client::SessionClient::Options session;
   session.channel = daemon.channel_options();
   (*server)->Join(std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); });

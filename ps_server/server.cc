@@ -100,15 +100,10 @@ struct Server::Impl {
     hello.set_role(v1::ROLE_PS_SERVER);
     hello.set_identity(config.index);
     hello.set_process_uid(dependencies.process_uid);
-    hello.set_pid(identity.pid);
-    hello.set_host(identity.host);
     hello.mutable_endpoint()->set_address(identity.advertised_address);
     hello.mutable_endpoint()->set_unix_path(server->unix_path());
-    hello.mutable_endpoint()->set_host_id(identity.host_id);
-    hello.set_metrics_address(identity.metrics_address);
-    hello.set_insecure_listen(identity.insecure_listen);
     hello.set_started_ms(started_ms);
-    hello.set_memory_bytes(identity.memory_bytes);
+    client::FillHello(identity, &hello);
     control->FillHello(&hello);
     return hello;
   }

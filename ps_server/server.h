@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/client/session_client.h"
+#include "common/client/task_identity.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -32,14 +33,9 @@ class Server {
     std::uint64_t process_uid = 0;            // random at start; also names the unix socket
   };
   // What is told to the coordinator about this process.
-  struct Identity {
+  struct Identity : client::TaskIdentity {
     std::string coordinator_address;
     std::string advertised_address;
-    std::string metrics_address;
-    bool insecure_listen = false;
-    std::int64_t pid = 0;
-    std::string host, host_id;
-    std::uint64_t memory_bytes = 0;
   };
 
   // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of Transport::Listen.

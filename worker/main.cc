@@ -1,5 +1,4 @@
 // evergrad-worker: runs closures of training jobs, pulls values from the servers and pushes gradients to them.
-#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -33,14 +32,10 @@ int main(int argc, char** argv) {
   if (!worker.ok()) return daemon.Fail(worker.status());
   if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok()) return daemon.Fail(status);
 
-  worker::Worker::Identity identity;
+  worker::Worker::Identity identity{client::ThisProcess(), {}};
   identity.metrics_address = daemon.metrics_address();
   identity.insecure_listen = daemon.insecure();
   identity.allow_counting = daemon.failpoints_allowed();
-  identity.pid = getpid();
-  identity.host = fs::HostName();
-  identity.host_id = fs::HostId();
-  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   client::SessionClient::Options session;
   session.coordinator_address = daemon.common().coordinator;
   session.channel = daemon.channel_options();

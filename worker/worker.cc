@@ -48,14 +48,9 @@ struct Worker::Impl {
     hello.set_role(v1::ROLE_WORKER);
     hello.set_identity(name);
     hello.set_process_uid(dependencies.process_uid);
-    hello.set_pid(identity.pid);
-    hello.set_host(identity.host);
     hello.mutable_endpoint()->set_address(server->address());
-    hello.mutable_endpoint()->set_host_id(identity.host_id);
-    hello.set_metrics_address(identity.metrics_address);
-    hello.set_insecure_listen(identity.insecure_listen);
     hello.set_started_ms(started_ms);
-    hello.set_memory_bytes(identity.memory_bytes);
+    client::FillHello(identity, &hello);
     hello.set_compute(ComputeName(config));
     runner->FillHello(&hello);
     return hello;

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/client/session_client.h"
+#include "common/client/task_identity.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -37,13 +38,8 @@ class Worker {
     fault::Failpoints* failpoints = nullptr;  // may be null
     std::uint64_t process_uid = 0;            // random at start
   };
-  struct Identity {
-    std::string metrics_address;
-    bool insecure_listen = false;
+  struct Identity : client::TaskIdentity {
     bool allow_counting = false;  // started with --failpoints
-    std::int64_t pid = 0;
-    std::string host, host_id;
-    std::uint64_t memory_bytes = 0;
   };
 
   // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.

@@ -1,0 +1,27 @@
+// What a process says of itself.
+#include "common/client/task_identity.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+using namespace evergrad;
+
+TEST_CASE("a process knows its pid, its host and the machine's memory, and all of it is in the Hello") {
+  client::TaskIdentity identity = client::ThisProcess();
+  CHECK(identity.pid == getpid());
+  CHECK_FALSE(identity.host.empty());
+  CHECK(identity.memory_bytes > 1u << 20);
+  identity.metrics_address = "127.0.0.1:9";
+  identity.insecure_listen = true;
+  v1::Hello hello;
+  hello.mutable_endpoint()->set_address("a:1");
+  client::FillHello(identity, &hello);
+  CHECK(hello.pid() == identity.pid);
+  CHECK(hello.host() == identity.host);
+  CHECK(hello.endpoint().host_id() == identity.host_id);
+  CHECK(hello.endpoint().address() == "a:1");
+  CHECK(hello.metrics_address() == "127.0.0.1:9");
+  CHECK(hello.insecure_listen());
+  CHECK(hello.memory_bytes() == identity.memory_bytes);
+}
