@@ -26,7 +26,7 @@ HEAVY = {
     re.compile(r"yaml-cpp/"): ("common/config/", "common/daemon/"),
     re.compile(r"dnnl\.h|oneapi/dnnl"): ("worker/backend/", "tests/bench/"),
     re.compile(r"Eigen/"): ("worker/backend/", "tests/"),
-    re.compile(r"sqlite3\.h"): ("coordinator/jobs/",),
+    re.compile(r"sqlite3\.h"): ("coordinator/store/",),
 }
 SEAMS = {
     re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("): ((), "no sleeping: wait on a condition or a timer"),
