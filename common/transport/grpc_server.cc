@@ -367,7 +367,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
   if (own_loop) loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);
   std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
-  return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core), std::move(service), std::move(server), std::move(address), unix_path);
+  return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core), std::move(service), std::move(server), std::move(address),
+                                      unix_path);
 }
 
 }  // namespace evergrad::transport

@@ -346,8 +346,7 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   const auto text = fs::ReadFile(absl::StrCat(folder, "/cluster.json"), 1u << 20);
   const auto json = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
   const std::map<std::string, ProcessId> processes = PidFiles(folder);
-  if (!json.is_object() || processes.empty())
-    return Report(context, NoCluster(context, folder));
+  if (!json.is_object() || processes.empty()) return Report(context, NoCluster(context, folder));
   LocalTask task;
   std::string bin, address;
   bool supervised = false, found = false;
@@ -366,7 +365,10 @@ int Restart(Context& context, const std::vector<std::string>& args) {
       if (candidate.Name() == task_name || (candidate.role == Role::kCoordinator && task_name == "coordinator/0")) task = candidate, found = true;
     }
   } catch (const nlohmann::json::exception& error) {
-    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ", folder, "/cluster.json: ", error.what()))));
+    return Report(
+        context,
+        UserError(absl::InvalidArgumentError(absl::StrCat(
+            "cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ", folder, "/cluster.json: ", error.what()))));
   }
   if (!found)
     return Report(context, UserError(absl::NotFoundError(absl::StrCat("no task `", task_name, "`: the cluster has ", absl::StrJoin(names, ", "),

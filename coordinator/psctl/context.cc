@@ -72,7 +72,8 @@ void AddOutputOption(daemon::OptionTable* table, std::string* output) {
 
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Connection& connection) {
   const int files = !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
-  if (files != 0 && files != 3) return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key (psctl cert issue writes them)"));
+  if (files != 0 && files != 3)
+    return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key (psctl cert issue writes them)"));
   if (!connection.coordinator.empty()) return connection.coordinator;
   const std::string file = absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {

@@ -12,7 +12,8 @@ absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::s
   if (!bytes.ok()) {
     if (bytes.status().code() != absl::StatusCode::kUnavailable && bytes.status().code() != absl::StatusCode::kDeadlineExceeded)
       return bytes.status();
-    return absl::Status(bytes.status().code(), absl::StrCat("coordinator not reachable (does it run, is this its address?): address=", address, " cause=", bytes.status().message()));
+    return absl::Status(bytes.status().code(), absl::StrCat("coordinator not reachable (does it run, is this its address?): address=", address,
+                                                            " cause=", bytes.status().message()));
   }
   Response response;
   if (!response.ParseFromString(*bytes))

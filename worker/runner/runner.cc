@@ -960,10 +960,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     // Kept and resent until answered, it would stay for ever: what cannot be sent ends the attempt, and the job with it.
     const std::uint64_t bytes = done.ByteSizeLong() + kDoneOverheadBytes;
     if (bytes > options.message_bytes_max) {
-      const std::string hint = run->work.kind == WorkKind::kDescribe ? "; a model with fewer variables or shorter names describes itself in less" : "";
-      return Fail(run->work, UserError(absl::ResourceExhaustedError(absl::StrCat(
-                                 "the report of a closure is too large for a message", hint, ": kind=", v1::WorkKind_Name(done.kind()),
-                                 " closure=", ClosureName(run->work), " bytes=", bytes, " limit=", options.message_bytes_max))));
+      const std::string hint =
+          run->work.kind == WorkKind::kDescribe ? "; a model with fewer variables or shorter names describes itself in less" : "";
+      return Fail(run->work, UserError(absl::ResourceExhaustedError(
+                                 absl::StrCat("the report of a closure is too large for a message", hint, ": kind=", v1::WorkKind_Name(done.kind()),
+                                              " closure=", ClosureName(run->work), " bytes=", bytes, " limit=", options.message_bytes_max))));
     }
     const DoneReport report = book.Finish();
     *done.mutable_v0() = ToProto(report.v0);

@@ -47,9 +47,9 @@ class Runner {
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
     std::chrono::milliseconds drain_alone_max{500};  // of a drain without a session: nobody is there to be told of an end
     std::uint64_t message_bytes_max = 4ull << 20;    // of the session; a larger Done could never be sent
-    bool skip_not_finite = false;  // policy for NaN and Inf: a user's error, or a SKIP that is counted
-    bool allow_counting = false;   // the daemon was started with --failpoints
-    std::string host;              // where exported files lie
+    bool skip_not_finite = false;                    // policy for NaN and Inf: a user's error, or a SKIP that is counted
+    bool allow_counting = false;                     // the daemon was started with --failpoints
+    std::string host;                                // where exported files lie
   };
 
   Runner(Environment environment, Options options);
