@@ -818,8 +818,10 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    if result["deaths"] or result["closures"]["attempts"] != job.closures:
-        raise Failure("something was requeued or rolled back: %s %s" % (result["deaths"], result["closures"]))
+    # At the end of the plan an idle worker may take over what another has not begun: one attempt more each, and nothing pushed twice.
+    recalled = result["closures"]["attempts"] - job.closures
+    if result["deaths"] or result["duplicates_refused"] or not 0 <= recalled <= len(c.workers):
+        raise Failure("something was requeued or rolled back: %s %s %d" % (result["deaths"], result["closures"], result["duplicates_refused"]))
 
 
 @scenario("coordinator", "C9", "cut a server's session around the moment of its Assigns, and the coordinator too")
