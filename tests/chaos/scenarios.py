@@ -252,17 +252,15 @@ def w10(c, r):
     pid = victim.pid
     victim.stop()
     try:
-        wait_for("the stopped worker to be found out", lambda: not any(
-            t["identity"] == victim.identity and t["role"] == "worker" and t["state"] == "alive" for t in c.tasks()))
-        job.wait_steps(job.progress() + 30)
+        # Past its lease: a worker that is only suspected keeps its work, and may come back before anything is granted again.
+        wait_for("what the stopped worker held to be granted again", lambda: events(job, "requeue", victim.name))
+        job.wait_steps(min(job.steps, job.progress() + 30))
     finally:
         victim.resume()
     job.finish()
     c.wait_tasks()
     if victim.pid != pid or not victim.alive():
         raise Failure("the zombie did not rejoin with its pid")
-    if not events(job, "requeue", victim.name):
-        raise Failure("nothing of the stopped worker was granted again")
 
 
 @scenario("workers", "W11", "start two workers with one identity")
