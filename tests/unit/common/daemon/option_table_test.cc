@@ -1,14 +1,12 @@
 #include "common/daemon/option_table.h"
 
-#include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::daemon {
 namespace {
@@ -27,7 +25,7 @@ struct Settings {
 struct Fixture {
   Settings settings;
   OptionTable table{"evergrad-test", "shows options"};
-  std::string folder;
+  test::TempFolder folder;
   Fixture() {
     table.Add("listen", &settings.listen, "address");
     table.Add("tls.ca", &settings.ca, "authority");
@@ -38,15 +36,9 @@ struct Fixture {
     table.Add("rate", &settings.rate, "rate", 0, 1);
     table.Add("lease", &settings.lease, "lease", std::chrono::milliseconds(10));
     table.AddChoice("log_format", &settings.mode, {"text", "json"}, "format");
-    char name[] = "/tmp/evergrad_options_XXXXXX";
-    folder = mkdtemp(name);
-  }
-  ~Fixture() {
-    std::remove((folder + "/d.yaml").c_str());
-    rmdir(folder.c_str());
   }
   std::string File(const std::string& text) {
-    const std::string path = folder + "/d.yaml";
+    const std::string path = folder / "d.yaml";
     std::ofstream(path) << text;
     return path;
   }

@@ -4,34 +4,22 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 
 #include "common/fs/host.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::fs {
 namespace {
 
 // A fresh folder that goes away with the test.
-class Folder {
+class Folder : public test::TempFolder {
  public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "evergrad fs XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
   std::size_t entries() const {
     std::size_t n = 0;
-    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator(path_)) ++n;
+    for ([[maybe_unused]] const auto& e : std::filesystem::directory_iterator(path())) ++n;
     return n;
   }
-
- private:
-  std::string path_;
 };
 
 TEST_CASE("what is written atomically is read back, over an older file and with any bytes") {

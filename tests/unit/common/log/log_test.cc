@@ -1,28 +1,18 @@
 #include "common/log/log.h"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::log {
 namespace {
 
 class LogFile {
  public:
-  LogFile() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "evergrad-log-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~LogFile() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  std::string path() const { return folder_ + "/log"; }
+  std::string path() const { return folder_ / "log"; }
   std::vector<std::string> Lines() const {
     std::ifstream in(path());
     std::vector<std::string> lines;
@@ -31,7 +21,7 @@ class LogFile {
   }
 
  private:
-  std::string folder_;
+  test::TempFolder folder_;
 };
 
 TEST_CASE("a text line carries time, level, task, job and closure") {

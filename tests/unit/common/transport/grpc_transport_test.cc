@@ -22,29 +22,14 @@
 #include <fstream>
 
 #include "common/runtime/executor.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/transport/transport_fixture.h"
 
 namespace evergrad::transport {
 namespace {
 
 using namespace test;
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "eg.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
+using evergrad::test::TempFolder;
 
 bool Contains(const absl::Status& status, absl::string_view text) {
   return std::string(status.message()).find(std::string(text)) != std::string::npos;

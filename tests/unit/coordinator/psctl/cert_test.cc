@@ -12,18 +12,10 @@
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::psctl {
 namespace {
-
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/evergrad_certs_XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
 
 X509* ReadCertificate(const std::string& path) {
   FILE* file = std::fopen(path.c_str(), "r");
@@ -51,12 +43,12 @@ bool Accepted(const std::string& ca_path, const std::string& path, int purpose) 
 }
 
 TEST_CASE("an issued certificate is accepted for both ends of a channel, under the names that it was made for and no other") {
-  Folder folder;
-  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
-  REQUIRE(IssueCertificate({folder.path, "worker-0", {"10.0.0.1", "w0.example", "::1"}, 1}).ok());
-  const std::string path = folder.path + "/worker-0.pem";
-  CHECK(Accepted(folder.path + "/ca.pem", path, X509_PURPOSE_SSL_SERVER));
-  CHECK(Accepted(folder.path + "/ca.pem", path, X509_PURPOSE_SSL_CLIENT));
+  const test::TempFolder folder;
+  REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
+  REQUIRE(IssueCertificate({folder.path(), "worker-0", {"10.0.0.1", "w0.example", "::1"}, 1}).ok());
+  const std::string path = folder / "worker-0.pem";
+  CHECK(Accepted(folder / "ca.pem", path, X509_PURPOSE_SSL_SERVER));
+  CHECK(Accepted(folder / "ca.pem", path, X509_PURPOSE_SSL_CLIENT));
   X509* certificate = ReadCertificate(path);
   CHECK(X509_check_ip_asc(certificate, "10.0.0.1", 0) == 1);
   CHECK(X509_check_ip_asc(certificate, "::1", 0) == 1);
@@ -70,9 +62,9 @@ TEST_CASE("an issued certificate is accepted for both ends of a channel, under t
   CHECK(std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(task->d.uniformResourceIdentifier))) == "evergrad://worker/0");
   GENERAL_NAMES_free(names);
   X509_free(certificate);
-  Folder other;
-  REQUIRE(InitAuthority(other.path, "another authority", 1).ok());
-  CHECK_FALSE(Accepted(other.path + "/ca.pem", path, X509_PURPOSE_SSL_SERVER));
+  const test::TempFolder other;
+  REQUIRE(InitAuthority(other.path(), "another authority", 1).ok());
+  CHECK_FALSE(Accepted(other / "ca.pem", path, X509_PURPOSE_SSL_SERVER));
 }
 
 TEST_CASE("whom a certificate is for follows from its name, unless it is said") {
@@ -80,44 +72,44 @@ TEST_CASE("whom a certificate is for follows from its name, unless it is said") 
   CHECK(TaskOfName("ps-server-12") == "ps_server/12");
   CHECK(TaskOfName("worker-gpu.3") == "worker/gpu.3");
   for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2"}) CHECK(TaskOfName(person) == std::string("user/") + person);
-  Folder folder;
-  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
+  const test::TempFolder folder;
+  REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   int number = 0;
   for (const char* task : {"coordinator", "ps_server/0", "ps_server", "worker/a-b", "user/alice"})
-    CHECK(IssueCertificate({folder.path, "n" + std::to_string(number++), {"localhost"}, 1, task}).ok());
+    CHECK(IssueCertificate({folder.path(), "n" + std::to_string(number++), {"localhost"}, 1, task}).ok());
   for (const char* task : {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil", "worker/a/b"}) {
-    const absl::Status refused = IssueCertificate({folder.path, "x", {"localhost"}, 1, task});
+    const absl::Status refused = IssueCertificate({folder.path(), "x", {"localhost"}, 1, task});
     CHECK(BlameOf(refused) == Blame::kUser);
     CHECK_THAT(std::string(refused.message()), Catch::StartsWith("--task: expected coordinator, ps_server/N"));
   }
 }
 
 TEST_CASE("keys are readable by their owner only, and nothing is ever written over") {
-  Folder folder;
-  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
-  REQUIRE(IssueCertificate({folder.path, "a", {"localhost"}, 1}).ok());
+  const test::TempFolder folder;
+  REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
+  REQUIRE(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).ok());
   for (const char* name : {"/ca.key", "/a.key"}) {
     struct stat info {};
-    REQUIRE(stat((folder.path + name).c_str(), &info) == 0);
+    REQUIRE(stat((folder.path() + name).c_str(), &info) == 0);
     CHECK((info.st_mode & 0777) == 0600);
   }
-  const absl::Status again = InitAuthority(folder.path, "test authority", 1);
+  const absl::Status again = InitAuthority(folder.path(), "test authority", 1);
   CHECK(again.code() == absl::StatusCode::kAlreadyExists);
-  CHECK(std::string(again.message()) == "will not write over a file that is there: " + folder.path + "/ca.pem");
-  CHECK(IssueCertificate({folder.path, "a", {"localhost"}, 1}).code() == absl::StatusCode::kAlreadyExists);
+  CHECK(std::string(again.message()) == "will not write over a file that is there: " + folder / "ca.pem");
+  CHECK(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).code() == absl::StatusCode::kAlreadyExists);
 }
 
 TEST_CASE("names that would add entries of their own, and folders without an authority, are refused") {
-  Folder folder;
-  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()),
+  const test::TempFolder folder;
+  CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
              Catch::StartsWith("no authority (psctl cert init makes one)"));
-  REQUIRE(InitAuthority(folder.path, "test authority", 1).ok());
-  for (const char* host : {"a,DNS:b", "a b", "", "a/b"}) CHECK(BlameOf(IssueCertificate({folder.path, "x", {host}, 1})) == Blame::kUser);
-  for (const char* name : {"", "../x", ".x", "a/b", "a b"}) CHECK(BlameOf(IssueCertificate({folder.path, name, {"localhost"}, 1})) == Blame::kUser);
-  std::filesystem::remove(folder.path + "/ca.key");
-  REQUIRE(InitAuthority(folder.path + "/other", "another", 1).ok());
-  std::filesystem::copy(folder.path + "/other/ca.key", folder.path + "/ca.key");
-  CHECK_THAT(std::string(IssueCertificate({folder.path, "a", {"localhost"}, 1}).message()), Catch::StartsWith("ca.key does not belong to ca.pem"));
+  REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
+  for (const char* host : {"a,DNS:b", "a b", "", "a/b"}) CHECK(BlameOf(IssueCertificate({folder.path(), "x", {host}, 1})) == Blame::kUser);
+  for (const char* name : {"", "../x", ".x", "a/b", "a b"}) CHECK(BlameOf(IssueCertificate({folder.path(), name, {"localhost"}, 1})) == Blame::kUser);
+  std::filesystem::remove(folder / "ca.key");
+  REQUIRE(InitAuthority(folder / "other", "another", 1).ok());
+  std::filesystem::copy(folder / "other/ca.key", folder / "ca.key");
+  CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()), Catch::StartsWith("ca.key does not belong to ca.pem"));
 }
 
 }  // namespace

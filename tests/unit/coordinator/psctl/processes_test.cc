@@ -12,20 +12,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/runtime/executor.h"
 #include "coordinator/psctl/local_cluster.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::psctl {
 namespace {
 
-struct Folder {
-  std::string path;
-  Folder() {
-    char name[] = "/tmp/evergrad psctl XXXXXX";  // with spaces: paths may have them
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
+struct Folder : test::TempFolder {
   // Stands for a daemon: writes its address file and its arguments, then does `body` until it is told to end.
   void Script(const std::string& name, const std::string& body) const {
-    const std::string file = path + "/" + name;
+    const std::string file = *this / name;
     std::ofstream(file)
         << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\necho \"$all\" >> \"$file.args\"\n"
         << body;
@@ -39,9 +34,9 @@ struct Stage {
   runtime::Event never;
   LocalOptions options;
   Stage() {
-    options.bin = folder.path;
-    options.folder = folder.path + "/cluster";
-    options.runs = folder.path + "/runs";
+    options.bin = folder.path();
+    options.folder = folder / "cluster";
+    options.runs = folder / "runs";
     options.workers = 2;
     options.servers = 1;
     const std::string idle = "trap 'exit 0' TERM\n( exec sleep 1000 ) & child=$!\ntrap 'kill $child; exit 0' TERM\nwait $child\n";
@@ -171,7 +166,7 @@ TEST_CASE("a coordinator that ends before it listens is reported with its log") 
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
   const absl::Status started = cluster.Start();
   CHECK_THAT(std::string(started.message()), Catch::Contains("ended with code 3") && Catch::Contains("cannot bind"));
-  std::filesystem::remove(stage.folder.path + "/evergrad-coordinator");
+  std::filesystem::remove(stage.folder / "evergrad-coordinator");
   LocalCluster missing(stage.options, &stage.clock, stage.Pause());
   CHECK_THAT(std::string(missing.Start().message()), Catch::Contains("no such program"));
 }
@@ -188,11 +183,11 @@ TEST_CASE("a pid that was given away again is not taken for the process of a pid
   CHECK_FALSE(IdentityOf(child).ok());  // a zombie is gone
   waitpid(child, nullptr, 0);
   Folder folder;
-  REQUIRE(WritePidFile(folder.path + "/x.pid", *self).ok());
-  CHECK(ReadPidFile(folder.path + "/x.pid")->start_ticks == self->start_ticks);
-  std::ofstream(folder.path + "/y.pid") << "1 2\n";
-  CHECK_FALSE(ReadPidFile(folder.path + "/y.pid").has_value());  // never pid 1
-  CHECK_FALSE(ReadPidFile(folder.path + "/z.pid").has_value());
+  REQUIRE(WritePidFile(folder / "x.pid", *self).ok());
+  CHECK(ReadPidFile(folder / "x.pid")->start_ticks == self->start_ticks);
+  std::ofstream(folder / "y.pid") << "1 2\n";
+  CHECK_FALSE(ReadPidFile(folder / "y.pid").has_value());  // never pid 1
+  CHECK_FALSE(ReadPidFile(folder / "z.pid").has_value());
 }
 
 }  // namespace

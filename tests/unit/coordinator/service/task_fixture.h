@@ -19,6 +19,7 @@
 #include "common/transport/inproc_transport.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/state_store.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::coordinator {
 
@@ -122,11 +123,8 @@ class TestCluster {
  public:
   // `other`: in place of `store`; outlives the cluster.
   explicit TestCluster(std::function<void(ControlOptions&)> change = {}, StateStore* other = nullptr) {
-    char folder[] = "/tmp/evergrad-test-XXXXXX";
-    if (::mkdtemp(folder) == nullptr) std::abort();
-    folder_ = folder;
     Options options;
-    options.control.runs_folder = folder_ + "/runs";
+    options.control.runs_folder = folder_ / "runs";
     options.control.window = std::chrono::milliseconds(0);
     options.control.tick = std::chrono::milliseconds(5);
     // Wide enough for a loaded machine: nothing here waits for a lease unless it says so.
@@ -157,8 +155,6 @@ class TestCluster {
     tasks.clear();
     channel.reset();
     coordinator.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
   }
 
   template <class Response, class Request>
@@ -321,7 +317,7 @@ class TestCluster {
   std::vector<std::unique_ptr<TestTask>> tasks;
 
  private:
-  std::string folder_;
+  const test::TempFolder folder_;
 };
 
 }  // namespace evergrad::coordinator

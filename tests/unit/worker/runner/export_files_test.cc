@@ -4,17 +4,17 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <string>
 
 #include "common/base/status.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::worker {
 namespace {
 
 TEST_CASE("a runs folder that the worker may not write is a user's error that says what is needed") {
-  std::string folder = "/tmp/evergrad-export-XXXXXX";
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  const test::TempFolder temporary;
+  const std::string& folder = temporary.path();
   REQUIRE(::chmod(folder.c_str(), 0555) == 0);
   const bool root = ::geteuid() == 0;  // Root may write anywhere: be nobody for the attempt.
   if (root) REQUIRE(::seteuid(65534) == 0);
@@ -27,7 +27,6 @@ TEST_CASE("a runs folder that the worker may not write is a user's error that sa
     CHECK(std::string(result.status().message()).find("--runs") != std::string::npos);
     CHECK(std::string(result.status().message()).find(folder) != std::string::npos);
   }
-  ::rmdir(folder.c_str());
 }
 
 }  // namespace
