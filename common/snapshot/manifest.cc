@@ -21,7 +21,7 @@ std::string Defect(const v1::Manifest& m) {
   if (m.shards_size() == 0 || m.shards_size() != m.plan().shards_size())
     return absl::StrCat("shards: want=", m.plan().shards_size(), " got=", m.shards_size());
   for (int i = 0; i < m.shards_size(); ++i) {
-    const v1::ManifestShard& s = m.shards(i);
+    const v1::ShardFile& s = m.shards(i);
     const auto at = [&](absl::string_view what) { return absl::StrCat(what, ": shard=", s.shard()); };
     if (s.shard() != m.plan().shards(i).shard()) return absl::StrCat("order of shards: want=", m.plan().shards(i).shard(), " got=", s.shard());
     if (i > 0 && s.shard() <= m.shards(i - 1).shard()) return at("a shard is there twice");
@@ -62,7 +62,7 @@ std::optional<std::uint64_t> ParseManifestName(absl::string_view name) {
 }
 
 bool DoneSetsAreEqual(const v1::Manifest& manifest) {
-  for (const v1::ManifestShard& shard : manifest.shards()) {
+  for (const v1::ShardFile& shard : manifest.shards()) {
     const auto& first = manifest.shards(0).done().bounds();
     if (!std::equal(first.begin(), first.end(), shard.done().bounds().begin(), shard.done().bounds().end())) return false;
   }
@@ -156,7 +156,7 @@ absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::s
 }
 
 absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string_view folder, const v1::Manifest& manifest, int index, bool whole) {
-  const v1::ManifestShard& entry = manifest.shards(index);
+  const v1::ShardFile& entry = manifest.shards(index);
   const std::string uri = fs::JoinUri(folder, entry.file());
   ShardFileReader::Expected expected{entry.bytes(), {}};
   std::copy_n(BytesOf(entry.sha256()).begin(), expected.sha256.size(), expected.sha256.begin());

@@ -13,6 +13,7 @@ void Resize(std::uint32_t shards, DurableState* state) {
   if (state->map.size() < shards) state->map.resize(shards);
   if (state->todo.size() < shards) state->todo.resize(shards);
   if (state->lost.size() < shards) state->lost.resize(shards);
+  if (state->snapshots.size() < shards) state->snapshots.resize(shards);
 }
 
 }  // namespace
@@ -44,6 +45,14 @@ void ApplyRecord(const Record& record, DurableState* state) {
     Resize(p + 1, state);
     state->lost[p].UnionWith(set);
   }
+  for (const auto& [p, uris] : record.snapshot_remove) {
+    Resize(p + 1, state);
+    std::erase_if(state->snapshots[p], [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
+  }
+  for (const auto& [p, snapshots] : record.snapshot_add) {
+    Resize(p + 1, state);
+    state->snapshots[p].insert(state->snapshots[p].end(), snapshots.begin(), snapshots.end());
+  }
 }
 
 void AppendRecord(const Record& later, Record* into) {
@@ -58,10 +67,22 @@ void AppendRecord(const Record& later, Record* into) {
   }
   for (const auto& [p, set] : later.todo_add) into->todo_add[p].UnionWith(set);
   for (const auto& [p, set] : later.lost_add) into->lost_add[p].UnionWith(set);
+  for (const auto& [p, uris] : later.snapshot_remove) {
+    into->snapshot_remove[p].insert(uris.begin(), uris.end());
+    if (const auto it = into->snapshot_add.find(p); it != into->snapshot_add.end()) {
+      std::erase_if(it->second, [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
+      if (it->second.empty()) into->snapshot_add.erase(it);
+    }
+  }
+  for (const auto& [p, snapshots] : later.snapshot_add) {
+    std::vector<Snapshot>& all = into->snapshot_add[p];
+    all.insert(all.end(), snapshots.begin(), snapshots.end());
+  }
 }
 
 ClosureBook::ClosureBook(Options options, DurableState state) : options_(options), state_(std::move(state)) {
-  EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards && state_.lost.size() <= options_.shards);
+  EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards && state_.lost.size() <= options_.shards &&
+           state_.snapshots.size() <= options_.shards);
   Resize(options_.shards, &state_);
   refusing_.resize(options_.shards);
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
@@ -292,10 +313,22 @@ void ClosureBook::BuryUnknown(const IntervalSet& refused, Record* all) {
   Commit(record, all);
 }
 
-ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
-                                             const IntervalSet& snapshot_refused) {
+ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& server) {
+  EG_CHECK(shard.value() < options_.shards);
+  const Snapshot* newest = NewestSnapshot(shard);
+  static const IntervalSet kNothing;
+  return RollBack(shard, server, newest == nullptr ? kNothing : newest->done, newest == nullptr ? kNothing : newest->refused, newest);
+}
+
+ClosureBook::MapChange ClosureBook::RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
+                                               const IntervalSet& snapshot_refused) {
+  EG_CHECK(shard.value() < options_.shards);
+  return RollBack(shard, server, snapshot_done, snapshot_refused, nullptr);
+}
+
+ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
+                                             const IntervalSet& snapshot_refused, const Snapshot* snapshot) {
   const std::uint32_t p = shard.value();
-  EG_CHECK(p < options_.shards);
   MapChange change;
   BuryUnknown(snapshot_refused, &change.record);
   IntervalSet todo = state_.succeeded.Minus(snapshot_done).Minus(state_.lost[p]);
@@ -307,9 +340,60 @@ ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& s
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
-  change.assigns.push_back({shard, server, owner.epoch, owner.start, version, RefusedFor(p)});
-  refusing_[p] = {owner.epoch, change.assigns.back().refused};
+  AssignOrder order{shard, server, owner.epoch, owner.start, version, RefusedFor(p), std::nullopt};
+  if (snapshot != nullptr) order.snapshot = *snapshot;
+  refusing_[p] = {owner.epoch, order.refused.Union(snapshot_refused)};
+  change.assigns.push_back(std::move(order));
   return change;
+}
+
+// ---------------------------------------------------------------- 27, 28
+
+Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
+  const std::uint32_t p = shard.value();
+  EG_CHECK(p < options_.shards);
+  Record record, all;
+  const std::string uri = snapshot.Uri();
+  for (const Snapshot& known : state_.snapshots[p]) {
+    if (known.Uri() == uri) return all;
+  }
+  record.snapshot_add[p].push_back(std::move(snapshot));
+  Commit(record, &all);
+  return all;
+}
+
+Record ClosureBook::RemoveSnapshots(ShardId shard, const std::set<std::string>& uris) {
+  const std::uint32_t p = shard.value();
+  EG_CHECK(p < options_.shards);
+  Record record, all;
+  for (const Snapshot& known : state_.snapshots[p]) {
+    if (uris.contains(known.Uri())) record.snapshot_remove[p].insert(known.Uri());
+  }
+  if (!record.empty()) Commit(record, &all);
+  return all;
+}
+
+const Snapshot* ClosureBook::NewestSnapshot(ShardId shard) const {
+  const std::vector<Snapshot>& known = state_.snapshots[shard.value()];
+  return known.empty() ? nullptr : &known.back();
+}
+
+Record ClosureBook::ResumeFrom(std::vector<Snapshot> snapshots) {
+  EG_CHECK(snapshots.size() == options_.shards && state_.succeeded.empty() && state_.dead.empty());
+  const IntervalSet plan = IntervalSet::Range(0, options_.closures);
+  IntervalSet done = plan, refused;
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    EG_CHECK(state_.map[p] == ShardOwner{});
+    done = done.Intersect(snapshots[p].done);
+    refused.UnionWith(snapshots[p].refused.Intersect(plan));
+  }
+  Record record, all;
+  refused.Subtract(done);  // refused by one shard, done by all: applied everywhere
+  record.succeeded_add = std::move(done);
+  record.dead_add = std::move(refused);
+  for (std::uint32_t p = 0; p < options_.shards; ++p) record.snapshot_add[p].push_back(std::move(snapshots[p]));
+  Commit(record, &all);
+  return all;
 }
 
 std::vector<ShardId> ClosureBook::ShardsOf(const std::string& server) const {
@@ -331,7 +415,7 @@ ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from, const s
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
-  change.assigns.push_back({shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p)});
+  change.assigns.push_back({shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p), std::nullopt});
   refusing_[p] = {owner.epoch, change.assigns.back().refused};
   return change;
 }

@@ -27,6 +27,23 @@ struct ShardOwner {
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
 };
 
+// [27] A durable cut of one shard: what a rollback may begin from.
+struct Snapshot {
+  std::string folder, file;  // URI, name in it
+  std::uint64_t bytes = 0;
+  std::string sha256;            // of the whole file
+  JobUid job;                    // that wrote it
+  std::string plan_fingerprint;  // of that job's plan
+  ShardEpoch epoch;              // as in the file, like the next four
+  MapVersion start;
+  std::uint64_t lsn = 0, vlsn = 0;
+  IntervalSet done, refused;    // of its ledger; under replace_ledger: what its ledger becomes
+  bool resumed = false;         // [28] another job's: attempts of open closures are forgotten
+  bool replace_ledger = false;  // [28] of another plan
+  std::string Uri() const { return folder + "/" + file; }
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
+};
+
 // Line "Coordinator, durable". The n of the pairs is not in it: a life numbers nothing before its term is durable, so each
 // life counts from 1 again.
 struct DurableState {
@@ -37,7 +54,8 @@ struct DurableState {
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
-  std::vector<IntervalSet> todo, lost;  // by shard
+  std::vector<IntervalSet> todo, lost;          // by shard
+  std::vector<std::vector<Snapshot>> snapshots;  // by shard, in the order in which they became durable
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
 
@@ -50,6 +68,8 @@ struct Record {
   std::map<std::uint32_t, ShardOwner> map;
   IntervalSet succeeded_add, dead_add;
   std::map<std::uint32_t, IntervalSet> todo_add, todo_remove, lost_add;
+  std::map<std::uint32_t, std::vector<Snapshot>> snapshot_add;
+  std::map<std::uint32_t, std::set<std::string>> snapshot_remove;  // by URI
   bool empty() const;
   friend bool operator==(const Record&, const Record&) = default;
 };
@@ -116,7 +136,8 @@ class ClosureBook {
     std::string server;
     ShardEpoch epoch;
     MapVersion start, version;
-    IntervalSet refused;  // dead + lost[p]; the snapshot's own is added by the loader
+    IntervalSet refused;               // dead + lost[p]; the snapshot's own is added by the loader
+    std::optional<Snapshot> snapshot;  // none: the seed
   };
   struct MapChange {
     Record record;
@@ -124,8 +145,18 @@ class ClosureBook {
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
     bool map_changed = false;                           // send the map to every worker
   };
-  // First placement of a shard, and line 21 with s.done and s.refused ({} for the seed). `server` is there and gets the Assign.
-  MapChange Rollback(ShardId shard, const std::string& server, const IntervalSet& snapshot_done = {}, const IntervalSet& snapshot_refused = {});
+  // First placement of a shard, and line 21 with the newest of its snapshots; without any: the seed. `server` is there and gets the Assign.
+  MapChange Rollback(ShardId shard, const std::string& server);
+  // Line 21 with a state that the caller knows, of which s.done and s.refused are these ({} for the seed). For models of the cluster.
+  MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done, const IntervalSet& snapshot_refused);
+  // Line 27. A file that is known already (by its URI) changes nothing.
+  Record AddSnapshot(ShardId shard, Snapshot snapshot);
+  // These are given up: damaged, or no kept manifest names them. Delete a file only once this is durable.
+  Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
+  const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr: the seed
+  // Line 28: begins from a manifest of another job. Before the first Rollback: EG_CHECK. `snapshots`: one for each shard, in order.
+  // `succeeded`: the intersection of all done; dead becomes the union of all refused.
+  Record ResumeFrom(std::vector<Snapshot> snapshots);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
   // Line 22, second half: the state that left its owner at `from` has arrived at `server`. Empty, and the state is void, unless
   // `from` is still the shard's epoch.
@@ -140,8 +171,8 @@ class ClosureBook {
     MapVersion start;
     IntervalSet done, refused;
   };
-  // What is held as mapped is kept; mapped but not held exactly: rolled back to the seed on this server, unless
-  // `restore` is false (then listed in `unheld` for the caller, who knows the snapshots and calls Rollback). Held but not mapped: drops.
+  // What is held as mapped is kept; mapped but not held exactly: rolled back on this server, unless
+  // `restore` is false (then listed in `unheld` for the caller, who knows other states and calls RollbackTo). Held but not mapped: drops.
   // `held` names only shards of this job; a shard whose Assign is being loaded counts as held.
   struct ServerRegistration {
     MapChange change;
@@ -203,6 +234,8 @@ class ClosureBook {
   IntervalSet DoneFor(std::uint32_t shard) const;  // of line 24
   IntervalSet RefusedFor(std::uint32_t shard) const;
   Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
+  MapChange RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done, const IntervalSet& snapshot_refused,
+                     const Snapshot* snapshot);
   void BuryUnknown(const IntervalSet& refused, Record* all);  // 25: refused, and neither dead nor succeeded here -> dead
   void Release(CurrentIterator it);                           // from current_, to be granted again
   void Forget(CurrentIterator it);                            // from current_

@@ -70,7 +70,7 @@ absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, b
     checkpoint.passed_over = newest->passed_over;
   }
   for (int i = 0; i < checkpoint.manifest->shards_size(); ++i) {
-    const v1::ManifestShard& entry = checkpoint.manifest->shards(i);
+    const v1::ShardFile& entry = checkpoint.manifest->shards(i);
     FileRow row{entry.shard(), entry.file(), absl::UnknownError("")};
     if (!entry.file().empty()) row.report = snapshot::CheckShardOf(files, fs::FolderOf(checkpoint.uri), *checkpoint.manifest, i, whole);
     checkpoint.files.push_back(std::move(row));

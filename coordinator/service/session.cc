@@ -276,6 +276,7 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kAssigned: uid = message.assigned().job_uid(); break;
     case v1::TaskMessage::kClosed: uid = message.closed().job_uid(); break;
     case v1::TaskMessage::kSealed: uid = message.sealed().job_uid(); break;
+    case v1::TaskMessage::kShardDurable: uid = message.shard_durable().job_uid(); break;
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
   }

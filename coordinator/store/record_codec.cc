@@ -24,6 +24,45 @@ ShardOwner DecodeOwner(const v1::JournalOwner& in) {
   return {in.server(), client::FromProto<ShardEpoch>(in.epoch()), client::FromProto<MapVersion>(in.start())};
 }
 
+void EncodeSnapshot(std::uint32_t shard, const Snapshot& snapshot, v1::JournalSnapshot* out) {
+  v1::ShardFile* file = out->mutable_file();
+  file->set_shard(shard);
+  file->set_file(snapshot.file);
+  file->set_bytes(snapshot.bytes);
+  file->set_sha256(snapshot.sha256);
+  *file->mutable_epoch() = client::ToProto(snapshot.epoch);
+  *file->mutable_start() = client::ToProto(snapshot.start);
+  file->set_lsn(snapshot.lsn);
+  file->set_vlsn(snapshot.vlsn);
+  *file->mutable_done() = client::ToProto(snapshot.done);
+  *file->mutable_refused() = client::ToProto(snapshot.refused);
+  out->set_folder(snapshot.folder);
+  out->set_job_uid(snapshot.job.value());
+  out->set_plan_fingerprint(snapshot.plan_fingerprint);
+  out->set_resumed(snapshot.resumed);
+  out->set_replace_ledger(snapshot.replace_ledger);
+}
+
+absl::StatusOr<Snapshot> DecodeSnapshot(const v1::JournalSnapshot& in) {
+  const v1::ShardFile& file = in.file();
+  Snapshot snapshot;
+  snapshot.folder = in.folder();
+  snapshot.file = file.file();
+  snapshot.bytes = file.bytes();
+  snapshot.sha256 = file.sha256();
+  snapshot.job = JobUid(in.job_uid());
+  snapshot.plan_fingerprint = in.plan_fingerprint();
+  snapshot.epoch = client::FromProto<ShardEpoch>(file.epoch());
+  snapshot.start = client::FromProto<MapVersion>(file.start());
+  snapshot.lsn = file.lsn();
+  snapshot.vlsn = file.vlsn();
+  EG_ASSIGN_OR_RETURN(snapshot.done, client::FromProto(file.done()));
+  EG_ASSIGN_OR_RETURN(snapshot.refused, client::FromProto(file.refused()));
+  snapshot.resumed = in.resumed();
+  snapshot.replace_ledger = in.replace_ledger();
+  return snapshot;
+}
+
 template <class Repeated>
 void EncodeSets(const std::map<std::uint32_t, IntervalSet>& sets, Repeated* out) {
   for (const auto& [shard, set] : sets) {
@@ -53,6 +92,16 @@ void EncodeRecord(const Record& record, v1::JournalRecord* out) {
   EncodeSets(record.todo_add, out->mutable_todo_add());
   EncodeSets(record.todo_remove, out->mutable_todo_remove());
   EncodeSets(record.lost_add, out->mutable_lost_add());
+  for (const auto& [shard, snapshots] : record.snapshot_add) {
+    for (const Snapshot& snapshot : snapshots) EncodeSnapshot(shard, snapshot, out->add_snapshot_add());
+  }
+  for (const auto& [shard, uris] : record.snapshot_remove) {
+    for (const std::string& uri : uris) {
+      v1::JournalSnapshotName* name = out->add_snapshot_remove();
+      name->set_shard(shard);
+      name->set_uri(uri);
+    }
+  }
 }
 
 absl::StatusOr<Record> DecodeRecord(const v1::JournalRecord& in) {
@@ -68,6 +117,15 @@ absl::StatusOr<Record> DecodeRecord(const v1::JournalRecord& in) {
   EG_RETURN_IF_ERROR(DecodeSets(in.todo_add(), &record.todo_add));
   EG_RETURN_IF_ERROR(DecodeSets(in.todo_remove(), &record.todo_remove));
   EG_RETURN_IF_ERROR(DecodeSets(in.lost_add(), &record.lost_add));
+  for (const v1::JournalSnapshot& one : in.snapshot_add()) {
+    EG_RETURN_IF_ERROR(CheckShard(one.file().shard(), kJournalShardsMax));
+    EG_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(one));
+    record.snapshot_add[one.file().shard()].push_back(std::move(snapshot));
+  }
+  for (const v1::JournalSnapshotName& one : in.snapshot_remove()) {
+    EG_RETURN_IF_ERROR(CheckShard(one.shard(), kJournalShardsMax));
+    record.snapshot_remove[one.shard()].insert(one.uri());
+  }
   return record;
 }
 
@@ -91,6 +149,9 @@ std::string EncodeState(const DurableState& state) {
       out.add_lost()->set_shard(p);
       *out.mutable_lost(out.lost_size() - 1)->mutable_set() = client::ToProto(state.lost[p]);
     }
+    if (p < state.snapshots.size()) {
+      for (const Snapshot& snapshot : state.snapshots[p]) EncodeSnapshot(p, snapshot, out.add_snapshots());
+    }
   }
   *out.mutable_succeeded() = client::ToProto(state.succeeded);
   *out.mutable_dead() = client::ToProto(state.dead);
@@ -108,6 +169,7 @@ absl::StatusOr<DurableState> DecodeState(const std::string& bytes) {
   state.map.resize(in.shards());
   state.todo.resize(in.shards());
   state.lost.resize(in.shards());
+  state.snapshots.resize(in.shards());
   for (const v1::JournalOwner& owner : in.map()) {
     EG_RETURN_IF_ERROR(CheckShard(owner.shard(), in.shards()));
     state.map[owner.shard()] = DecodeOwner(owner);
@@ -121,6 +183,11 @@ absl::StatusOr<DurableState> DecodeState(const std::string& bytes) {
   for (const v1::JournalSet& one : in.lost()) {
     EG_RETURN_IF_ERROR(CheckShard(one.shard(), in.shards()));
     EG_ASSIGN_OR_RETURN(state.lost[one.shard()], client::FromProto(one.set()));
+  }
+  for (const v1::JournalSnapshot& one : in.snapshots()) {
+    EG_RETURN_IF_ERROR(CheckShard(one.file().shard(), in.shards()));
+    EG_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(one));
+    state.snapshots[one.file().shard()].push_back(std::move(snapshot));
   }
   return state;
 }

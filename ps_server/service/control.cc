@@ -95,8 +95,8 @@ void Control::OnAssign(const v1::Assign& assign) {
   auto settings = ShardSettingsOf(job, assign.spec());
   auto refused = client::FromProto(assign.refused());
   absl::Status problem = settings.ok() ? refused.status() : settings.status();
-  if (problem.ok() && !assign.snapshot().empty())
-    problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot()));
+  if (problem.ok() && assign.has_snapshot())
+    problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot().uri()));
   if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
     problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
   }

@@ -1036,7 +1036,7 @@ void Cluster::RollBack(std::uint32_t p, Server* to) {
   VoidEvaluation();
   const IntervalSet none;
   const ps_server::Ledger* ledger = snapshot ? &snapshot->shard->ledger() : nullptr;
-  SendChange(book_->Rollback(ShardId(p), to->identity, ledger ? ledger->done() : none, ledger ? ledger->refused() : none), to, snapshot);
+  SendChange(book_->RollbackTo(ShardId(p), to->identity, ledger ? ledger->done() : none, ledger ? ledger->refused() : none), to, snapshot);
 }
 
 void Cluster::CloseWindow() {

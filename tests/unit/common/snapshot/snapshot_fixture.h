@@ -158,7 +158,7 @@ inline v1::Manifest SmallManifest(fs::FileSystem& files, std::uint64_t number = 
       digest = WriteSmall(files, uri, header);
     }
     *manifest.mutable_plan()->add_shards() = SmallSpec(shard);
-    v1::ManifestShard& entry = *manifest.add_shards();
+    v1::ShardFile& entry = *manifest.add_shards();
     entry.set_shard(shard);
     entry.set_file(name);
     entry.set_bytes(digest.bytes);

@@ -69,6 +69,7 @@ class Transcript {
     replayed.map.resize(options_.shards);
     replayed.todo.resize(options_.shards);
     replayed.lost.resize(options_.shards);
+    replayed.snapshots.resize(options_.shards);
     if (!tearing_) CHECK(replayed == book_->durable());
     return out_;
   }
@@ -124,7 +125,7 @@ class Transcript {
     } else if (command == "window") {
       book_->CloseWindow();
     } else if (command == "rollback") {
-      Print(book_->Rollback(Shard(1), Word(2), SetFrom(Option("done=")), SetFrom(Option("refused="))));
+      Print(book_->RollbackTo(Shard(1), Word(2), SetFrom(Option("done=")), SetFrom(Option("refused="))));
     } else if (command == "move") {
       const auto change = book_->Move(Shard(1), StampFrom<ShardEpoch>(Word(2)), Word(3));
       Print(change);

@@ -32,6 +32,21 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
       if (below(3) == 0) record.todo_add[shard()] = set();
       if (below(3) == 0) record.todo_remove[shard()] = set();
       if (below(3) == 0) record.lost_add[shard()] = set();
+      if (below(3) == 0) {
+        Snapshot snapshot{"file:///runs/x", "shard-" + std::to_string(below(5)), below(1ull << 40), std::string(32, static_cast<char>(below(256)))};
+        snapshot.job = JobUid(below(99));
+        snapshot.plan_fingerprint = "f" + std::to_string(below(3));
+        snapshot.epoch = {below(9), below(99)};
+        snapshot.start = {below(9), below(99)};
+        snapshot.lsn = below(1ull << 40);
+        snapshot.vlsn = below(1ull << 40);
+        snapshot.done = set();
+        snapshot.refused = set();
+        snapshot.resumed = below(2) == 0;
+        snapshot.replace_ledger = below(2) == 0;
+        record.snapshot_add[shard()].push_back(std::move(snapshot));
+      }
+      if (below(3) == 0) record.snapshot_remove[shard()].insert("file:///runs/x/shard-" + std::to_string(below(5)));
       v1::JournalRecord bytes;
       EncodeRecord(record, &bytes);
       const auto back = DecodeRecord(bytes);

@@ -141,7 +141,7 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
     spoil(assign);
     cases.emplace_back(assign, words);
   };
-  spoiled([](v1::Assign& a) { a.set_snapshot("old.evg"); }, "snapshots are not built, only the seed: snapshot=old.evg");
+  spoiled([](v1::Assign& a) { a.mutable_snapshot()->set_uri("old.evg"); }, "snapshots are not built, only the seed: snapshot=old.evg");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); }, "dtype is not built, expected DTYPE_FLOAT32");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); }, "variable name of no or too many bytes");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("adagrad"); }, "unknown optimizer");

@@ -1,0 +1,109 @@
+// Lines 21, 27, 28: which durable file a shard goes back to, and what it lacks then.
+#include <catch2/catch.hpp>
+
+#include "coordinator/closures/closure_book.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::uint64_t kClosures = 10;
+
+Snapshot File(const std::string& name, IntervalSet done, IntervalSet refused = {}) {
+  Snapshot snapshot;
+  snapshot.folder = "file:///c";
+  snapshot.file = name;
+  snapshot.done = std::move(done);
+  snapshot.refused = std::move(refused);
+  return snapshot;
+}
+
+ClosureBook NewBook(std::uint32_t shards, DurableState state = {}) {
+  ClosureBook::Options options;
+  options.closures = kClosures;
+  options.shards = shards;
+  const Term term(state.term.value() + 1);
+  ClosureBook book(options, std::move(state));
+  book.BeginLife(term);
+  book.CloseWindow();
+  return book;
+}
+
+// One worker runs the next closure to its end.
+void RunOne(ClosureBook* book) {
+  const auto granted = book->NextGrant(TaskId(1));
+  REQUIRE(granted);
+  const MapVersion v = book->durable().version;
+  REQUIRE(book->OnDone(granted->closure, granted->attempt, v, v).acknowledged);
+}
+
+TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run again for it alone") {
+  ClosureBook book = NewBook(2);
+  book.Rollback(ShardId(0), "a");
+  book.Rollback(ShardId(1), "a");
+  for (int i = 0; i < 6; ++i) RunOne(&book);
+  book.AddSnapshot(ShardId(1), File("old", IntervalSet::Range(0, 2)));
+  book.AddSnapshot(ShardId(1), File("new", IntervalSet::Range(0, 4)));
+  const auto change = book.Rollback(ShardId(1), "b");
+  REQUIRE(change.assigns.size() == 1);
+  REQUIRE(change.assigns[0].snapshot);
+  CHECK(change.assigns[0].snapshot->file == "new");
+  CHECK(book.durable().todo[1].ToString() == IntervalSet::Range(4, 6).ToString());
+  CHECK(book.durable().todo[0].empty());
+  CHECK_FALSE(book.Rollback(ShardId(0), "b").assigns[0].snapshot);
+
+  SECTION("a damaged one is given up for the one before, and then for the seed") {
+    CHECK_FALSE(book.RemoveSnapshots(ShardId(1), {"file:///c/new"}).empty());
+    CHECK(book.Rollback(ShardId(1), "b").assigns[0].snapshot->file == "old");
+    CHECK(book.durable().todo[1].ToString() == IntervalSet::Range(2, 6).ToString());
+    book.RemoveSnapshots(ShardId(1), {"file:///c/old"});
+    CHECK_FALSE(book.Rollback(ShardId(1), "b").assigns[0].snapshot);
+    CHECK(book.durable().todo[1].ToString() == IntervalSet::Range(0, 6).ToString());
+  }
+  SECTION("a server that registers without it gets the same") {
+    book.Rollback(ShardId(0), "c");
+    const auto registration = book.RegisterServer("b", {});
+    REQUIRE(registration.change.assigns.size() == 1);
+    CHECK(registration.change.assigns[0].shard == ShardId(1));
+    CHECK(registration.change.assigns[0].snapshot->file == "new");
+  }
+  SECTION("a repeated report, and giving up what is not known, change nothing") {
+    CHECK(book.AddSnapshot(ShardId(1), File("new", {})).empty());
+    CHECK(book.RemoveSnapshots(ShardId(1), {"file:///c/none"}).empty());
+  }
+}
+
+TEST_CASE("replaying the records gives the snapshots back, whatever was added and removed in one transaction") {
+  ClosureBook book = NewBook(1);
+  Record all = book.Rollback(ShardId(0), "a").record;
+  AppendRecord(book.AddSnapshot(ShardId(0), File("a", {})), &all);
+  AppendRecord(book.AddSnapshot(ShardId(0), File("b", {})), &all);
+  AppendRecord(book.RemoveSnapshots(ShardId(0), {"file:///c/a"}), &all);
+  AppendRecord(book.AddSnapshot(ShardId(0), File("c", {})), &all);
+  DurableState replayed;
+  ApplyRecord(all, &replayed);
+  CHECK(replayed.snapshots == book.durable().snapshots);
+  REQUIRE(replayed.snapshots[0].size() == 2);
+  CHECK(replayed.snapshots[0].back().file == "c");
+}
+
+TEST_CASE("a job that resumes takes up what every shard has, and never runs what any of them refuses") {
+  ClosureBook book = NewBook(2);
+  IntervalSet refused;
+  refused.Add(5);
+  book.ResumeFrom({File("s0", IntervalSet::Range(0, 5)), File("s1", IntervalSet::Range(0, 3), refused)});
+  CHECK(book.durable().succeeded.ToString() == IntervalSet::Range(0, 3).ToString());
+  CHECK(book.durable().dead.ToString() == refused.ToString());
+  for (std::uint32_t p = 0; p < 2; ++p) {
+    const auto change = book.Rollback(ShardId(p), "a");
+    REQUIRE(change.assigns[0].snapshot);
+    CHECK(change.assigns[0].snapshot->file == "s" + std::to_string(p));
+    CHECK(change.assigns[0].refused.ToString() == refused.ToString());
+    CHECK(book.durable().todo[p].empty());
+  }
+  std::vector<std::uint64_t> order;
+  while (const auto granted = book.NextGrant(TaskId(1))) order.push_back(granted->closure.value());
+  CHECK(order == std::vector<std::uint64_t>{3, 4, 6, 7, 8, 9});
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
