@@ -27,7 +27,8 @@ class FrontDoor(Case):
         for folder in (scripts, self.caller, self.path("tools"), os.path.join(self.checkout, "build", "release")):
             os.makedirs(folder)
         shutil.copy(os.path.join(ROOT, "evergrad"), self.checkout)
-        shutil.copy(os.path.join(ROOT, "deploy", "scripts", "data.py"), scripts)
+        for name in ("data.py", "failed_tests.py"):
+            shutil.copy(os.path.join(ROOT, "deploy", "scripts", name), scripts)
         shutil.copytree(os.path.join(ROOT, "configs"), os.path.join(self.checkout, "configs"))
         os.symlink(support.BIN, os.path.join(self.checkout, "build", "release", "bin"))
         write(os.path.join(scripts, "setup.sh"), "echo set-up was begun\n")
@@ -63,6 +64,41 @@ class FrontDoor(Case):
             self.assertEqual(r.returncode, 2, r.stdout)
             self.assertIn("no such job file: " + os.path.join(self.caller, name), r.stdout)
             self.assertNotIn("set-up", r.stdout)
+
+    def test_what_failed_is_told_again_at_the_end_and_ctests_summary_is_last(self):
+        write(os.path.join(self.checkout, "deploy", "scripts", "data.py"), "")  # no data is needed here
+        long_name = "a name as long as a sentence, which would fill every other line with dots; with a semicolon"
+        tests = {"good": "echo fine", long_name: "seq -f 'line %.0f' 100; echo the reason '<&>'; exit 3", "silent": "exit 1"}
+        write(os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
+              "".join("add_test([==[%s]==] sh -c [==[%s]==])\n" % t for t in tests.items()) + "set_tests_properties(good PROPERTIES LABELS easy)\n")
+        r = self.evergrad("test")
+        self.assertEqual(r.returncode, 8, r.stdout)
+        self.assertNotIn("....", r.stdout)
+        ctest, begin, end = r.stdout.partition("\n== failed: ")
+        self.assertRegex(ctest, r"(?m)^1/3 Test #1: good \.\.\. +Passed ")
+        self.assertIn("== test", ctest)
+        self.assertIn("line 1\n", ctest)
+        summary = ctest[ctest.index("33% tests passed, 2 tests failed out of 3"):].strip()
+        self.assertTrue(end.endswith(summary + "\n"), "the last lines are not ctest's own:\n" + end)
+        told = end[:-len(summary) - 1]
+        self.assertTrue(told.startswith(long_name), told)
+        self.assertNotIn("line 41\n", told)
+        self.assertEqual(told.count("\nline "), 59)
+        self.assertIn("line 42\nline 43\n", told)
+        self.assertIn("line 100\nthe reason <&>\n", told)
+        self.assertRegex(told, r"== failed: silent.*\n   \(it said nothing\)")
+        self.assertNotIn("good", told)
+
+        good = self.evergrad("test", "-L", "easy")
+        self.assertEqual(good.returncode, 0, good.stdout)
+        self.assertNotIn("== failed", good.stdout)
+        self.assertEqual(good.stdout.count("tests passed"), 1)
+        # What failed an hour ago does not fail now.
+        write(os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"), "no_such_command()\n")
+        none = self.evergrad("test")
+        self.assertNotEqual(none.returncode, 0, none.stdout)
+        self.assertIn("ctest left no list", none.stdout)
+        self.assertNotIn("line 100", none.stdout)
 
 
 if __name__ == "__main__":
