@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/checked_math.h"
+#include "common/fs/file.h"
 
 namespace evergrad::config {
 namespace {
@@ -564,8 +565,8 @@ Key<TrainingSpec> EvaluateKey() {
 }
 
 const NotBuilt kModesNotBuilt = {"sync", "bounded", "allreduce", "local"};
-const NotBuilt kSpecKeysNotBuilt = {"checkpoint", "optimizers", "predict",    "export",   "early_stopping",
-                                    "callbacks",  "tables",     "embeddings", "closures", "resources"};
+const NotBuilt kSpecKeysNotBuilt = {"optimizers", "predict",    "export",   "early_stopping", "callbacks",
+                                    "tables",     "embeddings", "closures", "resources"};
 
 Key<JobSpec> TypeKey() {
   return {"type",
@@ -596,6 +597,72 @@ Key<JobSpec> OptimizerKey() {
       const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
       for (const std::string& line : lines) absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
     }
+  };
+  return key;
+}
+
+constexpr std::chrono::milliseconds kEveryMin{10}, kEveryMax{24 * 3600 * 1000};
+
+Key<CheckpointSpec> EveryKey() {
+  return {"every",
+          absl::StrCat("duration from ", FormatDuration(kEveryMin), " to ", FormatDuration(kEveryMax)),
+          "a lost server costs about half of it, of the whole job's work",
+          false,
+          [](Reader& r, const Node& n, CheckpointSpec* t) {
+            const auto text = r.Text(n, "every");
+            if (!text) return;
+            const auto every = ParseDuration(*text);
+            if (!every.ok())
+              r.Report(n.where(), absl::StrCat("`every`: ", every.status().message()));
+            else if (*every < kEveryMin || *every > kEveryMax)
+              r.Report(n.where(), absl::StrCat("`every`: expected a duration from ", FormatDuration(kEveryMin), " to ", FormatDuration(kEveryMax),
+                                               ", got ", n.Describe()));
+            else
+              t->every = *every;
+          },
+          [](const CheckpointSpec& t) { return std::optional<Node>(MakePlain(FormatDuration(t.every))); }};
+}
+Key<CheckpointSpec> DirectoryKey() {
+  Key<CheckpointSpec> key = PlainText<CheckpointSpec>(
+      "directory", &CheckpointSpec::directory,
+      "shared by all daemons; each job gets its NAME-JOB_UID there. Left out: checkpoint/ in its runs folder");
+  key.type = "path or file:// URI";
+  key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
+    const auto text = r.Text(n, "directory");
+    if (!text) return;
+    const auto path = fs::LocalPath(*text);
+    if (text->empty())
+      r.Report(n.where(), "`directory`: expected a folder, got an empty text");
+    else if (!path.ok())
+      r.Report(n.where(), absl::StrCat("`directory`: ", path.status().message()));
+    else
+      t->directory = *text;
+  };
+  key.write = [](const CheckpointSpec& t) {
+    return t.directory.empty() ? std::nullopt : std::optional<Node>(MakeText(absl::StrReplaceAll(t.directory, {{"${", "$${"}})));
+  };
+  return key;
+}
+Key<JobSpec> CheckpointKey() {
+  Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
+      "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
+      "how the job is saved; without the section as here, but a job that cannot be saved then goes on and says so");
+  key.type = "mapping, or off";
+  key.read = [](Reader& r, const Node& n, JobSpec* t) {
+    t->checkpoint.given = true;
+    if (n.kind == Node::Kind::kScalar) {
+      if (!n.quoted && n.text == "off")
+        t->checkpoint.on = false;
+      else
+        r.Report(n.where(), absl::StrCat("`checkpoint`: expected a mapping or off, got ", n.Describe(),
+                                         n.text == "false" || n.text == "no" ? "; did you mean `off`?" : ""));
+      return;
+    }
+    CheckpointTable().Read(r, n, &t->checkpoint);
+  };
+  key.write = [write = key.write](const JobSpec& t) {
+    if (!t.checkpoint.given) return std::optional<Node>();
+    return t.checkpoint.on ? write(t) : std::optional<Node>(MakePlain("off"));
   };
   return key;
 }
@@ -806,6 +873,17 @@ const Table<CountingSpec>& CountingTable() {
   return table;
 }
 
+const Table<CheckpointSpec>& CheckpointTable() {
+  static const Table<CheckpointSpec> table{
+      "spec.checkpoint",
+      {EveryKey(), Integer<CheckpointSpec>("keep", &CheckpointSpec::keep, 1, 100, "so many checkpoints are kept"),
+       Flag<CheckpointSpec>("resume", &CheckpointSpec::resume,
+                            "go on from the newest checkpoint of an earlier job of this name, or be refused with the reason"),
+       DirectoryKey()},
+      {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
+  return table;
+}
+
 const Table<ModelSpec>& ModelTable() {
   static const Table<ModelSpec> table{
       "spec.model", {InputsKey(), LayersKey(), LossesKey(), MetricsKey()}, {"outputs", "initializers", "python", "pretrained", "weights"}};
@@ -830,7 +908,7 @@ const Table<JobSpec>& TrainingJobTable() {
       {TypeKey(), Required(Section<JobSpec, DataSpec>("data", &JobSpec::data, &DataTable(), "the examples")),
        Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), Required(OptimizerKey()),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey()},
       kSpecKeysNotBuilt};
   return table;
 }
@@ -842,7 +920,7 @@ const Table<JobSpec>& CountingJobTable() {
       {TypeKey(), Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(), "what is counted")),
        Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long")},
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey()},
       kSpecKeysNotBuilt};
   return table;
 }

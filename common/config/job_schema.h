@@ -19,6 +19,7 @@ const Table<ModelSpec>& ModelTable();
 const Table<StrategySpec>& StrategyTable();
 const Table<TrainingSpec>& TrainingTable();
 const Table<CountingSpec>& CountingTable();
+const Table<CheckpointSpec>& CheckpointTable();
 const Variant<LayerSpec>& LayerVariant();
 const Variant<LossSpec>& LossVariant();
 const Variant<OptimizerSpec>& OptimizerVariant();

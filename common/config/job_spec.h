@@ -5,6 +5,7 @@
 // configs/reference.yaml, which is generated from the same table.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -128,6 +129,16 @@ struct TrainingSpec {
   std::uint64_t seed = 0;                   // initialisers, dropout
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
+// How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may change from one submission to the next.
+struct CheckpointSpec {
+  bool on = true;      // false: `checkpoint: off`
+  bool given = false;  // the job file has the section: what cannot be saved fails the job, otherwise it goes on without and says so
+  std::chrono::milliseconds every{60000};
+  std::uint32_t keep = 3;  // manifests
+  bool resume = false;     // go on from the newest manifest of an earlier job of this name
+  std::string directory;   // absolute path or file:// URI after resolution; "": in the job's runs folder
+  friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
+};
 // spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
 struct CountingSpec {
   std::uint64_t examples = 0;
@@ -145,6 +156,7 @@ struct JobSpec {
   StrategySpec strategy;
   TrainingSpec training;
   CountingSpec counting;
+  CheckpointSpec checkpoint;
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
@@ -156,18 +168,19 @@ struct Override {
 
 struct ParseOptions {
   std::string file_name;                           // for messages
-  std::string base_folder;                         // relative data paths are resolved against it; "" leaves them alone (the coordinator)
-  std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data`
+  std::string base_folder;                         // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
+  std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
 };
 struct ParsedJob {
   std::optional<JobSpec> spec;    // set when there is no mistake
   std::vector<Mistake> mistakes;  // in order of position
 };
-// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` stands for a literal `${`.
+// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` and `checkpoint` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// The effective YAML: every value spelled out. ParseJob of it gives an equal spec.
+// The effective YAML: every value spelled out (a `checkpoint` section that the job does not have, in a comment: that it has none is a
+// value, too). ParseJob of it gives an equal spec.
 std::string EmitYaml(const JobSpec& spec);
 // configs/reference.yaml: every key with its type, default, bounds and one line of explanation, from the schema table.
 std::string ReferenceYaml();

@@ -58,6 +58,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.training.evaluate_every_epochs = 1;
   model.data.train.reset();  // the data's own fingerprint stands for its files
   model.data.eval.reset();
+  model.checkpoint = {};
   const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitYaml(model), "\n", data_fingerprint);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;

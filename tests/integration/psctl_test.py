@@ -281,9 +281,9 @@ class Files(Case):
         self.assertEqual(["twelve.yaml:%d:%d: %s" % (m["line"], m["column"], m["text"]) for m in found["mistakes"]], wanted)
 
     def test_what_is_not_built_yet_is_refused_by_name(self):
-        file = write(self.path("later.yaml"), job_yaml(extra="  checkpoint: {every: 60s}\n"))
+        file = write(self.path("later.yaml"), job_yaml(extra="  export: {format: npz}\n"))
         r = self.psctl("job", "validate", file, expect=2)
-        self.assertRegex(r.stderr, r"later\.yaml:\d+:3: not built yet: key `checkpoint`")
+        self.assertRegex(r.stderr, r"later\.yaml:\d+:3: not built yet: key `export`")
         r = self.psctl("job", "validate", write(self.path("good.yaml"), job_yaml()), "--set", "spec.strategy.mode=allreduce", expect=2)
         self.assertIn("not built yet: strategy.mode `allreduce`", r.stderr)
 

@@ -182,8 +182,8 @@ TEST_CASE("what is not built yet is refused by name") {
   CHECK(RefusalWith("train: {format: idx", "train: {format: csv") == "job.yaml:6:21: not built yet: data format `csv`");
   CHECK(RefusalWith("kind: TrainingJob", "kind: PredictionJob") == "job.yaml:2:7: not built yet: kind `PredictionJob`");
   CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") == "job.yaml:19:21: not built yet: a loss of type `huber`");
-  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  optimizers: []\n  checkpoint: {}") ==
-        "job.yaml:22:3: not built yet: key `optimizers` in spec\njob.yaml:23:3: not built yet: key `checkpoint` in spec");
+  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  optimizers: []\n  export: {}") ==
+        "job.yaml:22:3: not built yet: key `optimizers` in spec\njob.yaml:23:3: not built yet: key `export` in spec");
   CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") ==
         "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
   CHECK(RefusalWith("{scale: 0.00392156862}", "{vocabulary: {min_count: 2}}") == "job.yaml:9:29: not built yet: transform `vocabulary`");

@@ -1,0 +1,342 @@
+// What a new submission goes on from, and how.
+#include <algorithm>
+#include <queue>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/base/status.h"
+#include "common/plan/plan.h"
+#include "common/snapshot/manifest.h"
+#include "common/snapshot/messages.h"
+#include "coordinator/checkpoints/checkpoints.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+void PassOver(std::vector<absl::Status>* passed_over, absl::Status status) {
+  if (passed_over->size() < kWarningsMax) passed_over->push_back(std::move(status));
+}
+
+// ---- finding
+
+// "<name>-<16 hex>" -> the uid.
+std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view job_name) {
+  if (!absl::ConsumePrefix(&folder, job_name) || !absl::ConsumePrefix(&folder, "-")) return std::nullopt;
+  std::uint64_t uid = 0;
+  if (folder.size() != 16 || !absl::SimpleHexAtoi(folder, &uid) || JobUidString(JobUid(uid)) != folder) return std::nullopt;
+  return JobUid(uid);
+}
+
+// One job's folder; its manifests from the newest number down.
+struct Folder {
+  std::string uri;
+  JobUid job;
+  std::vector<std::uint64_t> numbers;  // rising; the last is looked at next
+};
+
+absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder, std::uint64_t number, absl::string_view job_name) {
+  const std::string uri = fs::JoinUri(folder.uri, snapshot::ManifestName(number));
+  EG_ASSIGN_OR_RETURN(v1::Manifest manifest, snapshot::ReadManifest(files, uri));
+  if (manifest.number() != number || manifest.job_uid() != folder.job.value() || manifest.job_name() != job_name) {
+    return absl::DataLossError(absl::StrCat("manifest lies in the wrong place: path=", uri, " job=", manifest.job_name(),
+                                            " job_uid=", JobUidString(JobUid(manifest.job_uid())), " number=", manifest.number()));
+  }
+  return manifest;
+}
+
+// Takes manifests off the end of `folder` until one can be read; that one is off, too.
+std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, absl::string_view job_name, std::vector<absl::Status>* passed_over) {
+  while (!folder->numbers.empty()) {
+    const std::uint64_t number = folder->numbers.back();
+    folder->numbers.pop_back();
+    auto manifest = ReadOwn(files, *folder, number, job_name);
+    if (manifest.ok()) return *std::move(manifest);
+    PassOver(passed_over, manifest.status());
+  }
+  return std::nullopt;
+}
+
+// The files that the manifest names: both ends, counters, ledger.
+struct Look {
+  absl::Status damaged, unseen;  // the first of each
+  std::uint64_t open_closures = 0;
+};
+Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Manifest& manifest) {
+  Look look;
+  for (int i = 0; i < manifest.shards_size() && look.damaged.ok(); ++i) {
+    if (manifest.shards(i).file().empty()) continue;
+    const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/false);
+    if (report.ok())
+      look.open_closures += report->open_closures;
+    else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))
+      look.damaged = report.status();
+    else
+      look.unseen.Update(report.status());
+  }
+  return look;
+}
+
+std::string Joined(const std::vector<absl::Status>& statuses) {
+  std::string text;
+  for (const absl::Status& status : statuses) absl::StrAppend(&text, "; ", status.message());
+  return text;
+}
+
+// ---- planning
+
+absl::Status Refused(const ResumePoint& point, absl::string_view why, absl::string_view advice) {
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("cannot resume: ", why, ": checkpoint=", point.uri, " (", advice, ", or leave out spec.checkpoint.resume to begin anew)")));
+}
+
+absl::StatusOr<plan::Plan> PlanOf(const v1::Plan& message) {
+  plan::PlanSpec spec;
+  spec.train_examples = message.train_examples();
+  spec.batch_size = message.batch_size();
+  spec.steps_per_closure = message.steps_per_closure();
+  spec.epochs = message.epochs();
+  spec.shuffle = message.shuffle();
+  spec.shuffle_seed = message.shuffle_seed();
+  spec.eval_examples = message.eval_examples();
+  spec.eval_batch_size = message.eval_batch_size();
+  spec.eval_steps_per_closure = message.eval_steps_per_closure();
+  return plan::Plan::Create(spec);
+}
+
+std::string ShapeText(const v1::VariableSpec& variable) { return absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"); }
+std::string RowsText(const v1::ShardSpec& shard) { return absl::StrCat(shard.row_begin(), "..", shard.row_end()); }
+
+// What of the shards themselves differs, the first; "" when a file of one fits the other.
+std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
+  const auto differ = [](absl::string_view what, const auto& a, const auto& b) { return absl::StrCat(what, " was=", a, " is=", b); };
+  for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
+    const v1::ShardSpec &a = was.shards(i), &b = is.shards(i);
+    const v1::VariableSpec &x = a.variable(), &y = b.variable();
+    const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
+    if (x.name() != y.name()) return differ(absl::StrCat("variable of shard ", i), x.name(), y.name());
+    if (ShapeText(x) != ShapeText(y)) return differ(absl::StrCat("shape of ", y.name()), ShapeText(x), ShapeText(y));
+    if (x.dtype() != y.dtype()) return differ(absl::StrCat("dtype of ", y.name()), v1::DType_Name(x.dtype()), v1::DType_Name(y.dtype()));
+    if (RowsText(a) != RowsText(b)) return differ(absl::StrCat("rows of ", at), RowsText(a), RowsText(b));
+    if (a.shard() != b.shard()) return differ("number of shard", a.shard(), b.shard());
+    // Slots: one of momentum, none without.
+    if (x.optimizer().type() != y.optimizer().type()) return differ("optimizer", x.optimizer().type(), y.optimizer().type());
+    if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
+      return differ("momentum", x.optimizer().momentum(), y.optimizer().momentum());
+  }
+  if (was.shards_size() != is.shards_size()) return differ("shards", was.shards_size(), is.shards_size());
+  return "";
+}
+
+// Everything that makes it another plan, as far as the plans show it.
+std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
+  std::vector<std::string> all;
+  const auto compare = [&](absl::string_view what, const auto& a, const auto& b) {
+    if (a != b) all.push_back(absl::StrCat(what, " was=", a, " is=", b));
+  };
+  compare("training examples", was.train_examples(), is.train_examples());
+  compare("spec.data.batch_size", was.batch_size(), is.batch_size());
+  compare("spec.training.steps_per_closure", was.steps_per_closure(), is.steps_per_closure());
+  compare("spec.data.shuffle", was.shuffle() ? "on" : "off", is.shuffle() ? "on" : "off");
+  if (was.shuffle() && is.shuffle()) compare("spec.data.shuffle.seed", was.shuffle_seed(), is.shuffle_seed());
+  if (const std::string cut = CutDifference(was, is); !cut.empty()) all.push_back(cut);
+  for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
+    const v1::VariableSpec &x = was.shards(i).variable(), &y = is.shards(i).variable();
+    const std::size_t before = all.size();
+    compare("spec.training.seed", x.initializer().seed(), y.initializer().seed());
+    compare(absl::StrCat("initializer of ", y.name()), x.initializer().type(), y.initializer().type());
+    const v1::Optimizer &a = x.optimizer(), &b = y.optimizer();
+    if (a.type() == b.type()) {
+      if ((a.momentum() != 0) == (b.momentum() != 0)) compare("spec.optimizer.momentum", a.momentum(), b.momentum());
+      compare("spec.optimizer.nesterov", a.nesterov(), b.nesterov());
+      compare("spec.optimizer.beta_1", a.beta_1(), b.beta_1());
+      compare("spec.optimizer.beta_2", a.beta_2(), b.beta_2());
+      compare("spec.optimizer.epsilon", a.epsilon(), b.epsilon());
+    }
+    if (all.size() > before) break;  // the rest differ likewise
+  }
+  if (all.empty()) return "the data (files, their contents, fields) or the model (layers without weights, loss) differ";
+  return absl::StrJoin(all, ", ");
+}
+
+Snapshot SnapshotOf(const ResumePoint& point, const v1::ShardFile& entry) {
+  Snapshot s;
+  s.folder = point.folder;
+  s.file = entry.file();
+  s.bytes = entry.bytes();
+  s.sha256 = entry.sha256();
+  s.job = JobUid(point.manifest.job_uid());
+  s.plan_fingerprint = point.manifest.plan().fingerprint();
+  s.epoch = snapshot::FromProto<ShardEpoch>(entry.epoch());
+  s.start = snapshot::FromProto<MapVersion>(entry.start());
+  s.lsn = entry.lsn();
+  s.vlsn = entry.vlsn();
+  s.resumed = true;
+  return s;
+}
+
+bool EndsWithin(const IntervalSet& set, std::uint64_t end) {
+  const auto beyond = set.FirstAtLeast(end);
+  return !beyond.has_value();
+}
+
+}  // namespace
+
+absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config::CheckpointSpec& spec, absl::string_view runs_folder,
+                                            absl::string_view job_name, JobUid self) {
+  const bool own = !spec.directory.empty();
+  const std::string base = own ? spec.directory : fs::FolderOf(absl::StripSuffix(runs_folder, "/"));
+  const std::string where = absl::StrCat(fs::JoinUri(base, job_name), "-*", own ? "" : "/checkpoint");
+  std::vector<absl::Status> passed_over;
+
+  const auto entries = files.List(base);
+  if (!entries.ok() && !absl::IsNotFound(entries.status())) return entries.status();
+  std::vector<Folder> folders;
+  for (const fs::Entry& entry : entries.ok() ? *entries : std::vector<fs::Entry>()) {
+    const auto uid = UidOfFolder(entry.name, job_name);
+    if (!entry.is_folder || !uid || *uid == self) continue;
+    Folder folder{fs::JoinUri(base, entry.name), *uid, {}};
+    if (!own) folder.uri = fs::JoinUri(folder.uri, "checkpoint");
+    auto numbers = snapshot::ListManifests(files, folder.uri);
+    if (numbers.ok())
+      folder.numbers = *std::move(numbers);
+    else if (!absl::IsNotFound(numbers.status()))
+      PassOver(&passed_over, numbers.status());
+    folders.push_back(std::move(folder));
+  }
+
+  // The newest readable manifest of each folder stands for it; only one manifest is held at a time.
+  struct Candidate {
+    std::int64_t written_ms = 0;
+    std::uint64_t number = 0;
+    std::size_t folder = 0;
+    bool operator<(const Candidate& other) const {
+      return std::tie(written_ms, number, folder) < std::tie(other.written_ms, other.number, other.folder);
+    }
+  };
+  std::priority_queue<Candidate> candidates;
+  const auto offer = [&](std::size_t i) {
+    if (const auto manifest = NextReadable(files, &folders[i], job_name, &passed_over))
+      candidates.push({manifest->written_ms(), manifest->number(), i});
+  };
+  for (std::size_t i = 0; i < folders.size(); ++i) offer(i);
+
+  std::optional<ResumePoint> unseen;
+  while (!candidates.empty()) {
+    const Candidate candidate = candidates.top();
+    candidates.pop();
+    const Folder& folder = folders[candidate.folder];
+    auto manifest = ReadOwn(files, folder, candidate.number, job_name);
+    if (!manifest.ok()) {
+      PassOver(&passed_over, manifest.status());
+    } else {
+      const Look look = LookAtFiles(files, folder.uri, *manifest);
+      ResumePoint point{*std::move(manifest), folder.uri, fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)), std::nullopt, {}};
+      if (look.damaged.ok() && look.unseen.ok()) {
+        point.open_closures = look.open_closures;
+        point.passed_over = std::move(passed_over);
+        return point;
+      }
+      PassOver(&passed_over, look.damaged.ok() ? look.unseen : look.damaged);
+      if (look.damaged.ok() && !unseen) unseen = std::move(point);
+    }
+    offer(candidate.folder);
+  }
+  if (unseen) {
+    unseen->passed_over = std::move(passed_over);
+    return *std::move(unseen);
+  }
+  return UserError(absl::NotFoundError(absl::StrCat("cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=",
+                                                    job_name, " looked_at=", where, " folders=", folders.size(), Joined(passed_over))));
+}
+
+absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self) {
+  const v1::Manifest& manifest = point.manifest;
+  const v1::Plan& was = manifest.plan();
+  if (manifest.job_uid() == self.value()) return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
+  if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
+    return absl::DataLossError(absl::StrCat("manifest has no entry for each shard: path=", point.uri));
+  const auto now = PlanOf(plan), then = PlanOf(was);
+  if (!now.ok()) return now.status();
+  if (!then.ok()) return absl::DataLossError(absl::StrCat("manifest has a plan that is none: path=", point.uri, " reason=", then.status().message()));
+  for (const v1::ShardFile& entry : manifest.shards()) {
+    if (entry.file().empty())
+      return Refused(point, absl::StrCat("nothing of shard ", entry.shard(), " was saved yet"), "use an older or a newer checkpoint");
+  }
+
+  Resumption out;
+  out.same_plan = was.fingerprint() == plan.fingerprint();
+  out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
+  const std::string cut = CutDifference(was, plan);
+  if (out.same_plan && !cut.empty())
+    return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
+  std::vector<IntervalSet> done, refused;
+  for (const v1::ShardFile& entry : manifest.shards()) {
+    auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
+    if (!d.ok() || !r.ok()) return absl::DataLossError(absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
+    done.push_back(*std::move(d));
+    refused.push_back(*std::move(r));
+  }
+  IntervalSet common = done[0], dead = refused[0];
+  for (std::size_t i = 1; i < done.size(); ++i) {
+    common = common.Intersect(done[i]);
+    dead.UnionWith(refused[i]);
+  }
+
+  const std::string from = absl::StrCat("goes on from checkpoint ", manifest.number(), " of job ", JobUidString(JobUid(manifest.job_uid())), ": ");
+  if (out.same_plan) {
+    for (std::size_t i = 0; i < done.size(); ++i) {
+      if (!EndsWithin(done[i], now->closures()) || !EndsWithin(refused[i], now->closures())) {
+        return Refused(point, absl::StrCat("more is done than this job has to do: spec.training.epochs=", plan.epochs()),
+                       absl::StrCat("give at least ", was.epochs(), " epochs"));
+      }
+    }
+    for (int i = 0; i < manifest.shards_size(); ++i) {
+      out.snapshots.push_back(SnapshotOf(point, manifest.shards(i)));
+      out.snapshots.back().done = done[static_cast<std::size_t>(i)];
+      out.snapshots.back().refused = refused[static_cast<std::size_t>(i)];
+    }
+    out.closures_done = common.size();
+    out.epochs_done = common.Union(dead).FirstMissing() / now->closures_per_epoch();
+    out.text = absl::StrCat(from, out.closures_done, " of ", now->closures(), " closures are done (", out.epochs_done, " whole epochs)");
+    return out;
+  }
+
+  const std::string differences = PlanDifferences(was, plan);
+  const auto refuse = [&](absl::string_view why) {
+    return Refused(point, absl::StrCat("it was saved under another plan (", differences, ") and ", why), "submit the job as it was saved");
+  };
+  if (!cut.empty()) return refuse("its shards do not fit this job's");
+  if (!snapshot::DoneSetsAreEqual(manifest)) return refuse("is not complete: its shards hold different closures");
+  const IntervalSet ended = common.Union(dead);
+  const std::uint64_t end = ended.FirstMissing(), per_epoch = then->closures_per_epoch();
+  if (ended != IntervalSet::Range(0, end) || end % per_epoch != 0) {
+    return refuse(absl::StrCat("does not end with an epoch: closures_done=", ended.size(), " closures_per_epoch=", per_epoch));
+  }
+  if (point.open_closures.value_or(0) != 0) return refuse("has closures that are applied in part: open=" + absl::StrCat(*point.open_closures));
+  out.epochs_done = end / per_epoch;
+  if (out.epochs_done > plan.epochs()) {
+    return Refused(point, absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
+                   "give more epochs");
+  }
+  out.closures_done = out.epochs_done * now->closures_per_epoch();
+  for (const v1::ShardFile& entry : manifest.shards()) {
+    Snapshot s = SnapshotOf(point, entry);
+    s.replace_ledger = true;
+    s.done = IntervalSet::Range(0, out.closures_done);
+    out.snapshots.push_back(std::move(s));
+  }
+  out.text = absl::StrCat(from, out.epochs_done, " epochs are done, under another plan (", differences, ")");
+  return out;
+}
+
+const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics, absl::string_view scope, std::uint64_t epoch,
+                                     absl::string_view name) {
+  for (const v1::FinishedMetric& metric : metrics)
+    if (metric.scope() == scope && metric.epoch() == epoch && metric.name() == name) return &metric;
+  return nullptr;
+}
+
+}  // namespace evergrad::coordinator
