@@ -20,8 +20,10 @@ class Failure(Exception):
     """A promise did not hold, or the cluster did not get there in time."""
 
 
-def wait_for(what, condition, seconds=20.0):
-    """Polls `condition` until it gives something true, which is returned. The pause between polls is a wait on an event nobody sets."""
+def wait_for(what, condition, seconds=60.0):
+    """Polls `condition` until it gives something true, which is returned. The pause between polls is a wait on an event nobody sets.
+
+    The deadline only ends what hangs: it is far beyond what a slow machine takes, and costs nothing where the condition comes."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while True:
@@ -57,6 +59,7 @@ class Daemon:
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
     def start(self, failpoints=None, extra=()):
+        """Returns once it listens (a worker: once it runs). One that is known, and that a failpoint ends before that, was started too."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
@@ -75,17 +78,21 @@ class Daemon:
             log.flush()
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder)
         if self.role != "worker":
-            self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file))
+            self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
         return self
 
-    def _read_address(self, path):
-        if self.process.poll() is not None:
-            raise Failure("%s ended with %d before it listened:\n%s" % (self.name, self.process.returncode, self.tail()))
+    def _read_address(self, path, failpoints):
+        ended = self.process.poll() is not None  # asked first: what it wrote before it ended counts
         try:
             with open(path) as f:
                 return f.read().strip()
         except FileNotFoundError:
+            pass
+        if not ended:
             return ""
+        if failpoints and self.address and self.process.returncode == -signal.SIGKILL:
+            return self.address
+        raise Failure("%s ended with %d before it listened:\n%s" % (self.name, self.process.returncode, self.tail()))
 
     def tail(self, lines=15):
         with open(self.log_path, errors="replace") as f:
@@ -112,12 +119,31 @@ class Daemon:
     def resume(self):
         self.signal(signal.SIGCONT)
 
-    def terminate(self, seconds=10):
+    def terminate(self, seconds=20):
         self.signal(signal.SIGTERM)
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Failure("%s did not end %d s after SIGTERM:\n%s" % (self.name, seconds, self.tail()))
+
+
+class Pauses:
+    """How long the machine let this process wait at most, for whoever reads of a failure: a lease can end in such a pause."""
+
+    def __init__(self):
+        self.longest, self.stop = 0.0, threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self):
+        last = time.monotonic()
+        while not self.stop.wait(0.02):
+            now = time.monotonic()
+            self.longest, last = max(self.longest, now - last - 0.02), now
+
+    def end(self):
+        self.stop.set()
+        self.thread.join()
 
 
 class Cluster:
@@ -134,6 +160,7 @@ class Cluster:
         self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"] + list(worker_arguments)) for i in range(workers)]
         self.extras = []
         self.jobs = 0
+        self.pauses = Pauses()
 
     def coordinator_address(self):
         return self.coordinator.address
@@ -168,7 +195,9 @@ class Cluster:
         return self
 
     def __exit__(self, kind, value, trace):
+        self.pauses.end()
         if kind is not None:
+            print("---- the longest pause of this machine was %.2f s, load %s" % (self.pauses.longest, "%.1f %.1f %.1f" % os.getloadavg()))
             for d in self.daemons():
                 if os.path.exists(d.log_path):
                     print("---- tail of %s's log" % d.name)
@@ -195,22 +224,58 @@ class Cluster:
         found = self.psctl_json("task", "list")
         return found["tasks"] if isinstance(found, dict) else found
 
-    def wait_tasks(self, seconds=15):
-        wanted = {d.name for d in self.servers + self.workers if d.alive()}
+    def wait_tasks(self):
+        """Until every server and worker that runs is registered as the process that it is now, not as one that was killed a moment ago."""
+        wanted = {(d.name, d.pid) for d in self.servers + self.workers if d.alive()}
 
         def there():
-            return wanted <= {"%s/%s" % (t["role"], t["identity"]) for t in self.tasks() if t["state"] == "alive"}
-        wait_for("all tasks to register: %s" % ", ".join(sorted(wanted)), there, seconds)
+            return wanted <= {("%s/%s" % (t["role"], t["identity"]), t["pid"]) for t in self.tasks() if t["state"] == "alive"}
+        wait_for("all tasks to register: %s" % ", ".join("%s (pid %d)" % w for w in sorted(wanted)), there)
 
-    def wait_usable(self, seconds=15):
+    def wait_usable(self):
         """As wait_tasks, and none of them backs off after short lives: each will be given work."""
-        self.wait_tasks(seconds)
-        wait_for("nobody to back off", lambda: not any("backs off" in t.get("activity", "") for t in self.tasks()), seconds)
+        self.wait_tasks()
+        wait_for("nobody to back off", lambda: not any("backs off" in t.get("activity", "") for t in self.tasks()))
 
     def pids(self):
         return {d.name: d.pid for d in self.daemons() if d.alive()}
 
     # ---- the counting job
+
+    def submit_until(self, what, happened, **shape):
+        """Submits counting jobs, one after another, until `happened()` while one of them is under way, and returns that one.
+
+        Who does which part of a job is nobody's promise: on a busy machine a worker may be given too little of one job for its failpoint to come.
+        A job that ends without is checked as every other."""
+        for _ in range(6):
+            job = self.submit(**shape)
+            looked = [0.0]
+
+            def over():
+                if happened():
+                    return "happened"
+                if time.monotonic() - looked[0] > 0.2:
+                    looked[0] = time.monotonic()
+                    return "ended" if job.ended() else None
+                return None
+            if wait_for("%s, or %s to end" % (what, job.name), over) == "happened" or happened():
+                return job
+            job.finish()
+        raise Failure("six jobs ended, and not: %s" % what)
+
+    def disturb(self, steps, fault, undo=None, **shape):
+        """Does `fault(job)` in the middle of a job, once `steps` of its steps are done, and returns that job. Where the job turns out to have ended by
+        then, so that the fault met nothing, `undo()` and another job."""
+        for _ in range(6):
+            job = self.submit(**shape)
+            job.wait_steps(steps)
+            fault(job)
+            if not job.ended():
+                return job
+            if undo is not None:
+                undo()
+            job.finish()
+        raise Failure("six jobs had ended before the fault came, %d steps after their beginning" % steps)
 
     def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None):
         self.jobs += 1
@@ -245,7 +310,12 @@ spec:
     def show(self):
         return self.cluster.psctl_json("job", "show", self.name)
 
-    def wait_steps(self, steps, seconds=20):
+    def ended(self):
+        """Whether it is known to have ended; nobody may be there to ask."""
+        r = self.cluster.psctl("job", "show", self.name, "--output", "json", "--timeout", "2s", expect=None)
+        return r.returncode == 0 and json.loads(r.stdout)["state"] not in ("QUEUED", "STARTING", "RUNNING")
+
+    def wait_steps(self, steps, seconds=60):
         """Until at least `steps` steps are known to be done."""
         wait_for("%s to do %d steps" % (self.name, steps), lambda: self.progress() >= steps, seconds)
 
@@ -255,7 +325,7 @@ spec:
             raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
         return int(status.get("steps_done", 0))
 
-    def wait_state(self, *states, seconds=30):
+    def wait_state(self, *states, seconds=90):
         return wait_for("%s to be %s" % (self.name, " or ".join(states)), lambda: (lambda s: s if s["state"] in states else None)(self.show()), seconds)
 
     def result(self):
@@ -263,7 +333,7 @@ spec:
         with open(os.path.join(folder, "result.json")) as f:
             return json.load(f)
 
-    def finish(self, seconds=40):
+    def finish(self, seconds=120):
         """Waits for the end and checks exactly-once; returns result.json."""
         status = self.wait_state("SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)
         if status["state"] != "SUCCEEDED":

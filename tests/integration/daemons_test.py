@@ -21,7 +21,7 @@ DAEMONS = ["evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"]
 
 
 def run(*command, **kw):
-    return subprocess.run([os.path.join(BIN, command[0])] + list(command[1:]), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, **kw)
+    return subprocess.run([os.path.join(BIN, command[0])] + list(command[1:]), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, **kw)
 
 
 class Doors(unittest.TestCase):
@@ -79,7 +79,7 @@ class Doors(unittest.TestCase):
                         wait_for(name + " to listen", lambda: os.path.exists(address) or daemon.poll() is not None)
                     finally:
                         daemon.terminate()
-                    _, log = daemon.communicate(timeout=20)
+                    _, log = daemon.communicate(timeout=60)
                     self.assertEqual(daemon.returncode, 0, name + log)
 
 
@@ -109,7 +109,7 @@ class Running(unittest.TestCase):
             addresses = {n: rows[n]["metrics_address"] for n in rows if rows[n].get("metrics_address")}
             addresses["coordinator/0"] = re.search(r"http://([^/]+)/metrics", c.coordinator.tail(1000)).group(1)
             for name in ("coordinator/0", "ps_server/0", "worker/0"):
-                text = urllib.request.urlopen("http://%s/metrics" % addresses[name], timeout=10).read().decode()
+                text = urllib.request.urlopen("http://%s/metrics" % addresses[name], timeout=60).read().decode()
                 role = name.split("/")[0]
                 self.assertIn("evergrad_%s_" % role, text, name)
                 limits = re.findall(r"^(evergrad_\w+)_limit(?:\{[^}]*\})? ", text, re.M)
@@ -148,7 +148,7 @@ class Running(unittest.TestCase):
     def test_cancel_ends_a_job_and_the_cluster_takes_the_next(self):
         with Cluster(BIN, 2, 2, seed=1) as c:
             c.up()
-            job = c.submit(examples=5000, step_ms=5)
+            job = c.submit(examples=50000, step_ms=5)
             job.wait_steps(10)
             queued = c.submit(examples=100)
             self.assertEqual(queued.show()["state"], "QUEUED")
@@ -171,7 +171,7 @@ class Running(unittest.TestCase):
                 self.assertIn("counting", r.stderr)
             finally:
                 process.send_signal(signal.SIGTERM)
-                self.assertEqual(process.wait(10), 0)
+                self.assertEqual(process.wait(60), 0)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,11 @@ class WithCluster(Case):
     def pids(self, folder="the cluster"):
         return {t["task"]: t["pid"] for t in self.psctl_json("cluster", "status", "--folder", folder, expect=None)["processes"] if t["alive"]}
 
+    def living(self, *to):
+        """How many servers and workers are alive; none where nobody answers."""
+        text = self.psctl("task", "list", *to, "--output", "json", expect=None).stdout
+        return sum(t["state"] == "alive" for t in json.loads(text or '{"tasks": []}')["tasks"] if t["role"] != "coordinator")
+
     def assert_nothing_left(self, folder, pids):
         self.assertEqual([p for p in pids if alive(p)], [])
         self.assertEqual(processes_naming(self.folder), {})
@@ -94,7 +99,7 @@ class Clusters(WithCluster):
             pids = now
             every |= set(pids.values())
             to = ["--folder", "the cluster"]
-            wait_for("both tasks to be alive after a restart of " + task, lambda: sum(t["state"] == "alive" for t in self.psctl_json("task", "list", *to, expect=None)["tasks"] if t["role"] != "coordinator") == 2)
+            wait_for("both tasks to be alive after a restart of " + task, lambda: self.living(*to) == 2)
         wrong = self.psctl("cluster", "restart", "worker/1", "--folder", "the cluster", expect=2)
         self.assertIn("worker/0", wrong.stderr)
         # The cluster that was restarted piece by piece still works.
@@ -113,8 +118,7 @@ class Clusters(WithCluster):
             os.kill(before[task], signal.SIGKILL)
             wait_for("the supervisor to start %s again" % task, lambda t=task: self.pids().get(t, before[t]) != before[t])
             every |= set(self.pids().values())
-        wait_for("both tasks to be alive", lambda: sum(t["state"] == "alive" for t in json.loads(
-            self.psctl("task", "list", "--folder", "the cluster", "--output", "json", expect=None).stdout or '{"tasks": []}')["tasks"] if t["role"] != "coordinator") == 2)
+        wait_for("both tasks to be alive", lambda: self.living("--folder", "the cluster") == 2)
         job = write(self.path("count.yaml"), COUNTING % ("count", 200, 0, 1))
         self.psctl("job", "run", job, "--folder", "the cluster")
         self.psctl("cluster", "down", "--folder", "the cluster")
@@ -165,7 +169,7 @@ class Jobs(WithCluster):
         watcher.wait_log("RUNNING")
         follower = self.start(PSCTL, "follower", "logs", "-f", "--job", "quick", *to)
         self.assertIn("slow", self.psctl("job", "cancel", "slow", *to).stdout)
-        self.assertEqual(watcher.process.wait(20), 3, watcher.log())
+        self.assertEqual(watcher.process.wait(60), 3, watcher.log())
         self.assertEqual(self.psctl_json("job", "watch", "quick", *to)["state"], "SUCCEEDED")
         self.assertEqual(self.psctl_json("job", "cancel", "quick", *to, expect=None).get("state", "SUCCEEDED"), "SUCCEEDED")
         missing = self.psctl("job", "show", "quickk", *to, expect=2)
@@ -175,7 +179,7 @@ class Jobs(WithCluster):
         follower.wait_log("quick")
         self.assertNotIn("job=slow", follower.log())
         follower.process.send_signal(signal.SIGINT)
-        self.assertEqual(follower.process.wait(10), 130)
+        self.assertEqual(follower.process.wait(60), 130)
 
         def lines(*arguments):
             return [json.loads(line) for line in self.psctl("logs", *arguments, *to, "--output", "json").stdout.splitlines()]
@@ -198,7 +202,7 @@ class Jobs(WithCluster):
         runner = self.start(PSCTL, "runner", "job", "run", slow, *to)
         runner.wait_log("RUNNING")
         runner.process.send_signal(signal.SIGINT)
-        self.assertEqual(runner.process.wait(20), 130, runner.log())
+        self.assertEqual(runner.process.wait(60), 130, runner.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "CANCELLED")
         self.assertEqual(len(self.pids()), 3, "a cluster that psctl did not bring is not its to end")
         # One that only watches leaves the job alone.
@@ -206,7 +210,7 @@ class Jobs(WithCluster):
         watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
         watcher.wait_log("RUNNING")
         watcher.process.send_signal(signal.SIGINT)
-        self.assertEqual(watcher.process.wait(10), 130, watcher.log())
+        self.assertEqual(watcher.process.wait(60), 130, watcher.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
         # The new life of the coordinator goes on with the job, and the watcher with it.
         uid = self.psctl_json("job", "show", "slow", *to)["job_uid"]
@@ -217,13 +221,13 @@ class Jobs(WithCluster):
         shown = self.psctl_json("job", "show", "slow", *to)
         self.assertEqual((shown["job_uid"], shown["state"]), (uid, "RUNNING"))
         self.psctl("job", "cancel", "slow", *to)
-        self.assertEqual(second.process.wait(30), 3, second.log())
+        self.assertEqual(second.process.wait(60), 3, second.log())
         # A patience of nothing is none.
         self.psctl("job", "submit", slow, *to)
         third = self.start(PSCTL, "third watcher", "job", "watch", "slow", "--reconnect-timeout", "0ms", *to)
         third.wait_log("RUNNING")
         os.kill(self.pids()["coordinator"], signal.SIGKILL)
-        self.assertEqual(third.process.wait(30), 4, third.log())
+        self.assertEqual(third.process.wait(60), 4, third.log())
 
     def test_digests_are_equal_for_1_2_and_3_servers_and_every_partitioner(self):
         data = data_folder()
@@ -293,7 +297,7 @@ class Files(Case):
             began = time.monotonic()
             r = self.psctl("job", "validate", write(self.path(name + ".yaml"), text), expect=2)
             self.assertRegex(r.stderr.lower(), words)
-            self.assertLess(time.monotonic() - began, 5, name)
+            self.assertLess(time.monotonic() - began, 20, name)
             self.assertLess(len(r.stderr), 20000, name)
 
     def test_overrides_are_typed_and_their_mistakes_name_the_flag(self):
@@ -418,13 +422,13 @@ class LocalRuns(Case):
         self.assertEqual(processes_naming(self.folder), {})
 
     def test_supervise_starts_again_what_dies_in_a_local_run(self):
-        job = write(self.path("count.yaml"), COUNTING % ("count", 2000, 5, 1))
+        job = write(self.path("count.yaml"), COUNTING % ("count", 2000, 10, 1))
         psctl = self.start(PSCTL, "psctl", "job", "run", job, "--local", "--supervise", "--workers", 1, "--servers", 1, "--runs", "all runs", "--failpoints", "none")
         psctl.wait_log("RUNNING")
         [worker] = [p for p, line in processes_naming(self.folder).items() if "evergrad-worker" in line]
         os.kill(worker, signal.SIGKILL)
         psctl.wait_log("worker/0 started again")
-        self.assertEqual(psctl.process.wait(30), 0, psctl.log())
+        self.assertEqual(psctl.process.wait(60), 0, psctl.log())
         with open(os.path.join(self.run_folder(self.path("all runs")), "result.json")) as f:
             result = json.load(f)
         self.assertEqual([d["task"].split("@")[0] for d in result["deaths"]], ["worker/0"])
@@ -509,7 +513,7 @@ class Interrupts(Case):
             if found:
                 ended.append(os.waitstatus_to_exitcode(status))
             return ended
-        wait_for("psctl to end", over, 20)
+        wait_for("psctl to end", over)
         pump()
         self.assertEqual(ended, [130], bytes(said).decode(errors="replace"))
         self.assertEqual(said.count(b"cancel the job?"), 2, "each Ctrl-C asks once")
@@ -535,7 +539,7 @@ class Interrupts(Case):
     def test_a_coordinator_that_dies_in_a_local_run_is_4_with_the_cause(self):
         process, log, daemons = self.running()
         os.kill(daemons["evergrad-coordinator"], signal.SIGKILL)
-        self.assertEqual(process.wait(20), 4, read(log))
+        self.assertEqual(process.wait(60), 4, read(log))
         self.assertRegex(read(log), r"(?m)^psctl: the coordinator at .* has ended$")
         self.assert_logs_are_where_it_says(log)
         self.assertEqual(processes_naming(self.folder), {})
@@ -543,7 +547,7 @@ class Interrupts(Case):
     def test_a_server_that_dies_in_a_local_run_is_1_unless_supervised(self):
         process, log, daemons = self.running()
         os.kill(daemons["evergrad-ps-server"], signal.SIGKILL)
-        self.assertEqual(process.wait(20), 1, read(log))
+        self.assertEqual(process.wait(60), 1, read(log))
         self.assertIn("ps_server/0 has ended", read(log))
         self.assert_logs_are_where_it_says(log)
         self.assertEqual(processes_naming(self.folder), {})
@@ -557,7 +561,7 @@ class Interrupts(Case):
                 try:
                     wait_for("the job to run", lambda: "RUNNING" in read(log) or process.poll() is not None)
                     process.send_signal(number)
-                    self.assertEqual(process.wait(20), 130, read(log))
+                    self.assertEqual(process.wait(60), 130, read(log))
                 finally:
                     if process.poll() is None:
                         process.kill()

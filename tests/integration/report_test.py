@@ -26,7 +26,7 @@ class Report(Case):
             # Every name but localhost resolves to nothing: a page that needs the network fails here.
             r = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--user-data-dir=" + self.path("profile"),
                                 "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", "file://" + page],
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=60)
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=180)
         self.assertEqual(r.returncode, 0, r.stdout[:500])
         with open(log, errors="replace") as f:
             self.assertEqual([line for line in f if "CONSOLE" in line], [], "the page's script complains")

@@ -132,7 +132,7 @@ class Process:
     def log(self):
         return read(self.log_path)
 
-    def wait_log(self, text, seconds=20):
+    def wait_log(self, text):
         """Until the log has `text`, ended or not."""
         def there():
             ended = self.process.poll() is not None
@@ -141,7 +141,10 @@ class Process:
             if ended:
                 raise Failure("%s ended with %d and never said `%s`:\n%s" % (self.name, self.process.returncode, text, self.log()))
             return False
-        wait_for("%s to say `%s`; it says:\n%s" % (self.name, text, self.log()), there, seconds)
+        try:
+            wait_for("%s to say `%s`" % (self.name, text), there)
+        except Failure as why:
+            raise Failure("%s; it says:\n%s" % (why, self.log()))
 
     def wait_address(self, path):
         def there():
@@ -156,11 +159,11 @@ class Process:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(10)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                raise Failure("%s did not end within 10 s of SIGTERM:\n%s" % (self.name, self.log()))
+                raise Failure("%s did not end within 30 s of SIGTERM:\n%s" % (self.name, self.log()))
         return self.process.returncode
 
 
@@ -191,7 +194,7 @@ class Case(unittest.TestCase):
         process = self.start(binary_name, name, "--address-file", file, *arguments, prefix=prefix)
         return process, process.wait_address(file)
 
-    def psctl(self, *arguments, expect=0, prefix=(), env=None, timeout=60, cwd=None):
+    def psctl(self, *arguments, expect=0, prefix=(), env=None, timeout=120, cwd=None):
         environment = dict(os.environ, **(env or {}))
         r = subprocess.run(list(prefix) + [binary(PSCTL)] + [str(a) for a in arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                            timeout=timeout, cwd=cwd or self.folder, env=environment)

@@ -188,7 +188,7 @@ try:
 except OSError as error:
     print(getattr(error, "reason", None) or error)
 """
-        r = subprocess.run(self.far.prefix + [sys.executable, "-c", script, host, port, authority, certificate or ""], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        r = subprocess.run(self.far.prefix + [sys.executable, "-c", script, host, port, authority, certificate or ""], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
         return (r.stdout + r.stderr).strip()
 
     def expired(self, name, host):
@@ -223,7 +223,7 @@ except OSError as error:
 
     def test_off_loopback_without_certificates_is_refused_on_a_real_address(self):
         for name, extra in ((COORDINATOR, []), (PS_SERVER, ["--coordinator", "127.0.0.1:1"])):
-            r = subprocess.run(self.near.prefix + [binary(name), "--listen", self.NEAR + ":0"] + extra, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, cwd=self.folder)
+            r = subprocess.run(self.near.prefix + [binary(name), "--listen", self.NEAR + ":0"] + extra, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, cwd=self.folder)
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("insecure-listen", r.stderr)
             self.assertIn("psctl cert", r.stderr)
@@ -295,7 +295,7 @@ class OneMachine(Case):
         # And the other way round: one user cannot write into the other's runs folder, and is told at once.
         runs = self.path("private runs")
         os.mkdir(runs, 0o700)
-        r = subprocess.run(as_nobody + [binary(COORDINATOR), "--runs", os.path.join(runs, "mine"), "--address-file", "/dev/null"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        r = subprocess.run(as_nobody + [binary(COORDINATOR), "--runs", os.path.join(runs, "mine"), "--address-file", "/dev/null"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
         self.assertNotEqual(r.returncode, 0, "a coordinator started that cannot write its runs folder")
         self.assertIn(runs, r.stderr)
 
