@@ -59,6 +59,11 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.data.train.reset();  // the data's own fingerprint stands for its files
   model.data.eval.reset();
   model.checkpoint = {};
+  // The cut is in the plan's shards; how workers go about it makes no other plan.
+  model.strategy.partitioner = {};
+  model.strategy.pipeline = 0;
+  model.strategy.deterministic = false;
+  model.counting.step_ms = 0;
   const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitYaml(model), "\n", data_fingerprint);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;

@@ -23,7 +23,8 @@ struct BuiltPlan {
 // What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described);
 
-// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation and checkpoint policy, which are no part of it.
+// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint policy and the workers' pipeline, which
+// are no part of it.
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint);
 
 }  // namespace evergrad::coordinator

@@ -92,12 +92,8 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
   v1::DescribeResult result;
   result.set_train_examples(train_->examples());
-  std::string fingerprint = train_->Fingerprint();
-  if (eval_ != nullptr) {
-    result.set_eval_examples(eval_->examples());
-    absl::StrAppend(&fingerprint, "\n", eval_->Fingerprint());
-  }
-  result.set_data_fingerprint(fingerprint);
+  result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
+  if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
   std::uint64_t parameters = 0;
   for (const Variable& variable : graph_->variables()) {
     v1::VariableSpec& spec = *result.add_variables();

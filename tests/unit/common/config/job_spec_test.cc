@@ -190,6 +190,58 @@ TEST_CASE("what is not built yet is refused by name") {
   CHECK(RefusalWith("metrics: [accuracy]", "metrics: [auc]") == "job.yaml:20:15: not built yet: metric `auc`");
 }
 
+TEST_CASE("the checkpoint section has its values, its defaults, and is off when it says so") {
+  const auto with = [](const std::string& text) { return std::string(kCnn) + "  checkpoint: " + text + "\n"; };
+  CHECK(Parse(kCnn).checkpoint == CheckpointSpec{});
+  CHECK(Parse(kCnn).checkpoint.on);
+  CHECK_FALSE(Parse(kCnn).checkpoint.given);
+  CheckpointSpec want{.given = true};
+  CHECK(Parse(with("{}")).checkpoint == want);
+  want = {.given = true, .every = std::chrono::milliseconds(1500), .keep = 100, .resume = true, .directory = "/shared/x"};
+  CHECK(Parse(with("{every: 1.5s, keep: 100, resume: true, directory: /shared/x}")).checkpoint == want);
+  want = {.on = false, .given = true};
+  CHECK(Parse(with("off")).checkpoint == want);
+  CHECK(Parse(with("{every: 10ms}")).checkpoint.every == std::chrono::milliseconds(10));
+  CHECK(Parse(with("{every: 24h}")).checkpoint.every == std::chrono::hours(24));
+
+  CHECK_THAT(Refusal(with("false")), Catch::Contains("expected a mapping or off, got `false`; did you mean `off`?"));
+  CHECK_THAT(Refusal(with("{every: 9ms}")), Catch::Contains("`every`: expected a duration from 10ms to 24h, got `9ms`"));
+  CHECK_THAT(Refusal(with("{every: 25h}")), Catch::Contains("`every`: expected a duration from 10ms to 24h"));
+  CHECK_THAT(Refusal(with("{every: 60}")), Catch::Contains("the unit is missing; did you mean `60s`?"));
+  CHECK_THAT(Refusal(with("{keep: 0}")), Catch::Contains("`keep`: expected an integer from 1 to 100"));
+  CHECK_THAT(Refusal(with("{keep: 101}")), Catch::Contains("`keep`: expected an integer from 1 to 100"));
+  CHECK_THAT(Refusal(with("{evry: 1s}")), Catch::Contains("unknown key `evry` in spec.checkpoint; did you mean `every`?"));
+  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::Contains("`directory`: file scheme not built: scheme=s3"));
+  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::StartsWith("job.yaml:24:27: "));
+  CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")), Catch::Contains("`directory`: a file uri names no host"));
+  CHECK_THAT(Refusal(with("{directory: ''}")), Catch::Contains("`directory`: expected a folder"));
+  CHECK_THAT(Refusal(with("{every_steps: 3}")), Catch::Contains("not built yet: key `every_steps` in spec.checkpoint"));
+}
+
+TEST_CASE("a checkpoint directory has variables and is resolved against the job file, and the effective YAML keeps it") {
+  ParseOptions options;
+  options.base_folder = "/home/user/my jobs";
+  options.environment = {{"TEAM", "vision"}};
+  const auto parse = [&](const std::string& text) { return Parse(std::string(kCnn) + "  checkpoint: " + text + "\n", options); };
+  CHECK(parse("{directory: ../saved}").checkpoint.directory == "/home/user/saved");
+  CHECK(parse("{directory: '/saved/${TEAM}'}").checkpoint.directory == "/saved/vision");
+  CHECK(parse("{directory: '${NOBODY:-here}'}").checkpoint.directory == "/home/user/my jobs/here");
+  CHECK(parse("{directory: 'file:///x'}").checkpoint.directory == "file:///x");
+  CHECK_THAT(Refusal(std::string(kCnn) + "  checkpoint: {directory: '${NOBODY}'}\n"), Catch::Contains("the environment has no variable `NOBODY`"));
+  for (const std::string text : {"off", "{}", "{every: 90s, keep: 7, resume: true}", "{directory: '/a b/$${HOME}: \"x\"'}"}) {
+    JobSpec first = parse(text);
+    const std::string emitted = EmitYaml(first);
+    INFO(emitted);
+    JobSpec second = Parse(emitted);
+    CHECK(first.checkpoint == second.checkpoint);
+    CHECK(EmitYaml(second) == emitted);
+  }
+  // Without the section its defaults are shown, and it stays a job without one.
+  const std::string emitted = EmitYaml(Parse(kCnn, options));
+  CHECK_THAT(emitted, Catch::EndsWith("\n  # checkpoint: {every: 1m, keep: 3, resume: false}\n"));
+  CHECK_FALSE(Parse(emitted).checkpoint.given);
+}
+
 TEST_CASE("an initializer is a name, or a mapping where it has a value") {
   const auto with = [](const std::string& text) { return absl::StrReplaceAll(kCnn, {{"units: 10", "units: 10, bias_initializer: " + text}}); };
   CHECK(Parse(with("{type: constant, value: -0.5}")).model.layers[3].bias_initializer == InitializerSpec{"constant", -0.5});

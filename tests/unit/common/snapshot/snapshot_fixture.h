@@ -68,7 +68,7 @@ inline void AppendFloats(ShardFileWriter& writer, std::size_t n, float first) {
 }
 
 inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, const v1::ShardFileHeader& header,
-                             const v1::ShardLedger& ledger = SmallLedger()) {
+                             const v1::ShardLedger& ledger = SmallLedger(), std::uint64_t updates = 100) {
   auto file = files.Create(uri);
   REQUIRE(file.ok());
   auto writer = ShardFileWriter::Begin(file->get(), header);
@@ -84,7 +84,7 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, cons
     }
   }
   v1::ShardCounters counters;
-  counters.set_updates_applied(100);
+  counters.set_updates_applied(updates);
   v1::SkipCount& skip = *counters.add_skips();
   skip.set_reason("nan");
   skip.set_count(2);

@@ -59,7 +59,7 @@ TEST_CASE("a plan numbers closures, cuts variables and counts values with slots"
   CHECK(built->message.fingerprint().size() == 64);
 }
 
-TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs or evaluation") {
+TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, checkpoint policy or pipeline") {
   const std::string base = BuildPlan(Spec(), Described())->message.fingerprint();
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == base);
   config::JobSpec spec = Spec();
@@ -67,10 +67,17 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   spec.training.evaluate_every_epochs = 0;
   spec.optimizer.learning_rate = 0.5;
   spec.name = "other";
+  spec.checkpoint = {.on = true, .given = true, .every = std::chrono::seconds(5), .keep = 7, .resume = true, .directory = "/shared"};
+  spec.strategy.pipeline = 1;
   v1::DescribeResult d = Described();
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
+  // Another rule with the same cut.
+  spec = Spec();
+  spec.strategy.partitioner.min_shard_bytes -= 1;
+  REQUIRE(BuildPlan(spec, Described())->message.shards_size() == BuildPlan(Spec(), Described())->message.shards_size());
+  CHECK(BuildPlan(spec, Described())->message.fingerprint() == base);
 
   spec = Spec();
   spec.data.batch_size = 50;

@@ -1,0 +1,293 @@
+// Line 28: what a submission goes on from, and what is refused.
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "common/base/status.h"
+#include "tests/unit/coordinator/checkpoints/checkpoints_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+const std::string kRuns = "file:///runs";
+const JobUid kSelf(0x99);
+std::string RunsFolder(JobUid uid, const std::string& name = "mnist") { return kRuns + "/" + name + "-" + JobUidString(uid); }
+std::string FolderOfJob(JobUid uid, const std::string& name = "mnist") { return RunsFolder(uid, name) + "/checkpoint"; }
+SavedJob Job(std::uint64_t uid, std::int64_t written_ms) {
+  SavedJob job{FolderOfJob(JobUid(uid))};
+  job.uid = JobUid(uid);
+  job.written_ms = written_ms;
+  return job;
+}
+absl::StatusOr<ResumePoint> Find(fs::FileSystem& files, const config::CheckpointSpec& spec = {}) {
+  return FindResumePoint(files, spec, RunsFolder(kSelf), "mnist", kSelf);
+}
+// 5 closures an epoch.
+ResumePoint PointOf(const SavedJob& job) {
+  fs::MemoryFileSystem files;
+  job.Save(files);
+  auto point = FindResumePoint(files, {}, RunsFolder(kSelf), job.name, kSelf);
+  REQUIRE(point.ok());
+  return *std::move(point);
+}
+std::string RefusalOf(const ResumePoint& point, const v1::Plan& plan) {
+  const auto resumption = PlanResumption(point, plan, kSelf);
+  REQUIRE_FALSE(resumption.ok());
+  CHECK(absl::IsFailedPrecondition(resumption.status()));
+  CHECK(BlameOf(resumption.status()) == Blame::kUser);
+  return std::string(resumption.status().message());
+}
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("the newest manifest of an earlier job of the same name counts, never one's own and never another name's") {
+  fs::MemoryFileSystem files;
+  Job(1, 1000).Save(files);
+  SavedJob second = Job(2, 3000);
+  second.Save(files);
+  second.lsn = 7;
+  second.Save(files);
+  Job(3, 2000).Save(files);
+  Job(kSelf.value(), 9000).Save(files);
+  SavedJob other = Job(4, 9000);
+  other.name = "mnist-2";
+  other.folder = FolderOfJob(JobUid(4), "mnist-2");
+  other.Save(files);
+  REQUIRE(files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());  // it has saved nothing
+  REQUIRE(fs::WriteWhole(files, kRuns + "/mnist-0000000000000006", "a file").ok());
+  const auto point = Find(files);
+  REQUIRE(point.ok());
+  CHECK(point->folder == FolderOfJob(JobUid(2)));
+  CHECK(point->uri == FolderOfJob(JobUid(2)) + "/" + snapshot::ManifestName(2));
+  CHECK(point->manifest.shards(0).lsn() == 7);
+  CHECK(point->open_closures == 0u);
+  CHECK(point->passed_over.empty());
+}
+
+TEST_CASE("with a directory of its own a job looks there, and only there") {
+  fs::MemoryFileSystem files;
+  Job(1, 1000).Save(files);
+  config::CheckpointSpec spec;
+  spec.directory = "/shared";
+  const auto none = Find(files, spec);
+  CHECK(absl::IsNotFound(none.status()));
+  CHECK(BlameOf(none.status()) == Blame::kUser);
+  CHECK(Has(std::string(none.status().message()), "looked_at=/shared/mnist-*"));
+  SavedJob job = Job(2, 10);
+  job.folder = CheckpointFolder(spec, RunsFolder(job.uid), "mnist", job.uid);
+  job.Save(files);
+  CHECK(Find(files, spec)->folder == "/shared/mnist-0000000000000002");
+  CHECK(Find(files)->folder == FolderOfJob(JobUid(1)));
+  fs::MemoryFileSystem empty;
+  CHECK(Has(std::string(Find(empty).status().message()), "looked_at=file:///runs/mnist-*/checkpoint folders=0"));
+}
+
+TEST_CASE("a damaged manifest and one that names a damaged file are passed over for the next older, of whatever job, and said") {
+  fs::MemoryFileSystem files;
+  SavedJob old = Job(1, 1000), young = Job(2, 2000);
+  old.Save(files);
+  young.Save(files);
+  young.lsn = 2;
+  young.written_ms = 3000;
+  young.Save(files);
+  REQUIRE(files.Damage(young.folder + "/" + snapshot::ManifestName(2), 300, std::byte{1}).ok());
+  auto point = Find(files);
+  REQUIRE(point.ok());
+  CHECK(point->manifest.number() == 1);
+  CHECK(point->manifest.job_uid() == 2);
+  REQUIRE(point->passed_over.size() == 1);
+  CHECK(Has(std::string(point->passed_over[0].message()), snapshot::ManifestName(2)));
+
+  const std::string shard = young.folder + "/" + snapshot::ShardFileName(ShardId(1), {1, 1}, 1);
+  REQUIRE(files.Truncate(shard, 500).ok());
+  point = Find(files);
+  REQUIRE(point.ok());
+  CHECK(point->manifest.job_uid() == 1);
+  REQUIRE(point->passed_over.size() == 2);
+  CHECK(Has(std::string(point->passed_over[1].message()), "lsn-1"));
+
+  // A file that is not there: only when there is no other.
+  REQUIRE(files.Remove(old.folder + "/" + snapshot::ShardFileName(ShardId(0), {1, 1}, 1)).ok());
+  point = Find(files);
+  REQUIRE(point.ok());
+  CHECK(point->manifest.job_uid() == 1);
+  CHECK_FALSE(point->open_closures.has_value());
+  CHECK(point->passed_over.size() == 3);
+  SavedJob third = Job(3, 500);
+  third.Save(files);
+  CHECK(Find(files)->manifest.job_uid() == 3);
+
+  // Nothing left.
+  REQUIRE(files.Truncate(third.folder + "/" + snapshot::ManifestName(1), 10).ok());
+  REQUIRE(files.Truncate(old.folder + "/" + snapshot::ManifestName(1), 10).ok());
+  const auto none = Find(files);
+  CHECK(absl::IsNotFound(none.status()));
+  CHECK(Has(std::string(none.status().message()), "folders=3"));
+  CHECK(Has(std::string(none.status().message()), "file ends early"));
+}
+
+TEST_CASE("a manifest that was copied into another job's folder is passed over") {
+  fs::MemoryFileSystem files;
+  SavedJob job = Job(1, 1000);
+  job.folder = FolderOfJob(JobUid(2));
+  job.Save(files);
+  const auto none = Find(files);
+  CHECK(absl::IsNotFound(none.status()));
+  CHECK(Has(std::string(none.status().message()), "wrong place"));
+}
+
+TEST_CASE("under the same plan each shard goes on where its file ends, whatever is done in it") {
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet::Range(0, 12), IntervalSet::Range(0, 11)};
+  job.refused = IntervalSet{13};
+  job.open = {14, 15};
+  const ResumePoint point = PointOf(job);
+  CHECK(point.open_closures == 4u);
+  v1::Plan plan = SmallPlan();
+  // These are no part of it.
+  plan.set_epochs(9);
+  plan.clear_eval_examples();
+  for (v1::ShardSpec& shard : *plan.mutable_shards()) shard.mutable_variable()->mutable_optimizer()->set_learning_rate(0.5);
+  const auto resumption = PlanResumption(point, plan, kSelf);
+  REQUIRE(resumption.ok());
+  CHECK(resumption->same_plan);
+  CHECK(resumption->closures_done == 11);
+  CHECK(resumption->epochs_done == 2);
+  REQUIRE(resumption->snapshots.size() == 2);
+  const Snapshot& s = resumption->snapshots[1];
+  CHECK(s.Uri() == job.folder + "/" + snapshot::ShardFileName(ShardId(1), {1, 1}, 1));
+  CHECK(s.sha256 == point.manifest.shards(1).sha256());
+  CHECK(s.bytes == point.manifest.shards(1).bytes());
+  CHECK(s.job == JobUid(1));
+  CHECK(s.plan_fingerprint == snapshot::kFingerprint);
+  CHECK(s.epoch == ShardEpoch{1, 1});
+  CHECK(s.lsn == 1);
+  CHECK(s.done == IntervalSet::Range(0, 11));
+  CHECK(s.refused == IntervalSet{13});
+  CHECK(s.resumed);
+  CHECK_FALSE(s.replace_ledger);
+  CHECK(resumption->text == "goes on from checkpoint 1 of job 0000000000000001: 11 of 45 closures are done (2 whole epochs)");
+  const v1::FinishedMetric* metric = FindMetric(resumption->metrics, "eval", 1, "accuracy");
+  REQUIRE(metric != nullptr);
+  CHECK(metric->value() == 0.5);
+  CHECK(FindMetric(resumption->metrics, "eval", 0, "accuracy") == nullptr);
+  CHECK(FindMetric(resumption->metrics, "train", 1, "accuracy") == nullptr);
+}
+
+TEST_CASE("another plan begins at the same epoch of its own, from a complete manifest that ends with one") {
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
+  const ResumePoint point = PointOf(job);
+  v1::Plan plan = SmallPlan(/*batch_size=*/25, /*epochs=*/3, "another");  // 2 closures an epoch
+  const auto resumption = PlanResumption(point, plan, kSelf);
+  INFO(resumption.status());
+  REQUIRE(resumption.ok());
+  CHECK_FALSE(resumption->same_plan);
+  CHECK(resumption->epochs_done == 2);
+  CHECK(resumption->closures_done == 4);
+  REQUIRE(resumption->snapshots.size() == 2);
+  for (const Snapshot& s : resumption->snapshots) {
+    CHECK(s.resumed);
+    CHECK(s.replace_ledger);
+    CHECK(s.done == IntervalSet::Range(0, 4));
+    CHECK(s.refused.empty());
+    CHECK(s.plan_fingerprint == snapshot::kFingerprint);
+  }
+  CHECK(Has(resumption->text, "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
+  // What was cancelled has ended, too.
+  job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}), IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
+  job.refused = IntervalSet{3};
+  CHECK(PlanResumption(PointOf(job), plan, kSelf)->closures_done == 4);
+  // No epoch more to do is a plan with nothing to do, fewer is a mistake.
+  CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
+  CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")), "more is done than this job has to do: epochs_done=2 spec.training.epochs=1"));
+}
+
+TEST_CASE("another plan is refused when the checkpoint is not complete, ends inside an epoch, or has closures in part; what differs is named") {
+  v1::Plan plan = SmallPlan(25, 4, "another");
+  plan.set_shuffle_seed(8);
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 9)};
+  std::string text = RefusalOf(PointOf(job), plan);
+  CHECK(Has(text, "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, spec.data.shuffle.seed was=7 is=8) and is not "
+                  "complete: its shards hold different closures"));
+  CHECK(Has(text, "checkpoint=" + job.folder + "/" + snapshot::ManifestName(1)));
+  CHECK(Has(text, "leave out spec.checkpoint.resume"));
+  job.done = {IntervalSet::Range(0, 9), IntervalSet::Range(0, 9)};
+  CHECK(Has(RefusalOf(PointOf(job), plan), "does not end with an epoch: closures_done=9 closures_per_epoch=5"));
+  job.done = {IntervalSet::Range(0, 11).Minus(IntervalSet{4}), IntervalSet::Range(0, 11).Minus(IntervalSet{4})};
+  CHECK(Has(RefusalOf(PointOf(job), plan), "does not end with an epoch"));
+  job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
+  job.open = {10};
+  CHECK(Has(RefusalOf(PointOf(job), plan), "applied in part: open=2"));
+}
+
+TEST_CASE("what makes it another plan is named, whatever it is") {
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet{0}, IntervalSet{0}};
+  for (v1::ShardSpec& shard : *job.plan.mutable_shards()) {
+    shard.mutable_variable()->mutable_optimizer()->set_type("sgd");
+    shard.mutable_variable()->mutable_initializer()->set_seed(5);
+  }
+  const ResumePoint point = PointOf(job);
+  const auto refusal = [&](const std::function<void(v1::Plan*)>& change) {
+    v1::Plan plan = job.plan;
+    plan.set_fingerprint("another");
+    change(&plan);
+    return RefusalOf(point, plan);
+  };
+  const auto each = [](v1::Plan* plan, const std::function<void(v1::VariableSpec*)>& change) {
+    for (v1::ShardSpec& shard : *plan->mutable_shards()) change(shard.mutable_variable());
+  };
+  CHECK(Has(refusal([](v1::Plan*) {}), "(the data (files, their contents, fields) or the model"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_train_examples(99); }), "(training examples was=100 is=99)"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_steps_per_closure(1); }), "(spec.training.steps_per_closure was=2 is=1)"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_shuffle(false); }), "(spec.data.shuffle was=on is=off)"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_initializer()->set_seed(6); }); }),
+            "(spec.training.seed was=5 is=6)"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_type("adam"); }); }),
+            "(optimizer was=sgd is=adam) and its shards do not fit"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_momentum(0.9); }); }),
+            "(momentum was=0 is=0.9) and its shards do not fit"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_name("other"); }); }),
+            "(variable of shard 0 was=dense/kernel is=other) and its shards do not fit"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }), "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards(0)->set_row_end(5); }), "(rows of shard 0 (dense/kernel) was=0..6 is=0..5)"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards()->RemoveLast(); }), "(shards was=2 is=1)"));
+}
+
+TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is done, are refused") {
+  fs::MemoryFileSystem files;
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet{0}, {}};
+  v1::Manifest manifest = job.Cut(files);
+  v1::ShardFile empty;
+  empty.set_shard(1);
+  *manifest.mutable_shards(1) = empty;
+  REQUIRE(SaveManifest(files, {job.folder, manifest, 3}).ok());
+  CHECK(Has(RefusalOf(*Find(files), SmallPlan()), "nothing of shard 1 was saved yet"));
+
+  SavedJob more = Job(2, 2000);
+  more.done = {IntervalSet::Range(0, 6), IntervalSet::Range(0, 5)};
+  CHECK(Has(RefusalOf(PointOf(more), SmallPlan(10, 1)), "more is done than this job has to do: spec.training.epochs=1"));
+  CHECK(PlanResumption(PointOf(more), SmallPlan(10, 2), kSelf).ok());
+  more.done = {IntervalSet::Range(0, 5), IntervalSet::Range(0, 5)};
+  CHECK(PlanResumption(PointOf(more), SmallPlan(10, 1), kSelf)->epochs_done == 1);
+  CHECK(absl::IsInvalidArgument(PlanResumption(PointOf(more), SmallPlan(), JobUid(2)).status()));
+}
+
+TEST_CASE("what is saved is what the book begins from") {
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet::Range(0, 7), IntervalSet{0, 1, 2, 3, 5}};
+  const auto resumption = PlanResumption(PointOf(job), SmallPlan(), kSelf);
+  REQUIRE(resumption.ok());
+  ClosureBook book({.closures = 20, .shards = 2}, DurableState{});
+  book.BeginLife(Term(1));
+  book.CloseWindow();
+  book.ResumeFrom(resumption->snapshots);
+  CHECK(book.durable().succeeded == IntervalSet{0, 1, 2, 3, 5});
+  const auto change = book.Rollback(ShardId(1), "0");
+  REQUIRE(change.assigns.size() == 1);
+  CHECK(change.assigns[0].snapshot == resumption->snapshots[1]);
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
