@@ -27,6 +27,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max, "one worker's share of that reserve", {64 << 10, 1ull << 40});
   table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer", {kMiB, kFrameBytesLimit});
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max, "spare memory kept for writing beside values that are being read", {0, 1ull << 40});
+  table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
+                  "one shard's values, slots and ledger held for its snapshot file; a larger shard has none", {kMiB, 1ull << 40});
   table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
 }

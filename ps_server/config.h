@@ -18,6 +18,7 @@ struct Config {
   std::uint64_t peer_small_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t pool_bytes_max = 256ull << 20;
+  std::uint64_t snapshot_bytes_max = 1ull << 30;
   std::uint32_t streams_max = 4096;
   std::string unix_dir;  // "": no unix socket
 };

@@ -5,6 +5,7 @@
 
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
+#include "common/fs/file_system.h"
 #include "common/fs/host.h"
 #include "common/random/philox.h"
 #include "common/time/clock.h"
@@ -23,9 +24,10 @@ int main(int argc, char** argv) {
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
-  auto server =
-      ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()},
-                                config, daemon.server_options());
+  const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints()});
+  auto server = ps_server::Server::Listen(
+      {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs(), files.get()}, config,
+      daemon.server_options());
   if (!server.ok()) return daemon.Fail(server.status());
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok()) return daemon.Fail(status);
 

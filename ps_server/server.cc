@@ -32,6 +32,8 @@ struct Server::Impl {
   std::unique_ptr<ShardHost> host;
   std::unique_ptr<Control> control;                // control executor
   std::unique_ptr<client::SessionClient> session;  // control executor
+  std::unique_ptr<SnapshotWriter> writer;
+  std::unique_ptr<Restorer> restorer;
   std::unique_ptr<transport::Server> server;
   Identity identity;
   std::int64_t started_ms = 0;
@@ -150,6 +152,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
     dependencies.logger->Warning("the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
   }
   impl->host = std::make_unique<ShardHost>(std::move(host));
+  SnapshotWriter::Options writer;
+  writer.files = dependencies.files;
+  writer.registry = dependencies.registry;
+  writer.clock = dependencies.clock;
+  writer.failpoints = dependencies.failpoints;
+  writer.pool = impl->host->pool();
+  writer.bytes_max = config.snapshot_bytes_max;
+  impl->writer = std::make_unique<SnapshotWriter>(std::move(writer));
+  Restorer::Options restorer;
+  restorer.files = dependencies.files;
+  restorer.registry = dependencies.registry;
+  restorer.clock = dependencies.clock;
+  restorer.failpoints = dependencies.failpoints;
+  restorer.pool = impl->host->pool();
+  impl->restorer = std::make_unique<Restorer>(std::move(restorer));
 
   impl->AddMetrics(server_options);
   auto server = dependencies.transport->Listen(server_options, impl->MakeHandlers());
@@ -184,6 +201,9 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
     control.executor = impl->control_executor.get();
     control.host = impl->host.get();
     control.logger = impl->dependencies.logger;
+    control.clock = impl->dependencies.clock;
+    control.writer = impl->writer.get();
+    control.restorer = impl->restorer.get();
     control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
     impl->control = std::make_unique<Control>(std::move(control));
 
@@ -220,7 +240,8 @@ void Server::Stop(absl::string_view reason) {
     impl->session->Send(std::move(leaving));
     impl->session->Stop();
   });
-  // In this order nobody calls what is gone: no request after the server, no shard's callback after the executors.
+  // In this order nobody calls what is gone: no request after the server, no shard's callback after the executors, no file's answer after the
+  // writer and the restorer (what they post to an executor that has ended is dropped).
   runtime::Event said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();
@@ -232,6 +253,8 @@ void Server::Stop(absl::string_view reason) {
   for (const auto& executor : impl->executors) executor->Shutdown();
   impl->control_executor->Shutdown();
   impl->session.reset();
+  impl->writer.reset();
+  impl->restorer.reset();
   impl->control.reset();
 }
 

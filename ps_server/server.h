@@ -2,6 +2,7 @@
 //
 //   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each, single writer of its shards)
 //   coordinator ── session ──▶ control executor: SessionClient, Control ──▶ lanes
+//                                                    └──▶ SnapshotWriter, Restorer (an I/O thread each) ◀──▶ files
 //
 // Several may live in one process. Everything it needs comes in by the constructor and outlives it.
 #pragma once
@@ -14,6 +15,7 @@
 #include "common/client/session_client.h"
 #include "common/client/task_identity.h"
 #include "common/fault/failpoints.h"
+#include "common/fs/file_system.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/time/clock.h"
@@ -31,6 +33,7 @@ class Server {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
     std::uint64_t process_uid = 0;            // random at start; also names the unix socket
+    fs::FileSystem* files = nullptr;          // of snapshots
   };
   // What is told to the coordinator about this process.
   struct Identity : client::TaskIdentity {

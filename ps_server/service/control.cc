@@ -1,6 +1,7 @@
 #include "ps_server/service/control.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,43 @@ constexpr std::size_t kLogLinesDefault = 1000, kLogLinesMax = 10000;
 constexpr std::size_t kLogBatchBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
 constexpr std::size_t kReportBytesMax = 512 * 1024;    // likewise
 constexpr std::size_t kLogTextBytesMax = 16 * 1024;
+
+double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+// Where a shard is read from. What only its Assign says (settings, epoch, start, refused) is the caller's.
+absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
+  RestoreOptions what;
+  what.source.uri = source.uri();
+  if (source.uri().empty()) return absl::InvalidArgumentError("a snapshot without a path");
+  what.source.expected.emplace();
+  what.source.expected->bytes = source.bytes();
+  snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
+  if (source.sha256().size() != sha256.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SHA-256 of a snapshot has a wrong length: path=", source.uri(), " want=", sha256.size(), " got=", source.sha256().size()));
+  }
+  std::memcpy(sha256.data(), source.sha256().data(), sha256.size());
+  what.source.file_job = JobUid(source.job_uid());
+  what.source.plan_fingerprint = source.plan_fingerprint();
+  what.forget_attempts = source.resumed();
+  if (source.replace_ledger()) {
+    EG_ASSIGN_OR_RETURN(what.replace_ledger, client::FromProto(source.done()));
+  }
+  return what;
+}
+
+void FillShardFile(const DurableCut& cut, v1::ShardFile* file) {
+  file->set_shard(cut.shard.value());
+  file->set_file(cut.file);
+  file->set_bytes(cut.digest.bytes);
+  file->set_sha256(cut.digest.sha256.data(), cut.digest.sha256.size());
+  *file->mutable_epoch() = client::ToProto(cut.epoch);
+  *file->mutable_start() = client::ToProto(cut.start);
+  file->set_lsn(cut.lsn);
+  file->set_vlsn(cut.vlsn);
+  *file->mutable_done() = client::ToProto(cut.done);
+  *file->mutable_refused() = client::ToProto(cut.refused);
+}
 
 }  // namespace
 
@@ -61,6 +99,7 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kDrop: return OnDrop(message.drop());
     case v1::CoordinatorMessage::kClose: return OnClose(message.close());
     case v1::CoordinatorMessage::kSeal: return OnSeal(message.seal());
+    case v1::CoordinatorMessage::kCut: return OnCut(message.cut());
     case v1::CoordinatorMessage::kReportShards: return OnReport(message.report_shards());
     case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
     case v1::CoordinatorMessage::kJobEnded: return OnJobEnded(message.job_ended());
@@ -95,8 +134,12 @@ void Control::OnAssign(const v1::Assign& assign) {
   auto settings = ShardSettingsOf(job, assign.spec());
   auto refused = client::FromProto(assign.refused());
   absl::Status problem = settings.ok() ? refused.status() : settings.status();
-  if (problem.ok() && assign.has_snapshot())
-    problem = absl::UnimplementedError(absl::StrCat("snapshots are not built, only the seed: snapshot=", assign.snapshot().uri()));
+  std::optional<RestoreOptions> what;
+  if (problem.ok() && assign.has_snapshot()) {
+    auto options = RestoreOptionsOf(assign.snapshot());
+    problem = options.status();
+    if (options.ok()) what = *std::move(options);
+  }
   if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
     problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
   }
@@ -105,16 +148,61 @@ void Control::OnAssign(const v1::Assign& assign) {
     return SendAssigned(key, epoch, problem);
   }
   options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()), assign.shards_total());
-  if (const auto it = held_.find(key); it == held_.end() || !it->second.loading) ++loading_;
+  const auto before = held_.find(key);
+  if (before == held_.end() || !before->second.loading) ++loading_;
+  if (before != held_.end()) {
+    options_.writer->Cancel(job, key.shard);
+    options_.restorer->Cancel(job, key.shard);
+  }
   Held& held = held_[key];
   held = Held{};
   held.epoch = epoch;
   held.start = start;
   held.refused = *refused;
-  options_.logger->Debug(absl::StrCat("loading from the seed: shard=", key.shard.ToString(), " variable=", settings->variable, " rows=",
-                                      settings->row_begin, "-", settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
-                         About(job));
-  options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
+  held.assigned = options_.clock->Now();
+  held.file = what ? what->source.uri : "";
+  options_.logger->Debug(
+      absl::StrCat("loading from ", what ? what->source.uri : "the seed", ": shard=", key.shard.ToString(), " variable=", settings->variable,
+                   " rows=", settings->row_begin, "-", settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
+      About(job));
+  if (!what) {
+    options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
+      options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+    });
+    return;
+  }
+  what->settings = *std::move(settings);
+  what->epoch = epoch;
+  what->start = start;
+  what->refused = *std::move(refused);
+  what->mutant = options_.host->mutant();
+  // What it replaces goes first: both need not fit into memory, and it is stale by now.
+  options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] { options_.executor->Post([this, what] { BeginRestore(what); }); });
+}
+
+bool Control::IsLoading(ShardKey key, ShardEpoch epoch) const {
+  const auto it = held_.find(key);
+  return it != held_.end() && it->second.epoch == epoch && it->second.loading;
+}
+
+void Control::BeginRestore(RestoreOptions what) {
+  const ShardKey key{what.settings.job, what.settings.shard};
+  const ShardEpoch epoch = what.epoch;
+  if (!IsLoading(key, epoch)) return;  // dropped or assigned anew meanwhile
+  Restorer::Order order;
+  order.what = std::move(what);
+  order.done = [this, key, epoch](absl::StatusOr<std::unique_ptr<Shard>> shard) {
+    // Shared, because a posted task must be copyable.
+    auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
+    options_.executor->Post([this, key, epoch, given] { OnRestored(key, epoch, std::move(*given)); });
+  };
+  if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok()) OnLoaded(key, epoch, {status, 0, 0, 0, {}, {}});
+}
+
+void Control::OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard) {
+  if (!IsLoading(key, epoch)) return;
+  if (!shard.ok()) return OnLoaded(key, epoch, {shard.status(), 0, 0, 0, {}, {}});
+  options_.host->lane(key.shard).Adopt(*std::move(shard), [this, key, epoch](ShardLane::Loaded loaded) {
     options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
   });
 }
@@ -126,6 +214,13 @@ void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& 
   it->second.loading = false;
   it->second.value_bytes = loaded.value_bytes;
   it->second.slot_bytes = loaded.slot_bytes;
+  it->second.done.UnionWith(loaded.done);
+  it->second.refused.UnionWith(loaded.refused);
+  if (loaded.status.ok() && !it->second.file.empty()) {
+    options_.logger->Info(absl::StrCat("shard restored: shard=", key.shard.ToString(), " file=", it->second.file, " lsn=", loaded.lsn,
+                                       " seconds=", Seconds(options_.clock->Now() - it->second.assigned)),
+                          About(key.job));
+  }
   if (!loaded.status.ok()) {
     options_.logger->Error(absl::StrCat("shard not loaded: shard=", key.shard.ToString(), " cause=", loaded.status.message()), About(key.job));
     held_.erase(it);
@@ -163,6 +258,8 @@ void Control::OnDrop(const v1::Drop& drop) {
   if (it == held_.end() || it->second.epoch != epoch) return;
   if (it->second.loading) --loading_;
   held_.erase(it);
+  options_.writer->Cancel(key.job, key.shard);
+  options_.restorer->Cancel(key.job, key.shard);
   options_.host->lane(key.shard).Drop(key, epoch);
   ForgetJobIfUnheld(key.job);
 }
@@ -180,7 +277,9 @@ void Control::OnClose(const v1::Close& close) {
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
   const auto it = held_.find(key);
-  if (!done.ok() || !refused.ok() || it == held_.end() || it->second.epoch != epoch || it->second.start > version) {
+  // One that is being read from its file takes nothing yet: its sets are not known before. The next Close is whole.
+  const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
+  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || it->second.epoch != epoch || it->second.start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
           absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()),
@@ -211,6 +310,85 @@ void Control::OnSeal(const v1::Seal& seal) {
   options_.host->lane(key.shard).Seal(key, client::FromProto<ShardEpoch>(seal.epoch()), [this, message = std::move(message), session = session_] {
     options_.executor->Post([this, message, session] { SendIn(session, message); });
   });
+}
+
+void Control::OnCut(const v1::CutShards& cut) {
+  const JobUid job(cut.job_uid());
+  const auto round = std::make_shared<CutRound>();  // shared by the orders
+  round->job = job;
+  round->begin = options_.clock->Now();
+  round->shards = round->left = static_cast<std::size_t>(cut.shards_size());
+  for (const v1::CutShard& wanted : cut.shards()) {
+    const ShardKey key{job, ShardId(wanted.shard())};
+    const auto epoch = client::FromProto<ShardEpoch>(wanted.epoch());
+    const auto ended = [this, key, epoch, session = session_, round](const absl::StatusOr<DurableCut>& result) {
+      OnCutEnded(key, epoch, session, round.get(), result);
+    };
+    const auto held = held_.find(key);
+    if (held == held_.end() || held->second.epoch != epoch) {
+      ended(absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString(),
+                                             " held=", held == held_.end() ? "none" : held->second.epoch.ToString())));
+      continue;
+    }
+    if (held->second.loading && !held->second.file.empty()) {
+      ended(absl::UnavailableError(absl::StrCat("shard is being restored: shard=", key.shard.ToString(), " file=", held->second.file)));
+      continue;
+    }
+    if (cut.folder().empty()) {
+      ended(absl::InvalidArgumentError(absl::StrCat("an order to cut without a folder: shard=", key.shard.ToString())));
+      continue;
+    }
+    SnapshotWriter::Order order;
+    order.job = job;
+    order.shard = key.shard;
+    order.folder = cut.folder();
+    order.plan_fingerprint = cut.plan_fingerprint();
+    order.bytes = held->second.value_bytes + held->second.slot_bytes;
+    order.take = [lane = &options_.host->lane(key.shard), key, epoch](ShardLane::CutReady ready) { lane->Cut(key, epoch, std::move(ready)); };
+    order.done = [this, ended](absl::StatusOr<DurableCut> result) {
+      options_.executor->Post([ended, result = std::move(result)] { ended(result); });
+    };
+    order.dropped = [this, key, round](const absl::Status& cause) {
+      options_.executor->Post([this, key, round, cause] {
+        if (std::exchange(round->told_of_retry, true)) return;
+        options_.logger->Warning(
+            absl::StrCat("snapshot of a shard dropped, it is taken anew until it succeeds: shard=", key.shard.ToString(), " cause=", cause.message()),
+            About(round->job));
+      });
+    };
+    if (const absl::Status status = options_.writer->Submit(std::move(order)); !status.ok()) ended(status);
+  }
+}
+
+void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round, const absl::StatusOr<DurableCut>& result) {
+  if (result.ok()) {
+    ++round->files;
+    round->bytes += result->digest.bytes;
+  } else if (!absl::IsCancelled(result.status()) && !absl::IsAborted(result.status())) {
+    if (round->failed++ == 0) round->first_failure = std::string(result.status().message());
+  }
+  if (!absl::IsAborted(result.status())) {  // else a newer order took its place and will be answered
+    v1::TaskMessage message;
+    v1::ShardDurable* durable = message.mutable_shard_durable();
+    durable->set_job_uid(key.job.value());
+    durable->set_shard(key.shard.value());
+    *durable->mutable_epoch() = client::ToProto(epoch);
+    if (result.ok())
+      FillShardFile(*result, durable->mutable_file());
+    else
+      *durable->mutable_error() = client::ToErrorDetail(result.status());
+    SendIn(session, std::move(message));
+  }
+  if (--round->left > 0) return;
+  if (round->files > 0) {
+    options_.logger->Info(
+        absl::StrCat("snapshot: shards=", round->files, " bytes=", round->bytes, " seconds=", Seconds(options_.clock->Now() - round->begin)),
+        About(round->job));
+  }
+  if (round->failed > 0) {
+    options_.logger->Warning(absl::StrCat("snapshot failed: shards=", round->failed, " of=", round->shards, " first_cause=", round->first_failure),
+                             About(round->job));
+  }
 }
 
 void Control::OnReport(const v1::ReportShards& request) {
@@ -268,6 +446,8 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
     if (entry.second.loading) --loading_;
     return true;
   });
+  options_.writer->Cancel(job);
+  options_.restorer->Cancel(job);
   options_.host->DropJob(job);
   options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count), About(job));
   options_.host->jobs().Forget(job);

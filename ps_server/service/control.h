@@ -1,8 +1,12 @@
-// What the coordinator tells a server to do with its shards, and what the server tells about them (LEDGER lines 20a, 21, 24, 25).
+// What the coordinator tells a server to do with its shards, and what the server tells about them (LEDGER lines 20a, 21, 24, 25, 27, 28).
 //
 // Everything but the shards' own callbacks runs on the control executor. Keeps a directory of what is held: epoch, start, and
 // the closed and refused closures of each shard, because a Hello must be made without waiting for a shard's executor. Those
-// sets change only by Assign and Close, which pass here first, so the directory is never behind what was asked for.
+// sets change only by Assign and Close, which pass here first, so the directory is never behind what was asked for; those of a
+// snapshot are known once it is loaded, and until then the Hello says so.
+//
+// An order to cut is answered once for each shard, in the session of the order: with the file, or with why there is none. The one
+// exception is an order whose place a newer one of that shard took while it waited: the newer one's answer is the answer to both.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +17,11 @@
 
 #include "common/log/log.h"
 #include "common/runtime/executor.h"
+#include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
 #include "ps_server/service/shard_host.h"
+#include "ps_server/snapshot/restorer.h"
+#include "ps_server/snapshot/snapshot_writer.h"
 
 namespace evergrad::ps_server {
 
@@ -24,6 +31,9 @@ class Control {
     runtime::Executor* executor = nullptr;  // All pointers outlive the control; both executors are shut down before it is destroyed.
     ShardHost* host = nullptr;
     log::Logger* logger = nullptr;
+    const Clock* clock = nullptr;
+    SnapshotWriter* writer = nullptr;  // Both are destroyed before the control: they call what was given to them here.
+    Restorer* restorer = nullptr;
     // SessionClient::Send: false when there is no session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -45,10 +55,27 @@ class Control {
     MapVersion start;
     IntervalSet done, refused;
     bool loading = true;
+    std::string file;     // "": from the seed; URI that it is or was read from
+    MonoTime assigned{};  // when
     std::uint64_t value_bytes = 0, slot_bytes = 0;
   };
+  // The orders of one CutShards, for the log.
+  struct CutRound {
+    JobUid job;
+    MonoTime begin{};
+    std::size_t shards = 0, left = 0, files = 0, failed = 0;
+    std::uint64_t bytes = 0;
+    std::string first_failure;
+    bool told_of_retry = false;
+  };
   void OnAssign(const v1::Assign& assign);
+  // The shard's place is empty: its file may be read.
+  void BeginRestore(RestoreOptions what);
+  void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
+  void OnCut(const v1::CutShards& cut);
+  void OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round, const absl::StatusOr<DurableCut>& result);
+  bool IsLoading(ShardKey key, ShardEpoch epoch) const;
   void OnDrop(const v1::Drop& drop);
   void OnClose(const v1::Close& close);
   void OnSeal(const v1::Seal& seal);

@@ -19,7 +19,7 @@ std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
 
 }  // namespace
 
-ShardHost::ShardHost(Options options) : options_(std::move(options)) {
+ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std::make_shared<storage::ChunkPool>(options_.pool_bytes_max)) {
   EG_CHECK(!options_.executors.empty());
   metrics::Registry& registry = *options_.registry;
   const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
@@ -34,21 +34,20 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)) {
   metrics_.push_bytes = &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
   metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls");
   malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total", "Requests that were not understood as a whole");
-  auto pool = std::make_shared<storage::ChunkPool>(options_.pool_bytes_max);
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {},
-                            [pool] { return static_cast<double>(pool->bytes()); });
+                            [pool = pool_] { return static_cast<double>(pool->bytes()); });
   registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_refused_total",
                             "Spare blocks for writing out of place: given back to the system for the limit", {},
-                            [pool] { return static_cast<double>(pool->refused()); });
+                            [pool = pool_] { return static_cast<double>(pool->refused()); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
     lane.executor = executor;
     lane.jobs = &jobs_;
     lane.failpoints = options_.failpoints;
     lane.metrics = &metrics_;
-    lane.pool = pool;
+    lane.pool = pool_;
     lane.mutant = options_.mutant;
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
   }

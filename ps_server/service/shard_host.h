@@ -36,6 +36,9 @@ class ShardHost {
   void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
 
   JobTable& jobs() { return jobs_; }
+  // Spare blocks of all shards. Shared with them.
+  const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
+  fault::Mutant mutant() const { return options_.mutant; }  // of every shard
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
   // The states of the shards of `job` (0: all), in order of job and shard.
@@ -52,6 +55,7 @@ class ShardHost {
 
   const Options options_;
   JobTable jobs_;
+  const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the lanes, their shards and the registry, which outlives the host
   LaneMetrics metrics_;
   metrics::Counter* malformed_;
   std::vector<std::unique_ptr<ShardLane>> lanes_;

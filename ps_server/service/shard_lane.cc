@@ -31,6 +31,14 @@ std::string DefectOf(const v1::PushSection& push) {
   return "";
 }
 
+absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
+  return absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString()));
+}
+
+ShardLane::Loaded LoadedOf(const Shard& shard) {
+  return {absl::OkStatus(), shard.value_bytes(), shard.slot_bytes(), shard.lsn(), shard.ledger().done(), shard.ledger().refused()};
+}
+
 bool LosesAnswer(const fault::Hit& hit) {
   return hit.action == fault::Action::kError || hit.action == fault::Action::kUserError || hit.action == fault::Action::kDrop;
 }
@@ -177,6 +185,7 @@ void ShardLane::AfterApplied(const Section& section) {
 }
 
 void ShardLane::EndApply(Slot* slot) {
+  for (const CutReady& ready : std::exchange(slot->cuts, {})) ready(slot->shard->Cut());
   for (std::function<void()>& waiting : std::exchange(slot->after_apply, {})) options_.executor->Post(std::move(waiting));
 }
 
@@ -202,17 +211,34 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
     // What it replaces goes first: both need not fit into memory, and its sections are stale by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
     auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool);
-    Loaded loaded{shard.status(), 0, 0};
-    if (shard.ok()) {
-      loaded.value_bytes = (*shard)->value_bytes();
-      loaded.slot_bytes = (*shard)->slot_bytes();
-      slots_[key].shard = *std::move(shard);
-    }
+    if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
+    Loaded loaded = LoadedOf(**shard);
+    slots_[key].shard = *std::move(shard);
     done(std::move(loaded));
   });
 }
 
+void ShardLane::Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done) {
+  // Shared, because a posted task must be copyable.
+  auto given = std::make_shared<std::unique_ptr<Shard>>(std::move(shard));
+  options_.executor->Post([this, given, done = std::move(done)] {
+    const ShardKey key{(*given)->settings().job, (*given)->settings().shard};
+    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    Loaded loaded = LoadedOf(**given);
+    slots_[key].shard = std::move(*given);
+    done(std::move(loaded));
+  });
+}
+
+void ShardLane::Vacate(ShardKey key, std::function<void()> vacated) {
+  options_.executor->Post([this, key, vacated = std::move(vacated)] {
+    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    vacated();
+  });
+}
+
 void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
+  for (const CutReady& ready : std::exchange(it->second.cuts, {})) ready(NotHeld(it->first, it->second.shard->epoch()));
   EndApply(&it->second);
   std::deque<Section> queue = std::move(it->second.queue);
   // What was half applied is gone with the state, and its answer says so.
@@ -253,6 +279,15 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
     it->second.shard->Seal();
     if (!it->second.applying) return sealed();
     it->second.after_apply.push_back(sealed);  // admitted before: it is part of what is cut
+  });
+}
+
+void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) {
+  options_.executor->Post([this, key, epoch, ready = std::move(ready)] {
+    const auto it = slots_.find(key);
+    if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
+    if (!it->second.applying) return ready(it->second.shard->Cut());
+    it->second.cuts.push_back(ready);
   });
 }
 

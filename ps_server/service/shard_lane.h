@@ -3,9 +3,9 @@
 // Every shard has a queue of sections in order of arrival. Shards with work take turns; after about a megabyte of work the
 // lane lets other tasks of its executor run, and a large apply yields after each such piece: a small pull of another shard never waits
 // behind large applies. A shard in the middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
-// Control operations (assign, drop, close, seal, report) run at once, before what is queued: the fence and the ledger make
-// either order right. Only what would look at values in the middle of an apply (seal's answer, report) waits for its end. Nothing here blocks, and
-// nothing has a lock but the table of jobs.
+// Control operations (assign, drop, close, seal, cut, report) run at once, before what is queued: the fence and the ledger make
+// either order right. Only what would look at values in the middle of an apply (seal's answer, cut, report) waits for its end. Nothing here blocks,
+// and nothing has a lock but the table of jobs.
 #pragma once
 
 #include <cstdint>
@@ -63,13 +63,22 @@ class ShardLane {
   void Submit(std::vector<Section> sections);
   struct Loaded {
     absl::Status status;
-    std::uint64_t value_bytes = 0, slot_bytes = 0;
+    std::uint64_t value_bytes = 0, slot_bytes = 0, lsn = 0;
+    IntervalSet done, refused;
   };
   void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done);
+  // A shard that was restored from its file: held from now on, in place of what is held there.
+  void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
+  // Whatever is held there goes, then `vacated`: a copy that another one will replace leaves its memory before that one takes any.
+  void Vacate(ShardKey key, std::function<void()> vacated);
   void Drop(ShardKey key, ShardEpoch epoch);
   void DropJob(JobUid job);
   void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done, IntervalSet refused, std::function<void(bool taken)> answer);
   void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
+  // The state between two updates; sealed or not. NotFound: not held at this epoch, or not any more when the update in progress had ended.
+  // `ready` must neither block nor call back. Destroyed uncalled when the executor ends before.
+  using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
+  void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
   // States of this lane's shards of `job` (0: all), one shard a task: a digest of a large one does not hold up the others.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
@@ -80,6 +89,7 @@ class ShardLane {
     bool waiting = false;                            // in ready_, or paused by a failpoint's delay
     std::optional<Section> applying;                 // its push has been admitted, its arithmetic has not ended
     std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
+    std::vector<CutReady> cuts;                      // answered once it has, before the next one begins; or the shard is gone
   };
   void Enqueue(Section section);
   void Turn();

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/snapshot/messages.h"
@@ -174,6 +176,7 @@ absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource&
   }
   const auto take = [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
+    if (source.cancelled && source.cancelled()) return absl::CancelledError(absl::StrCat("the shard is not wanted any more: path=", source.uri));
     // The reader has checked section, index and length against the header.
     storage::DenseArray& array = piece.section == snapshot::Section::kValues ? cut.values : cut.slots[piece.index];
     std::uint64_t at = piece.offset;
@@ -200,14 +203,34 @@ absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource&
   return cut;
 }
 
-absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options) {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) {
   EG_ASSIGN_OR_RETURN(ShardCut cut, ReadCut(options.settings, options.source));
+  if (options.replace_ledger) {
+    if (!cut.ledger.open().empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a closure is open in the snapshot, another plan cannot begin from it: variable=", options.settings.variable,
+          " shard=", options.settings.shard.ToString(), " closure=", cut.ledger.open().begin()->first.ToString(), " path=", options.source.uri));
+    }
+    cut.ledger = Ledger::Restored(*options.replace_ledger, {}, {});
+  }
   if (options.forget_attempts) {
     std::map<ClosureId, Ledger::Open> open = cut.ledger.open();
     for (auto& [c, entry] : open) entry.attempt = Attempt{};
     cut.ledger = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), std::move(open));
   }
   return Shard::Restore(options.settings, std::move(cut), options.epoch, options.start, options.refused, options.mutant);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options) {
+  auto shard = ReadShard(options);
+  if (shard.ok() || absl::StrContains(shard.status().message(), options.source.uri)) return shard;
+  absl::Status named(shard.status().code(), absl::StrCat(shard.status().message(), ": path=", options.source.uri));
+  shard.status().ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
+  return named;
 }
 
 }  // namespace evergrad::ps_server

@@ -48,6 +48,8 @@ struct CutSource {
   std::string plan_fingerprint;
   std::shared_ptr<storage::ChunkPool> pool;  // may be null
   fault::Failpoints* failpoints = nullptr;   // may be null: snapshot.restore (each MiB)
+  // Asked about once a MiB; true ends the reading with Cancelled. May be null.
+  std::function<bool()> cancelled = nullptr;
 };
 // DataLoss: damaged (path, offset, want, got). FailedPrecondition: whole, but of another job, plan or shard. Unimplemented: a newer version, or a
 // table. `settings`: of the shard that it is read for; rows and variable must be equal, rates may differ (the plan's fingerprint does not hold them).
@@ -61,8 +63,11 @@ struct RestoreOptions {
   IntervalSet refused;           // added to the file's
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
   fault::Mutant mutant = fault::Mutant::kNone;
+  // Line 28, another plan: the ledger becomes exactly this set as `done`, nothing refused (but `refused`), nothing open. FailedPrecondition, which
+  // names shard and file, while a closure is open in the file: half of it is in the values, and no ledger of another plan can say so.
+  std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
-// The whole way from a file to an owned shard. It is nobody's until this returns: hand it to its executor then.
+// The whole way from a file to an owned shard. It is nobody's until this returns: hand it to its executor then. Every error names the file.
 absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options);
 
 }  // namespace evergrad::ps_server

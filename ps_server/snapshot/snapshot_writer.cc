@@ -9,28 +9,6 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Where a cut arrives from the shard's executor. Shared by the writer's thread, which waits, and the function that was given away.
-struct Arrival {
-  Mutex mu;
-  CondVar arrived;
-  std::optional<absl::StatusOr<ShardCut>> cut ABSL_GUARDED_BY(mu);
-
-  void Set(absl::StatusOr<ShardCut> value) {
-    MutexLock lock(&mu);
-    if (!cut) cut = std::move(value);  // the first answer counts
-    arrived.NotifyAll();
-  }
-};
-
-// Answers for a function that is dropped uncalled: its executor was shut down.
-struct Promise {
-  std::shared_ptr<Arrival> arrival;
-  explicit Promise(std::shared_ptr<Arrival> a) : arrival(std::move(a)) {}
-  Promise(const Promise&) = delete;
-  Promise& operator=(const Promise&) = delete;
-  ~Promise() { arrival->Set(absl::CancelledError("no cut was made: the shard's executor has ended")); }
-};
-
 // What another try may mend: room, a slow or failing disk, a name that a failed commit left.
 bool IsWorthARetry(const absl::Status& status) {
   switch (status.code()) {
@@ -44,6 +22,28 @@ bool IsWorthARetry(const absl::Status& status) {
 }
 
 }  // namespace
+
+// Where a cut arrives from the shard's executor. Shared by the writer's thread, which waits, and the function that was given away.
+struct SnapshotWriter::Arrival {
+  Mutex mu;
+  CondVar arrived;
+  std::optional<absl::StatusOr<ShardCut>> cut ABSL_GUARDED_BY(mu);
+
+  void Set(absl::StatusOr<ShardCut> value) {
+    MutexLock lock(&mu);
+    if (!cut) cut = std::move(value);  // the first answer counts
+    arrived.NotifyAll();
+  }
+
+  // Answers for a function that is dropped uncalled: its executor was shut down.
+  struct Promise {
+    std::shared_ptr<Arrival> arrival;
+    explicit Promise(std::shared_ptr<Arrival> a) : arrival(std::move(a)) {}
+    Promise(const Promise&) = delete;
+    Promise& operator=(const Promise&) = delete;
+    ~Promise() { arrival->Set(absl::CancelledError("no cut was made: the shard's executor has ended")); }
+  };
+};
 
 SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)),
@@ -59,16 +59,19 @@ SnapshotWriter::SnapshotWriter(Options options)
                                                {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
       orders_limit_(*options_.registry, "evergrad_ps_server_snapshot_orders", "Shards that wait for their cut",
                     static_cast<double>(options_.orders_max)),
-      held_limit_(*options_.registry, "evergrad_ps_server_snapshot_held_bytes", "Bytes of the cut in hand", static_cast<double>(options_.bytes_max)) {
+      held_limit_(*options_.registry, "evergrad_ps_server_snapshot_bytes", "Bytes of the cut in hand", static_cast<double>(options_.bytes_max)) {
   thread_.emplace("snapshots", [this] { Run(); });
 }
 
 SnapshotWriter::~SnapshotWriter() {
+  std::shared_ptr<Arrival> awaited;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
+    awaited = arrival_;
     changed_.NotifyAll();
   }
+  if (awaited != nullptr) awaited->Set(absl::CancelledError("the server ends"));
   thread_.reset();
   std::map<Key, Waiting> left;
   {
@@ -109,6 +112,7 @@ void SnapshotWriter::ForgetLast(JobUid job, std::optional<ShardId> shard) {
 
 void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
   std::deque<Order> ended;
+  std::shared_ptr<Arrival> awaited;
   {
     MutexLock lock(&mu_);
     const auto meant = [&](const Key& key) { return key.first == job && (!shard || key.second == *shard); };
@@ -121,10 +125,14 @@ void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
       it = waiting_.erase(it);
     }
     std::erase_if(queue_, meant);
-    if (current_ && meant(*current_)) current_cancelled_ = true;
+    if (current_ && meant(*current_)) {
+      current_cancelled_ = true;
+      awaited = arrival_;
+    }
     ForgetLast(job, shard);
     orders_limit_.current.Set(static_cast<double>(waiting_.size()));
   }
+  if (awaited != nullptr) awaited->Set(absl::CancelledError("the shard is not held any more"));
   for (Order& order : ended) order.done(absl::CancelledError("the shard is not held any more"));
 }
 
@@ -180,6 +188,8 @@ void SnapshotWriter::Perform(Waiting entry) {
   held_bytes_.store(0, std::memory_order_relaxed);
   held_limit_.current.Set(0);
   bool again = false, replaced = false;
+  const absl::Status cause = result.status();
+  const auto on_dropped = entry.order.dropped;
   {
     MutexLock lock(&mu_);
     const Key key = *current_;
@@ -200,7 +210,10 @@ void SnapshotWriter::Perform(Waiting entry) {
     current_.reset();
   }
   if (again || replaced) dropped_.Add();
-  if (again) return;
+  if (again) {
+    if (on_dropped) on_dropped(cause);
+    return;
+  }
   if (replaced)
     result = absl::AbortedError("a newer order of the shard took this one's place");
   else if (!result.ok() && !absl::IsCancelled(result.status()))
@@ -211,13 +224,24 @@ void SnapshotWriter::Perform(Waiting entry) {
 absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
   const auto arrival = std::make_shared<Arrival>();
   {
-    const auto promise = std::make_shared<Promise>(arrival);
+    MutexLock lock(&mu_);
+    if (stopping_ || current_cancelled_) return absl::CancelledError("the cut is not wanted any more");
+    arrival_ = arrival;
+  }
+  {
+    const auto promise = std::make_shared<Arrival::Promise>(arrival);
     order.take([promise](absl::StatusOr<ShardCut> cut) { promise->arrival->Set(std::move(cut)); });
   }
-  MutexLock lock(&arrival->mu);
-  // The executor answers within a few turns or drops the promise; there is no third.
-  while (!arrival->cut) arrival->arrived.Wait(&arrival->mu);
-  return *std::move(arrival->cut);
+  absl::StatusOr<ShardCut> cut = absl::UnknownError("no cut has arrived");
+  {
+    MutexLock lock(&arrival->mu);
+    // The executor answers within a few turns or drops the promise; Cancel and the destructor answer in its place.
+    while (!arrival->cut) arrival->arrived.Wait(&arrival->mu);
+    cut = *std::move(arrival->cut);
+  }
+  MutexLock lock(&mu_);
+  arrival_ = nullptr;
+  return cut;
 }
 
 absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
@@ -228,8 +252,11 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   const std::uint64_t bytes = cut.bytes();
   if (bytes > options_.bytes_max) {
     held_limit_.refused.Add();
-    return absl::ResourceExhaustedError(absl::StrCat("a cut is larger than the snapshots' memory: variable=", cut.settings->variable,
-                                                     " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
+    const absl::Status status =
+        absl::ResourceExhaustedError(absl::StrCat("a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
+                                                  " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
+    // A ledger shrinks again; values and slots do not.
+    return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
   held_bytes_.store(bytes, std::memory_order_relaxed);
   held_limit_.current.Set(static_cast<double>(bytes));

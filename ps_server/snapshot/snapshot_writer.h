@@ -2,7 +2,8 @@
 //
 // An order waits in a queue without holding anything; its cut is taken when its turn has come, so that at most one cut is held
 // and memory is bounded by the largest shard. A push never waits for any of this. A cut that cannot be written for want of
-// room, memory or disk is dropped, counted and taken anew later; what cannot get better by itself is answered.
+// room, memory or disk is dropped, counted and taken anew later; what cannot get better by itself is answered. So is a shard whose values and
+// slots alone are above the bound.
 // Thread-safe. Callbacks run on the writer's thread (or the caller's of Cancel and the destructor) without a lock held.
 #pragma once
 
@@ -37,7 +38,7 @@ class SnapshotWriter {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;                        // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
     std::shared_ptr<storage::ChunkPool> pool;                       // of the server's shards, warmed before a cut; may be null
-    std::uint64_t bytes_max = 1ull << 30;                           // of one cut: values, slots, ledger
+    std::uint64_t bytes_max = 1ull << 30;                           // of one cut: values, slots, ledger (`snapshot_bytes_max`)
     std::size_t orders_max = 64 * 1024;                             // one for each shard; far above what a server holds
     std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
   };
@@ -54,6 +55,8 @@ class SnapshotWriter {
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
     // Exactly once: the durable file; or Cancelled, Aborted (a newer order took its place), or an error that a retry would not mend.
     std::function<void(absl::StatusOr<DurableCut>)> done;
+    // May be null. The cut was dropped for this reason and is taken anew later: called each time, on the writer's thread.
+    std::function<void(const absl::Status&)> dropped = nullptr;
   };
 
   explicit SnapshotWriter(Options options);
@@ -79,6 +82,7 @@ class SnapshotWriter {
   };
   void Run();
   void Perform(Waiting entry);
+  struct Arrival;
   absl::StatusOr<DurableCut> TakeAndWrite(const Order& order);
   absl::StatusOr<ShardCut> Take(const Order& order);
   bool Unwanted() const;
@@ -97,6 +101,7 @@ class SnapshotWriter {
   std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: no cut is waited for
   // The newest durable file of each shard: an unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;

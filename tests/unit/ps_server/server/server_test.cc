@@ -152,6 +152,7 @@ struct ServerFixture {
   log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
   metrics::Registry registry;
   fault::Failpoints failpoints;
+  fs::MemoryFileSystem files{{&failpoints}};
   std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
   std::unique_ptr<Server> server;
   std::unique_ptr<client::ParameterClient> worker =
@@ -164,13 +165,13 @@ struct ServerFixture {
     worker.reset();
     server.reset();
   }
+  Config config;
   void Listen() {
-    Config config;
     config.index = "3";
     config.executors = 2;
     transport::ServerOptions options;
     options.listen = "127.0.0.1:0";
-    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, 4711}, config, options);
+    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, 4711, &files}, config, options);
     REQUIRE(listening.ok());
     server = *std::move(listening);
   }
@@ -408,7 +409,7 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   coordinator.Next(v1::TaskMessage::kAssigned);
   REQUIRE(f.PushPull(1, 0, 0).ok());
   std::string text = f.registry.PrometheusText();
-  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "streams"}) {
+  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams"}) {
     INFO(name);
     for (const char* part : {"current", "limit", "refused_total"})
       CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
@@ -418,6 +419,98 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   f.server.reset();
   text = f.registry.PrometheusText();  // the exporter may outlive the server
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_streams_current 0\n"));
+}
+
+v1::CoordinatorMessage Cut(std::vector<std::uint32_t> shards) {
+  v1::CoordinatorMessage message;
+  message.mutable_cut()->set_job_uid(kJob);
+  message.mutable_cut()->set_folder("file:///runs/job");
+  message.mutable_cut()->set_plan_fingerprint("plan");
+  for (const std::uint32_t shard : shards) {
+    v1::CutShard* one = message.mutable_cut()->add_shards();
+    one->set_shard(shard);
+    *one->mutable_epoch() = client::ToProto(kEpoch);
+  }
+  return message;
+}
+
+TEST_CASE("what one server has written, another one goes on with; its failpoints and metrics are the daemon's") {
+  ServerFixture f;
+  REQUIRE(f.failpoints.Arm("snapshot.write=1*error", 1).ok());
+  f.Listen();
+  v1::ShardFile file;
+  {
+    Coordinator coordinator(f.transport.get(), "coordinator:1");
+    f.Join(coordinator.address());
+    coordinator.Next(v1::TaskMessage::kHello);
+    coordinator.Send(Assign(0));
+    CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+    for (std::uint32_t update = 0; update < 3; ++update) REQUIRE(f.PushPull(1, 0, update).ok());
+    coordinator.Send(Cut({0}));
+    const v1::ShardDurable durable = coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable();
+    REQUIRE_FALSE(durable.has_error());
+    file = durable.file();
+    CHECK(file.lsn() == 3);
+    const std::string text = f.registry.PrometheusText();
+    CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_snapshots_total{result=\"dropped\"} 1\n"));
+    CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_snapshots_total{result=\"durable\"} 1\n"));
+    coordinator.Send(Cut({0}));  // on its way when the server ends
+    f.server.reset();
+  }
+  REQUIRE(f.failpoints.Arm("snapshot.restore=1*error", 1).ok());
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:2");
+  f.Join(coordinator.address());
+  CHECK(coordinator.Next(v1::TaskMessage::kHello).hello().shards_size() == 0);
+  v1::CoordinatorMessage assign = Assign(0);
+  v1::SnapshotSource* source = assign.mutable_assign()->mutable_snapshot();
+  source->set_uri(fs::JoinUri("file:///runs/job", file.file()));
+  source->set_bytes(file.bytes());
+  source->set_sha256(file.sha256());
+  source->set_job_uid(kJob);
+  source->set_plan_fingerprint("plan");
+  coordinator.Send(assign);
+  const v1::Assigned failed = coordinator.Next(v1::TaskMessage::kAssigned).assigned();
+  CHECK_THAT(failed.error().message(), Catch::Matchers::Contains("snapshot.restore") && Catch::Matchers::Contains(file.file()));
+  coordinator.Send(assign);
+  CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  const auto answer = f.PushPull(1, 0, 2);
+  REQUIRE(answer.ok());
+  CHECK(answer->header.pushes(0).answer() == v1::DUPLICATE);
+  CHECK(ValuesOf(*answer, 0) == Floats(4, 3));
+  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
+  coordinator.Send(assign);  // a repeat of what is held reads no file
+  CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
+}
+
+TEST_CASE("a shard larger than snapshot_bytes_max has no snapshot, and the answer names the setting") {
+  ServerFixture f;
+  f.config.snapshot_bytes_max = 1000;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  coordinator.Next(v1::TaskMessage::kHello);
+  coordinator.Send(Assign(0, 1000));
+  coordinator.Send(Assign(1, 4));
+  for (int i = 0; i < 2; ++i) CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  coordinator.Send(Cut({0, 1}));
+  const v1::ShardDurable refused = coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable();
+  CHECK(refused.shard() == 0);
+  CHECK(refused.error().kind() == "user");
+  CHECK_FALSE(refused.error().retryable());
+  CHECK_THAT(refused.error().message(),
+             Catch::Matchers::Contains("larger than --snapshot-bytes-max: variable=count shard=0 bytes=") && Catch::Matchers::Contains(" max=1000"));
+  CHECK(coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable().file().shard() == 1);
+  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_limit 1000\n") &&
+                                              Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_refused_total 1\n"));
+
+  daemon::OptionTable table("evergrad-ps-server", "");
+  Config config;
+  AddOptions(&table, &config);
+  const char* argv[] = {"evergrad-ps-server", "--snapshot-bytes-max", "2MiB"};
+  REQUIRE(table.Parse(3, argv).ok());
+  CHECK(config.snapshot_bytes_max == 2u << 20);
 }
 
 TEST_CASE("its port answers the health check, and nothing else") {

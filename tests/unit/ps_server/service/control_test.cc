@@ -12,19 +12,41 @@ struct ControlFixture : HostFixture {
   log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
   bool connected = true;
   std::vector<v1::TaskMessage> sent;
+  fs::MemoryFileSystem files;
   std::unique_ptr<Control> control;
+  // No order comes here, so their threads never meet these executors: snapshots_test.cc has real ones.
+  RealClock real_clock;
+  SnapshotWriter writer;
+  Restorer restorer;
 
-  ControlFixture() {
+  ControlFixture() : writer(WriterOptions()), restorer(RestorerOptions()) {
     Control::Options options;
     options.executor = &control_executor;
     options.host = host.get();
     options.logger = &logger;
+    options.clock = &clock;
+    options.writer = &writer;
+    options.restorer = &restorer;
     options.send = [this](v1::TaskMessage message) {
       if (connected) sent.push_back(std::move(message));
       return connected;
     };
     control = std::make_unique<Control>(std::move(options));
     Register(1);
+  }
+  SnapshotWriter::Options WriterOptions() {
+    SnapshotWriter::Options options;
+    options.files = &files;
+    options.registry = &registry;
+    options.clock = &real_clock;
+    return options;
+  }
+  Restorer::Options RestorerOptions() {
+    Restorer::Options options;
+    options.files = &files;
+    options.registry = &registry;
+    options.clock = &real_clock;
+    return options;
   }
   void Register(std::uint64_t term) {
     connected = true;
@@ -141,7 +163,9 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
     spoil(assign);
     cases.emplace_back(assign, words);
   };
-  spoiled([](v1::Assign& a) { a.mutable_snapshot()->set_uri("old.evg"); }, "snapshots are not built, only the seed: snapshot=old.evg");
+  spoiled([](v1::Assign& a) { a.mutable_snapshot(); }, "a snapshot without a path");
+  spoiled([](v1::Assign& a) { a.mutable_snapshot()->set_uri("x.egshard"); },
+          "SHA-256 of a snapshot has a wrong length: path=x.egshard want=32 got=0");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); }, "dtype is not built, expected DTYPE_FLOAT32");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); }, "variable name of no or too many bytes");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("adagrad"); }, "unknown optimizer");

@@ -408,6 +408,89 @@ TEST_CASE("drop takes only the epoch it names; a dropped job is gone whole") {
   CHECK(left[0].job_uid() == kJob + 1);
 }
 
+TEST_CASE("a cut in the middle of an apply is the state between two updates, and a dropped shard answers it") {
+  constexpr std::uint64_t kRows = 1'000'000;  // four turns of an apply
+  const ShardKey key{JobUid(kJob), ShardId(0)};
+  HostFixture f(1);
+  f.Hold(CountingShard(0, kRows));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(kRows, 1));
+  request.Push(0, 0, 1, Floats(kRows, 1));
+  std::vector<absl::StatusOr<ShardCut>> cuts;
+  const auto take = [&](absl::StatusOr<ShardCut> cut) { cuts.push_back(std::move(cut)); };
+  ShardLane& lane = f.host->lane(ShardId(0));
+  auto reply = f.Start(request.Frame());
+  lane.Cut(key, kEpoch, take);  // comes after the first MiB
+  lane.Cut(key, {1, 4}, take);  // another epoch: at once
+  f.RunAll();
+  REQUIRE(reply->answered);
+  REQUIRE(cuts.size() == 2);
+  CHECK(cuts[0].status().code() == absl::StatusCode::kNotFound);
+  REQUIRE(cuts[1].ok());
+  const auto check = [&](const ShardCut& cut, std::uint64_t lsn) {
+    CHECK(cut.lsn == lsn);
+    CHECK(cut.ledger.Has(ClosureId(0), UpdateIndex(static_cast<std::uint32_t>(lsn - 1))));
+    CHECK_FALSE(cut.ledger.Has(ClosureId(0), UpdateIndex(static_cast<std::uint32_t>(lsn))));
+    bool whole = true;
+    for (std::size_t c = 0; c < cut.values.chunks(); ++c)
+      for (const float v : cut.values.chunk(c)) whole = whole && v == static_cast<float>(lsn);
+    CHECK(whole);
+  };
+  check(*cuts[1], 1);
+  // Sealed: what was admitted is in it, nothing else.
+  cuts.clear();
+  RequestBuilder third;
+  third.Push(0, 0, 2, Floats(kRows, 1));
+  reply = f.Start(third.Frame());
+  lane.Seal(key, kEpoch, [] {});
+  lane.Cut(key, kEpoch, take);
+  f.RunAll();
+  REQUIRE(cuts.size() == 1);
+  check(*cuts[0], 3);
+  // Dropped while the cut waits; and an executor that ends before: the function goes uncalled.
+  cuts.clear();
+  f.Hold(CountingShard(0, kRows), {1, 6});
+  v1::PushSection& push = *third.header.mutable_pushes(0);
+  *push.mutable_epoch() = client::ToProto(ShardEpoch{1, 6});
+  reply = f.Start(third.Frame());
+  lane.Cut(key, {1, 6}, take);
+  lane.Drop(key, {1, 6});
+  f.RunAll();
+  REQUIRE(cuts.size() == 1);
+  CHECK(cuts[0].status().code() == absl::StatusCode::kNotFound);
+  CHECK(reply->push() == v1::STALE);
+  cuts.clear();
+  auto uncalled = std::make_shared<int>(0);
+  lane.Cut(key, {1, 6}, [uncalled](absl::StatusOr<ShardCut>) { ++*uncalled; });
+  f.executors.clear();
+  CHECK(*uncalled == 0);
+  CHECK(uncalled.use_count() == 1);
+}
+
+TEST_CASE("an adopted shard takes the place of the one held, whose waiting pushes are stale") {
+  HostFixture f(1);
+  f.Hold(CountingShard(0));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  auto other = *Shard::FromSeed(CountingShard(0), {1, 8}, {1, 7}, IntervalSet{5});
+  const auto reply = f.Start(request.Frame());
+  ShardLane::Loaded loaded;
+  f.host->lane(ShardId(0)).Adopt(std::move(other), [&](ShardLane::Loaded l) { loaded = std::move(l); });
+  f.RunAll();
+  CHECK(loaded.status.ok());
+  CHECK(loaded.value_bytes == 16);
+  CHECK(loaded.refused == IntervalSet{5});
+  CHECK(f.Report()[0].epoch().n() == 8);
+  CHECK(f.Report()[0].lsn() == 0);
+  CHECK(f.Send(request)->push() == v1::STALE);
+  bool vacated = false;
+  f.host->lane(ShardId(0)).Vacate({JobUid(kJob), ShardId(0)}, [&] { vacated = true; });
+  f.RunAll();
+  CHECK(vacated);
+  CHECK(f.Report().empty());
+}
+
 TEST_CASE("a report has every shard's numbers in order, digests only when asked") {
   HostFixture f(3);
   for (std::uint32_t shard = 0; shard < 5; ++shard) f.Hold(CountingShard(shard));

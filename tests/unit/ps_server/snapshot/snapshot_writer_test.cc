@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status.h"
 #include "common/snapshot/manifest.h"
 #include "tests/support/temp_folder.h"
 
@@ -186,24 +187,63 @@ TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew whe
   CHECK(stage.files.List(kFolder)->size() == 1);
 }
 
-TEST_CASE("a cut above the memory bound is dropped by its size, and the shard is told apart") {
+TEST_CASE("values and slots above the memory bound are answered, a ledger above it is tried again until it has shrunk") {
   Stage stage;
   SnapshotWriter::Options options;
-  options.bytes_max = 1000;
+  options.bytes_max = 3000;
   stage.Start(options);
-  Owner large(1000, 1), small(10, 2);
+  Owner large(1000, 1), small(10, 2), grown(10, 3);
+  const auto refused = stage.Write(&large);
+  CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(BlameOf(refused.status()) == Blame::kUser);
+  CHECK(refused.status().message().find("--snapshot-bytes-max: variable=count shard=1 bytes=") != std::string::npos);
+  grown.Push(64 * 64);  // 64 open closures
   Answer waits;
-  REQUIRE(stage.writer->Submit(stage.Order(&large, &waits)).ok());
-  REQUIRE(stage.Write(&small).ok());  // the large one holds nothing up
-  while (stage.Count("dropped") < 2) small.Push();
+  std::atomic<int> told{0};
+  SnapshotWriter::Order order = stage.Order(&grown, &waits);
+  order.dropped = [&](const absl::Status& cause) {
+    EG_CHECK(cause.message().find("--snapshot-bytes-max") != std::string::npos);
+    ++told;
+  };
+  REQUIRE(stage.writer->Submit(std::move(order)).ok());
+  REQUIRE(stage.Write(&small).ok());  // it holds nothing up
+  while (told < 2) small.Push();
   CHECK_FALSE(waits.event.IsSet());
-  CHECK(
-      stage.registry.GetCounter("evergrad_ps_server_snapshot_held_bytes_refused_total", "Bytes of the cut in hand (refused because full)").value() >=
-      2);
-  stage.writer->Cancel(large.settings.job, large.settings.shard);
+  CHECK(stage.registry.GetCounter("evergrad_ps_server_snapshot_bytes_refused_total", "Bytes of the cut in hand (refused because full)").value() >= 2);
+  runtime::Event closed;
+  grown.executor.Post([&] {
+    EG_CHECK(grown.shard->Close({1, 5}, {1, 2}, IntervalSet::Range(0, 64), {}));
+    closed.Set();
+  });
+  closed.Wait();
   waits.event.Wait();
-  CHECK(waits.result.status().code() == absl::StatusCode::kCancelled);
+  CHECK(waits.result.ok());
   CHECK(waits.answers == 1);
+}
+
+TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer") {
+  Stage stage;
+  Owner owner(10);
+  for (const bool by_cancel : {true, false}) {
+    std::function<void(absl::StatusOr<ShardCut>)> held;
+    runtime::Event begun;
+    Answer answer;
+    SnapshotWriter::Order order = stage.Order(&owner, &answer);
+    order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
+      held = std::move(ready);  // half an update on an executor that has ended: neither called nor destroyed
+      begun.Set();
+    };
+    REQUIRE(stage.writer->Submit(std::move(order)).ok());
+    begun.Wait();
+    if (by_cancel)
+      stage.writer->Cancel(owner.settings.job);
+    else
+      stage.writer.reset();
+    answer.event.Wait();
+    CHECK(answer.result.status().code() == absl::StatusCode::kCancelled);
+    CHECK(answer.answers == 1);
+    held(owner.shard->Cut());  // too late
+  }
 }
 
 TEST_CASE("errors at the edges are tried again with a new cut until the file is durable") {

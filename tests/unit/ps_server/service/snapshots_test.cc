@@ -1,0 +1,718 @@
+// Orders to cut and shards restored from files, on real executors and I/O threads: what the coordinator is told, what workers see meanwhile.
+#include <deque>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/snapshot/shard_file.h"
+#include "ps_server/service/control.h"
+#include "service_fixture.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+using Floats = std::vector<float>;
+using namespace std::chrono_literals;
+
+constexpr char kFolder[] = "file:///job";
+constexpr char kPlan[] = "plan";
+
+// Files whose opening waits while the gate is closed.
+class GatedFiles final : public fs::FileSystem {
+ public:
+  explicit GatedFiles(fs::FileSystem* files) : files_(*files) {}
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return Wait(), files_.Create(uri); }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return Wait(), files_.Open(uri); }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override { return files_.List(uri); }
+  absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
+  absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
+  absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
+
+  void Close() {
+    MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  void Release() {
+    MutexLock lock(&mu_);
+    closed_ = false;
+    changed_.NotifyAll();
+  }
+  void AwaitSomebody() {
+    MutexLock lock(&mu_);
+    while (waiting_ == 0) changed_.Wait(&mu_);
+  }
+
+ private:
+  void Wait() {
+    MutexLock lock(&mu_);
+    ++waiting_;
+    changed_.NotifyAll();
+    while (closed_) changed_.Wait(&mu_);
+    --waiting_;
+  }
+  fs::FileSystem& files_;
+  Mutex mu_;
+  CondVar changed_;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  int waiting_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+struct SharedReply {
+  std::shared_ptr<Reply> reply = std::make_shared<Reply>();
+  runtime::Event event;
+  int answers = 0;
+};
+class EventResponder final : public transport::DataResponder {
+ public:
+  explicit EventResponder(std::shared_ptr<SharedReply> shared) : shared_(std::move(shared)), inner_(shared_->reply, &shared_->answers) {}
+  void Answer(transport::Frame frame) override {
+    inner_.Answer(std::move(frame));
+    shared_->event.Set();
+  }
+  void Fail(absl::Status status) override {
+    inner_.Fail(std::move(status));
+    shared_->event.Set();
+  }
+
+ private:
+  std::shared_ptr<SharedReply> shared_;
+  RecordingResponder inner_;
+};
+
+// A server without its transport.
+struct Stage {
+  RealClock clock;
+  metrics::Registry registry;
+  fault::Failpoints failpoints;
+  fs::MemoryFileSystem files{{&failpoints}};
+  GatedFiles gated{&files};
+  log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
+  std::vector<std::unique_ptr<runtime::ThreadExecutor>> lanes;
+  std::unique_ptr<runtime::ThreadExecutor> executor = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+  std::unique_ptr<ShardHost> host;
+  std::unique_ptr<SnapshotWriter> writer;
+  std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<Control> control;
+
+  Mutex mu;
+  CondVar changed;
+  std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
+
+  Stage() {
+    ShardHost::Options host_options;
+    for (int i = 0; i < 2; ++i) {
+      lanes.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{absl::StrCat("lane-", i)}));
+      host_options.executors.push_back(lanes.back().get());
+    }
+    host_options.registry = &registry;
+    host_options.failpoints = &failpoints;
+    host = std::make_unique<ShardHost>(std::move(host_options));
+    SnapshotWriter::Options write;
+    write.files = &gated;
+    write.registry = &registry;
+    write.clock = &clock;
+    write.failpoints = &failpoints;
+    write.pool = host->pool();
+    write.retry_first = write.retry_max = 1ms;
+    writer = std::make_unique<SnapshotWriter>(std::move(write));
+    Restorer::Options restore;
+    restore.files = &gated;
+    restore.registry = &registry;
+    restore.clock = &clock;
+    restore.failpoints = &failpoints;
+    restore.pool = host->pool();
+    restorer = std::make_unique<Restorer>(std::move(restore));
+    Control::Options options;
+    options.executor = executor.get();
+    options.host = host.get();
+    options.logger = &logger;
+    options.clock = &clock;
+    options.writer = writer.get();
+    options.restorer = restorer.get();
+    options.send = [this](v1::TaskMessage message) {
+      MutexLock lock(&mu);
+      sent.push_back(std::move(message));
+      changed.NotifyAll();
+      return true;
+    };
+    control = std::make_unique<Control>(std::move(options));
+    Register();
+  }
+  ~Stage() {
+    gated.Release();
+    Stop();
+  }
+  void Stop() {  // as Server::Stop
+    for (const auto& lane : lanes) lane->Shutdown();
+    executor->Shutdown();
+    writer.reset();
+    restorer.reset();
+    control.reset();
+  }
+
+  // On the control executor; returns when it is done.
+  void On(const std::function<void()>& task) {
+    runtime::Event done;
+    executor->Post([&] {
+      task();
+      done.Set();
+    });
+    done.Wait();
+  }
+  void Register() {
+    On([&] {
+      v1::Registered registered;
+      registered.set_term(1);
+      control->OnRegistered(registered);
+    });
+  }
+  void Give(const v1::CoordinatorMessage& message) {
+    On([&] { control->OnMessage(message); });
+  }
+  v1::Hello Hello() {
+    v1::Hello hello;
+    On([&] { control->FillHello(&hello); });
+    return hello;
+  }
+  v1::TaskMessage Next() {
+    MutexLock lock(&mu);
+    while (sent.empty()) changed.Wait(&mu);
+    v1::TaskMessage message = std::move(sent.front());
+    sent.pop_front();
+    return message;
+  }
+  v1::Assigned NextAssigned() {
+    const v1::TaskMessage message = Next();
+    CHECK(message.has_assigned());
+    return message.assigned();
+  }
+  v1::ShardDurable NextDurable() {
+    const v1::TaskMessage message = Next();
+    CHECK(message.has_shard_durable());
+    return message.shard_durable();
+  }
+  std::size_t Unread() {
+    MutexLock lock(&mu);
+    return sent.size();
+  }
+  // Whatever an executor or an I/O thread still does for the shards of before is over: a round trip through both and back. Gates are open.
+  void Settle() {
+    Give(CutOf({63}));  // not held: answered at once
+    CHECK(NextDurable().shard() == 63);
+    v1::CoordinatorMessage message;
+    message.mutable_assign()->CopyFrom(AssignOf(62).assign());
+    message.mutable_assign()->mutable_snapshot()->CopyFrom(Source({}));
+    message.mutable_assign()->mutable_snapshot()->set_uri("file:///job/none");
+    Give(message);  // behind all that the restorer has in hand
+    CHECK(NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
+  }
+
+  static v1::CoordinatorMessage AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch, std::uint64_t rows = 4, MapVersion start = kStart) {
+    v1::CoordinatorMessage message;
+    v1::Assign& assign = *message.mutable_assign();
+    assign.set_job_uid(kJob);
+    v1::ShardSpec* spec = assign.mutable_spec();
+    spec->set_shard(shard);
+    spec->set_row_end(rows);
+    spec->mutable_variable()->set_name("count");
+    spec->mutable_variable()->add_shape(rows);
+    spec->mutable_variable()->add_shape(1);
+    spec->mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+    spec->mutable_variable()->mutable_initializer()->set_type("zeros");
+    spec->mutable_variable()->mutable_optimizer()->set_type("counting");
+    *assign.mutable_epoch() = client::ToProto(epoch);
+    *assign.mutable_start() = client::ToProto(start);
+    *assign.mutable_version() = client::ToProto(start);
+    assign.set_shards_total(64);
+    return message;
+  }
+  static v1::SnapshotSource Source(const v1::ShardFile& file) {
+    v1::SnapshotSource source;
+    source.set_uri(fs::JoinUri(kFolder, file.file()));
+    source.set_bytes(file.bytes());
+    source.set_sha256(file.sha256().empty() ? std::string(32, 'x') : file.sha256());
+    source.set_job_uid(kJob);
+    source.set_plan_fingerprint(kPlan);
+    return source;
+  }
+  static v1::CoordinatorMessage RestoreOf(const v1::ShardFile& file, ShardEpoch epoch, std::uint64_t rows = 4) {
+    v1::CoordinatorMessage message = AssignOf(file.shard(), epoch, rows, {1, epoch.n});
+    *message.mutable_assign()->mutable_snapshot() = Source(file);
+    return message;
+  }
+  static v1::CoordinatorMessage CutOf(const std::vector<std::uint32_t>& shards, ShardEpoch epoch = kEpoch) {
+    v1::CoordinatorMessage message;
+    message.mutable_cut()->set_job_uid(kJob);
+    message.mutable_cut()->set_folder(kFolder);
+    message.mutable_cut()->set_plan_fingerprint(kPlan);
+    for (const std::uint32_t shard : shards) {
+      v1::CutShard* one = message.mutable_cut()->add_shards();
+      one->set_shard(shard);
+      *one->mutable_epoch() = client::ToProto(epoch);
+    }
+    return message;
+  }
+  static v1::CoordinatorMessage DropOf(std::uint32_t shard, ShardEpoch epoch = kEpoch) {
+    v1::CoordinatorMessage message;
+    message.mutable_drop()->set_job_uid(kJob);
+    message.mutable_drop()->set_shard(shard);
+    *message.mutable_drop()->mutable_epoch() = client::ToProto(epoch);
+    return message;
+  }
+  static v1::CoordinatorMessage CloseOf(std::uint32_t shard, const IntervalSet& done, const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
+    v1::CoordinatorMessage message;
+    v1::Close& close = *message.mutable_close();
+    close.set_job_uid(kJob);
+    close.set_shard(shard);
+    *close.mutable_epoch() = client::ToProto(epoch);
+    *close.mutable_version() = client::ToProto(MapVersion{9, 9});
+    *close.mutable_done() = client::ToProto(done);
+    *close.mutable_refused() = client::ToProto(refused);
+    return message;
+  }
+  void Hold(std::uint32_t shard, std::uint64_t rows = 4) {
+    Give(AssignOf(shard, kEpoch, rows));
+    REQUIRE(NextAssigned().ok());
+  }
+  v1::ShardFile Cut(std::uint32_t shard, ShardEpoch epoch = kEpoch) {
+    Give(CutOf({shard}, epoch));
+    const v1::ShardDurable durable = NextDurable();
+    INFO(durable.error().message());
+    REQUIRE_FALSE(durable.has_error());
+    return durable.file();
+  }
+  std::shared_ptr<SharedReply> Start(const RequestBuilder& request) {
+    auto shared = std::make_shared<SharedReply>();
+    host->Handle({request.Frame(), nullptr}, std::make_unique<EventResponder>(shared));
+    return shared;
+  }
+  v1::PushAnswer Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, ShardEpoch epoch = kEpoch, std::uint64_t rows = 4,
+                      Attempt attempt = {1, 1}) {
+    RequestBuilder request;
+    v1::PushSection& push = request.Push(shard, closure, update, Floats(rows, 1));
+    *push.mutable_epoch() = client::ToProto(epoch);
+    *push.mutable_attempt() = client::ToProto(attempt);
+    const auto shared = Start(request);
+    shared->event.Wait();
+    return shared->reply->push();
+  }
+  std::vector<v1::ShardState> Report() {
+    std::vector<v1::ShardState> states;
+    runtime::Event done;
+    host->Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
+      states = std::move(s);
+      done.Set();
+    });
+    done.Wait();
+    return states;
+  }
+  std::uint64_t Cuts(const std::string& result) {
+    return registry.GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", result}}).value();
+  }
+  std::string Log() {
+    std::string text;
+    for (const log::Line& line : logger.Read(0, 0, "", 1000)) text += absl::StrCat(log::LevelName(line.level), " ", line.text, "\n");
+    return text;
+  }
+};
+
+TEST_CASE("what was cut is restored bit for bit under a new owner, the open closures included") {
+  Stage a;
+  for (const std::uint32_t shard : {0u, 1u, 2u}) a.Hold(shard);
+  for (const std::uint32_t shard : {0u, 1u, 2u})
+    for (std::uint32_t u = 0; u <= shard; ++u) REQUIRE(a.Push(shard, 7, u) == v1::APPLIED);
+  a.Give(Stage::CloseOf(1, {1, 2}, {5}));
+  REQUIRE(a.Next().closed().taken());
+  a.Give(Stage::CutOf({0, 1, 2}));
+  std::map<std::uint32_t, v1::ShardFile> files;
+  for (int i = 0; i < 3; ++i) {
+    const v1::ShardDurable durable = a.NextDurable();
+    CHECK(durable.job_uid() == kJob);
+    CHECK(client::FromProto<ShardEpoch>(durable.epoch()) == kEpoch);
+    REQUIRE_FALSE(durable.has_error());
+    files[durable.shard()] = durable.file();
+  }
+  REQUIRE(files.size() == 3);
+  const auto states = a.Report();
+  for (const auto& [shard, file] : files) {
+    CHECK(file.shard() == shard);
+    CHECK(file.file() == snapshot::ShardFileName(ShardId(shard), kEpoch, states[shard].lsn()));
+    CHECK(file.lsn() == states[shard].lsn());
+    CHECK(file.vlsn() == states[shard].vlsn());
+    CHECK(client::FromProto<ShardEpoch>(file.epoch()) == kEpoch);
+    CHECK(client::FromProto<MapVersion>(file.start()) == kStart);
+    const auto report = snapshot::VerifyShardFile(a.files, fs::JoinUri(kFolder, file.file()));
+    REQUIRE(report.ok());
+    CHECK(report->bytes == file.bytes());
+    CHECK(std::string(reinterpret_cast<const char*>(report->sha256.data()), 32) == file.sha256());
+    CHECK(report->value_digest == states[shard].digest());
+    CHECK(report->header.plan_fingerprint() == kPlan);
+  }
+  CHECK(*client::FromProto(files[1].done()) == IntervalSet{1, 2});
+  CHECK(*client::FromProto(files[1].refused()) == IntervalSet{5});
+  a.On([] {});
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot: shards=3 bytes="));
+
+  // More is applied, then the owner is lost: the same server gets it back, from the file.
+  REQUIRE(a.Push(1, 7, 9) == v1::APPLIED);
+  v1::CoordinatorMessage assign = Stage::RestoreOf(files[1], {1, 8});
+  *assign.mutable_assign()->mutable_refused() = client::ToProto(IntervalSet{30});
+  a.Give(assign);
+  REQUIRE(a.NextAssigned().ok());
+  const auto restored = a.Report();
+  REQUIRE(restored.size() == 3);
+  CHECK(restored[1].digest() == states[1].digest());
+  CHECK(restored[1].slot_digest() == states[1].slot_digest());
+  CHECK(restored[1].lsn() == states[1].lsn() + 1);  // `refused` has grown
+  CHECK(restored[1].vlsn() == states[1].vlsn());
+  CHECK(restored[1].updates_applied() == states[1].updates_applied());
+  CHECK(restored[1].open_closures() == 1);
+  const v1::Hello hello = a.Hello();
+  REQUIRE(hello.shards_size() == 3);
+  CHECK_FALSE(hello.shards(1).loading());
+  CHECK(*client::FromProto(hello.shards(1).done()) == IntervalSet{1, 2});
+  CHECK(*client::FromProto(hello.shards(1).refused()) == IntervalSet{5, 30});
+  CHECK(a.control->Progress().bytes() == 3 * 32);
+  const ShardEpoch epoch{1, 8};
+  CHECK(a.Push(1, 7, 0) == v1::STALE);
+  CHECK(a.Push(1, 7, 0, epoch) == v1::DUPLICATE);
+  CHECK(a.Push(1, 7, 1, epoch) == v1::DUPLICATE);
+  CHECK(a.Push(1, 2, 0, epoch) == v1::DUPLICATE);
+  CHECK(a.Push(1, 5, 0, epoch) == v1::REFUSED);
+  CHECK(a.Push(1, 30, 0, epoch) == v1::REFUSED);
+  CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // it was not in the file
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder, "/", files[1].file(), " lsn=")));
+  // And what was restored is cut again.
+  CHECK(a.Cut(1, epoch).file() != files[1].file());
+}
+
+TEST_CASE("a file that cannot be used is answered with its path and why, and the shard is not held") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  const v1::ShardFile file = a.Cut(0);
+  const std::string path = fs::JoinUri(kFolder, file.file());
+  ShardEpoch epoch{1, 8};
+  const auto refusal = [&](absl::StatusCode code, const char* words, const std::function<void(v1::Assign*)>& change) {
+    INFO(words);
+    v1::CoordinatorMessage assign = Stage::RestoreOf(file, epoch);
+    change(assign.mutable_assign());
+    a.Give(assign);
+    const v1::Assigned assigned = a.NextAssigned();
+    CHECK_FALSE(assigned.ok());
+    CHECK(client::FromProto<ShardEpoch>(assigned.epoch()) == epoch);
+    CHECK(assigned.error().code() == static_cast<int>(code));
+    CHECK_FALSE(assigned.error().retryable());
+    CHECK_THAT(assigned.error().message(), Catch::Matchers::Contains(words) && Catch::Matchers::Contains(assign.assign().snapshot().uri()));
+    CHECK(a.Hello().shards_size() == 0);
+    CHECK(a.Report().empty());
+    ++epoch.n;
+  };
+  refusal(absl::StatusCode::kNotFound, "no such file", [](v1::Assign* x) { x->mutable_snapshot()->set_uri("file:///job/gone.egshard"); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another job", [](v1::Assign* x) { x->mutable_snapshot()->set_job_uid(kJob + 1); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another plan", [](v1::Assign* x) { x->mutable_snapshot()->set_plan_fingerprint("other"); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another shard", [](v1::Assign* x) { x->mutable_spec()->set_shard(1); });
+  refusal(absl::StatusCode::kDataLoss, "sha256 differs",
+          [](v1::Assign* x) { x->mutable_snapshot()->mutable_sha256()->at(3) = static_cast<char>(x->snapshot().sha256()[3] ^ 1); });
+  refusal(absl::StatusCode::kDataLoss, "file size differs", [](v1::Assign* x) { x->mutable_snapshot()->set_bytes(x->snapshot().bytes() + 1); });
+  refusal(absl::StatusCode::kInvalidArgument, "optimizer",
+          [](v1::Assign* x) { x->mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("sgd"); });
+  REQUIRE(a.failpoints.Arm("snapshot.restore=1*error", 1).ok());
+  refusal(absl::StatusCode::kInternal, "snapshot.restore", [](v1::Assign*) {});
+  REQUIRE(a.files.Damage(path, file.bytes() / 2, std::byte{4}).ok());
+  refusal(absl::StatusCode::kDataLoss, "", [](v1::Assign*) {});
+  REQUIRE(a.files.Damage(path, file.bytes() / 2, std::byte{4}).ok());
+  a.Give(Stage::RestoreOf(file, epoch));
+  CHECK(a.NextAssigned().ok());
+}
+
+TEST_CASE("line 28: attempts are forgotten on request, and another plan's ledger replaces the file's unless a closure is open in it") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 3, 0, kEpoch, 4, {1, 9}) == v1::APPLIED);
+  const v1::ShardFile open = a.Cut(0);
+  a.Give(Stage::RestoreOf(open, {1, 6}));
+  REQUIRE(a.NextAssigned().ok());
+  CHECK(a.Push(0, 3, 1, {1, 6}, 4, {1, 2}) == v1::SUPERSEDED);
+  v1::CoordinatorMessage assign = Stage::RestoreOf(open, {1, 7});
+  assign.mutable_assign()->mutable_snapshot()->set_resumed(true);
+  a.Give(assign);
+  REQUIRE(a.NextAssigned().ok());
+  CHECK(a.Push(0, 3, 0, {1, 7}, 4, {1, 2}) == v1::DUPLICATE);
+  CHECK(a.Push(0, 3, 1, {1, 7}, 4, {1, 2}) == v1::APPLIED);
+
+  const auto replaced = [&](const v1::ShardFile& file, ShardEpoch epoch) {
+    v1::CoordinatorMessage message = Stage::RestoreOf(file, epoch);
+    message.mutable_assign()->mutable_snapshot()->set_replace_ledger(true);
+    *message.mutable_assign()->mutable_snapshot()->mutable_done() = client::ToProto(IntervalSet::Range(0, 100));
+    return message;
+  };
+  a.Give(replaced(open, {1, 8}));
+  const v1::Assigned refused = a.NextAssigned();
+  CHECK(refused.error().code() == static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  CHECK_THAT(refused.error().message(), Catch::Matchers::Contains("a closure is open in the snapshot") &&
+                                            Catch::Matchers::Contains("shard=0 closure=3") && Catch::Matchers::Contains(open.file()));
+  a.Give(Stage::RestoreOf(open, {1, 9}));
+  REQUIRE(a.NextAssigned().ok());
+  a.Give(Stage::CloseOf(0, {3}, {200}, {1, 9}));
+  REQUIRE(a.Next().closed().taken());
+  const v1::ShardFile whole = a.Cut(0, {1, 9});
+  a.Give(replaced(whole, {1, 10}));
+  REQUIRE(a.NextAssigned().ok());
+  CHECK(*client::FromProto(a.Hello().shards(0).done()) == IntervalSet::Range(0, 100));
+  CHECK(a.Hello().shards(0).refused().bounds_size() == 0);
+  CHECK(a.Push(0, 99, 0, {1, 10}) == v1::DUPLICATE);
+  CHECK(a.Push(0, 200, 0, {1, 10}) == v1::APPLIED);
+}
+
+TEST_CASE("while a shard is read from its file it is loading: pushes are stale, a close is ignored, a cut is for later") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  const v1::ShardFile file = a.Cut(0);
+  a.gated.Close();
+  a.Give(Stage::RestoreOf(file, {1, 8}));
+  a.gated.AwaitSomebody();
+  REQUIRE(a.Hello().shards_size() == 1);
+  CHECK(a.Hello().shards(0).loading());
+  CHECK(client::FromProto<ShardEpoch>(a.Hello().shards(0).epoch()) == ShardEpoch{1, 8});
+  CHECK(a.Report().empty());  // the old copy is gone before memory for the new one is taken
+  RequestBuilder request;
+  *request.Push(0, 0, 1, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
+  const auto shared = a.Start(request);
+  shared->event.Wait();
+  CHECK(shared->reply->push() == v1::STALE);
+  CHECK(client::FromProto<MapVersion>(shared->reply->response.header.pushes(0).version()) == MapVersion{1, 8});
+  a.Give(Stage::CloseOf(0, {4}, {}, {1, 8}));
+  CHECK_FALSE(a.Next().closed().taken());
+  a.Give(Stage::CutOf({0}, {1, 8}));
+  const v1::ShardDurable later = a.NextDurable();
+  CHECK(later.error().code() == static_cast<int>(absl::StatusCode::kUnavailable));
+  CHECK(later.error().retryable());
+  a.Give(Stage::RestoreOf(file, {1, 8}));  // a repeat: one answer
+  a.gated.Release();
+  CHECK(a.NextAssigned().ok());
+  CHECK(a.Hello().shards(0).done().bounds_size() == 0);
+  a.Settle();
+  CHECK(a.Unread() == 0);
+}
+
+TEST_CASE("a newer assignment, a drop or the end of the job ends a restore: nothing of it is held or answered") {
+  for (const std::string way : {"seed", "file", "drop", "ended"}) {
+    INFO(way);
+    Stage a;
+    a.Hold(0);
+    REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+    const v1::ShardFile file = a.Cut(0);
+    a.gated.Close();
+    a.Give(Stage::RestoreOf(file, {1, 8}));
+    a.gated.AwaitSomebody();
+    if (way == "seed") a.Give(Stage::AssignOf(0, {1, 9}));
+    if (way == "file") a.Give(Stage::RestoreOf(file, {1, 9}));
+    if (way == "drop") a.Give(Stage::DropOf(0, {1, 8}));
+    if (way == "ended") {
+      v1::CoordinatorMessage ended;
+      ended.mutable_job_ended()->set_job_uid(kJob);
+      a.Give(ended);
+    }
+    if (way == "seed") CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});  // does not wait for the file
+    a.gated.Release();
+    if (way == "file") CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});
+    a.Settle();
+    CHECK(a.Unread() == 0);
+    const auto states = a.Report();
+    REQUIRE(states.size() == (way == "seed" || way == "file" ? 1 : 0));
+    CHECK(a.Hello().shards_size() == static_cast<int>(states.size()));
+    if (!states.empty()) {
+      CHECK(states[0].epoch().n() == 9);
+      CHECK(states[0].lsn() == (way == "file" ? 1 : 0));
+    }
+    CHECK(
+        a.registry
+            .GetCounter("evergrad_ps_server_restores_total", "Shards to be read from their files, by what became of them", {{"result", "cancelled"}})
+            .value() == 1);
+  }
+}
+
+TEST_CASE("an order is answered in its own session; in the next one an unchanged shard is answered with the file that is there") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  a.gated.Close();
+  a.Give(Stage::CutOf({0}));
+  a.gated.AwaitSomebody();
+  a.On([&] { a.control->OnLost(); });
+  a.Register();
+  a.gated.Release();
+  a.Settle();
+  const v1::ShardFile file = a.Cut(0);  // the first answer that comes
+  CHECK(a.Cuts("durable") == 1);
+  CHECK(a.Cuts("unchanged") == 1);
+  CHECK(a.files.List(kFolder)->size() == 1);
+  // Another folder, and a file that somebody took away, are written; so is a newer epoch of the same state.
+  v1::CoordinatorMessage elsewhere = Stage::CutOf({0});
+  elsewhere.mutable_cut()->set_folder("file:///other");
+  a.Give(elsewhere);
+  CHECK(a.NextDurable().file().sha256() == file.sha256());
+  CHECK(a.files.List("file:///other")->size() == 1);
+  a.Cut(0);
+  REQUIRE(a.files.Remove(fs::JoinUri(kFolder, file.file())).ok());
+  a.Cut(0);
+  CHECK(a.files.Exists(fs::JoinUri(kFolder, file.file())).value());
+  a.Give(Stage::RestoreOf(file, {1, 8}));
+  REQUIRE(a.NextAssigned().ok());
+  const v1::ShardFile next = a.Cut(0, {1, 8});
+  CHECK(next.lsn() == file.lsn());
+  CHECK(next.file() != file.file());
+  CHECK(client::FromProto<ShardEpoch>(next.epoch()) == ShardEpoch{1, 8});
+}
+
+TEST_CASE("a shard that is not held at that epoch is answered at once; a drop ends the cut that is being written") {
+  Stage a;
+  a.Hold(0);
+  a.Hold(1);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  v1::CoordinatorMessage none = Stage::CutOf({0});
+  none.mutable_cut()->clear_folder();
+  a.Give(none);
+  CHECK(a.NextDurable().error().code() == static_cast<int>(absl::StatusCode::kInvalidArgument));
+  a.Give(Stage::CutOf({0}, {1, 4}));
+  CHECK(a.NextDurable().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
+  a.Give(Stage::CutOf({9}));
+  CHECK_THAT(a.NextDurable().error().message(), Catch::Matchers::Contains("shard is not held at this epoch: shard=9"));
+  a.gated.Close();
+  a.Give(Stage::CutOf({0, 1}));
+  a.gated.AwaitSomebody();  // 0 is being written, 1 waits
+  a.Give(Stage::DropOf(0));
+  a.Give(Stage::DropOf(1));
+  CHECK(a.NextDurable().shard() == 1);
+  a.gated.Release();
+  const v1::ShardDurable dropped = a.NextDurable();
+  CHECK(dropped.shard() == 0);
+  CHECK(dropped.error().code() == static_cast<int>(absl::StatusCode::kCancelled));
+  CHECK(a.files.List(kFolder)->empty());
+  CHECK(a.Report().empty());
+}
+
+TEST_CASE("an order whose place a newer one took is answered by the newer one, once") {
+  Stage a;
+  a.Hold(0);
+  a.Hold(1);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  a.gated.Close();
+  a.Give(Stage::CutOf({0, 1}));
+  a.gated.AwaitSomebody();
+  for (int i = 0; i < 3; ++i) a.Give(Stage::CutOf({1}));
+  REQUIRE(a.Push(1, 0, 0) == v1::APPLIED);
+  a.gated.Release();
+  CHECK(a.NextDurable().shard() == 0);
+  const v1::ShardDurable one = a.NextDurable();
+  CHECK(one.shard() == 1);
+  CHECK(one.file().lsn() == 1);  // cut when its turn came
+  a.Settle();
+  CHECK(a.Unread() == 0);
+}
+
+TEST_CASE("sealed shards are cut: what was admitted before the seal is in the file, nothing after it") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  v1::CoordinatorMessage seal;
+  seal.mutable_seal()->set_job_uid(kJob);
+  *seal.mutable_seal()->mutable_epoch() = client::ToProto(kEpoch);
+  a.Give(seal);
+  REQUIRE(a.Next().has_sealed());
+  CHECK(a.Push(0, 0, 1) == v1::REFUSED);
+  const v1::ShardFile file = a.Cut(0);
+  CHECK(file.lsn() == 1);
+  a.Give(Stage::RestoreOf(file, {1, 8}));
+  REQUIRE(a.NextAssigned().ok());
+  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal is the holder's, not the state's
+}
+
+TEST_CASE("while the disk is full nothing is answered and the log says so; with room the file is of the new moment") {
+  Stage a;
+  a.Hold(0);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  a.files.SetBytesMax(10);
+  a.Give(Stage::CutOf({0}));
+  std::uint32_t u = 1;
+  while (a.Cuts("dropped") < 3) REQUIRE(a.Push(0, 0, u++) == v1::APPLIED);
+  CHECK(a.Unread() == 0);
+  a.On([] {});
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot of a shard dropped, it is taken anew until it succeeds: shard=0 cause="));
+  a.files.SetBytesMax(1 << 20);
+  CHECK(a.NextDurable().file().lsn() > 1);
+  // What no retry mends is answered.
+  v1::CoordinatorMessage bucket = Stage::CutOf({0});
+  bucket.mutable_cut()->set_folder("s3://bucket/job");
+  a.Give(bucket);
+  const v1::ShardDurable refused = a.NextDurable();
+  CHECK(refused.error().code() == static_cast<int>(absl::StatusCode::kUnimplemented));
+  CHECK_FALSE(refused.error().retryable());
+  a.On([] {});
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot failed: shards=1 of=1 first_cause="));
+}
+
+TEST_CASE("cuts under pushes all the time restore to exactly the updates of their ledgers") {
+  constexpr std::uint64_t kRows = 600'000;  // more than two turns of an apply
+  Stage a;
+  a.Hold(0, kRows);
+  std::vector<std::shared_ptr<SharedReply>> replies;
+  std::vector<v1::ShardFile> files;
+  std::uint64_t next = 0;
+  for (int i = 0; i < 5; ++i) {
+    a.Give(Stage::CutOf({0}));
+    do {
+      RequestBuilder request;
+      request.Push(0, next / 4, static_cast<std::uint32_t>(next % 4), Floats(kRows, 1));
+      ++next;
+      replies.push_back(a.Start(request));
+      if (replies.size() > 3) replies[replies.size() - 3]->event.Wait();
+    } while (a.Unread() == 0);
+    files.push_back(a.NextDurable().file());
+  }
+  for (const auto& reply : replies) {
+    reply->event.Wait();
+    CHECK(reply->reply->push() == v1::APPLIED);
+  }
+  ShardEpoch epoch{1, 8};
+  for (const v1::ShardFile& file : files) {
+    a.Give(Stage::RestoreOf(file, epoch, kRows));
+    REQUIRE(a.NextAssigned().ok());
+    CHECK(a.Report()[0].updates_applied() == file.lsn());
+    RequestBuilder pull;
+    *pull.Pull(0).mutable_epoch() = client::ToProto(epoch);
+    const auto shared = a.Start(pull);
+    shared->event.Wait();
+    const Floats values = shared->reply->values();
+    REQUIRE(values.size() == kRows);
+    CHECK(std::all_of(values.begin(), values.end(), [&](float v) { return v == static_cast<float>(file.lsn()); }));
+    if (file.lsn() > 0) CHECK(a.Push(0, (file.lsn() - 1) / 4, static_cast<std::uint32_t>((file.lsn() - 1) % 4), epoch, kRows) == v1::DUPLICATE);
+    ++epoch.n;
+  }
+}
+
+TEST_CASE("a server ends while orders wait on both sides") {
+  Stage a;
+  for (std::uint32_t shard = 0; shard < 8; ++shard) a.Hold(shard);
+  REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
+  const v1::ShardFile file = a.Cut(0);
+  REQUIRE(a.Push(1, 0, 0) == v1::APPLIED);
+  a.gated.Close();
+  for (std::uint32_t shard = 4; shard < 8; ++shard) {
+    v1::ShardFile other = file;
+    other.set_shard(shard);
+    a.Give(Stage::RestoreOf(other, {1, 8}));
+  }
+  a.Give(Stage::CutOf({1, 2, 3}));
+  a.gated.AwaitSomebody();
+  for (const auto& lane : a.lanes) lane->Shutdown();
+  a.executor->Shutdown();
+  a.gated.Release();
+  a.Stop();
+  CHECK(a.Unread() == 0);
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
