@@ -1,4 +1,6 @@
-// psctl checkpoint: describe, verify. On files alone: no coordinator, no cluster.
+// psctl checkpoint: describe, verify.
+#include "coordinator/psctl/checkpoint.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -10,7 +12,6 @@
 #include "common/fs/file_system.h"
 #include "common/snapshot/manifest.h"
 #include "common/snapshot/messages.h"
-#include "coordinator/psctl/context.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/text_table.h"
 
@@ -34,14 +35,9 @@ struct Checkpoint {
   }
 };
 
-std::string UriOf(const Context& context, const std::string& path) { return absl::StrContains(path, "://") ? path : AbsolutePath(context, path); }
-
 absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, bool whole) {
   Checkpoint checkpoint;
-  if (snapshot::ParseManifestName(fs::NameOf(uri))) {
-    EG_ASSIGN_OR_RETURN(checkpoint.manifest, snapshot::ReadManifest(files, uri));
-    checkpoint.uri = uri;
-  } else if (snapshot::ParseShardFileName(fs::NameOf(uri))) {
+  if (snapshot::ParseShardFileName(fs::NameOf(uri))) {
     FileRow row;
     row.file = fs::NameOf(uri);
     row.report = whole ? snapshot::VerifyShardFile(files, uri) : snapshot::DescribeShardFile(files, uri);
@@ -49,26 +45,11 @@ absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, b
     row.shard = snapshot::ParseShardFileName(row.file)->shard.value();
     checkpoint.files.push_back(std::move(row));
     return checkpoint;
-  } else {
-    const auto there = files.List(uri);
-    if (absl::IsFailedPrecondition(there.status())) {
-      return UserError(
-          absl::InvalidArgumentError(absl::StrCat("neither a checkpoint's folder, nor a manifest (manifest-….egmanifest), nor a shard file "
-                                                  "(shard-….egshard): path=",
-                                                  uri)));
-    }
-    if (!there.ok()) return there.status();
-    const auto newest = snapshot::FindNewestManifest(files, uri);
-    if (!newest.ok()) {
-      // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of the caller.
-      const auto numbers = snapshot::ListManifests(files, uri);
-      if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());
-      return newest.status();
-    }
-    checkpoint.uri = newest->uri;
-    checkpoint.manifest = newest->manifest;
-    checkpoint.passed_over = newest->passed_over;
   }
+  EG_ASSIGN_OR_RETURN(FoundManifest found, FindManifest(files, uri));
+  checkpoint.uri = std::move(found.uri);
+  checkpoint.manifest = std::move(found.manifest);
+  checkpoint.passed_over = std::move(found.passed_over);
   for (int i = 0; i < checkpoint.manifest->shards_size(); ++i) {
     const v1::ShardFile& entry = checkpoint.manifest->shards(i);
     FileRow row{entry.shard(), entry.file(), absl::UnknownError("")};
@@ -198,13 +179,12 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
                                      "code 1 when anything is damaged"
                                    : "shows what a checkpoint holds; reads the manifest, and of each shard file both ends and the ledger",
                             daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("PATH", &path, "a job's checkpoint folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
+  table.AddArgument("PATH", &path, "a job's checkpoint folder or runs folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const auto files = fs::MakeLocalFileSystem();
   const auto checkpoint = Load(*files, UriOf(context, path), verify);
-  if (!checkpoint.ok())
-    return absl::IsUnimplemented(checkpoint.status()) ? Report(context, UserError(checkpoint.status())) : Report(context, checkpoint.status());
+  if (!checkpoint.ok()) return ReportCheckpoint(context, checkpoint.status());
   if (output == "json") {
     context.out << Dump(JsonOf(*checkpoint)) << "\n";
   } else {
@@ -216,11 +196,49 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
 
 }  // namespace
 
+std::string UriOf(const Context& context, const std::string& path) { return absl::StrContains(path, "://") ? path : AbsolutePath(context, path); }
+
+int ReportCheckpoint(Context& context, const absl::Status& status) {
+  return Report(context, absl::IsUnimplemented(status) ? UserError(status) : status);
+}
+
+absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri) {
+  FoundManifest found;
+  if (snapshot::ParseManifestName(fs::NameOf(uri))) {
+    EG_ASSIGN_OR_RETURN(found.manifest, snapshot::ReadManifest(files, uri));
+    found.uri = uri;
+    return found;
+  }
+  const auto there = files.List(uri);
+  if (absl::IsFailedPrecondition(there.status())) {
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("neither a checkpoint's folder, nor a manifest (manifest-….egmanifest), nor a shard file "
+                                                "(shard-….egshard): path=",
+                                                uri)));
+  }
+  if (!there.ok()) return there.status();
+  const auto has = [&](const auto& wanted) { return std::any_of(there->begin(), there->end(), wanted); };
+  if (!has([](const fs::Entry& entry) { return snapshot::ParseManifestName(entry.name).has_value(); }) &&
+      has([](const fs::Entry& entry) { return entry.is_folder && entry.name == "checkpoint"; })) {
+    return FindManifest(files, fs::JoinUri(uri, "checkpoint"));
+  }
+  auto newest = snapshot::FindNewestManifest(files, uri);
+  if (!newest.ok()) {
+    // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of the caller.
+    const auto numbers = snapshot::ListManifests(files, uri);
+    if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());
+    return newest.status();
+  }
+  return FoundManifest{std::move(newest->uri), std::move(newest->manifest), std::move(newest->passed_over)};
+}
+
 std::vector<Verb> CheckpointVerbs() {
-  return {{"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
+  return {{"checkpoint", "list", "show the checkpoints below a folder, from their files alone", ListCheckpoints},
+          {"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
            [](Context& context, const std::vector<std::string>& args) { return Show(context, args, false); }},
           {"checkpoint", "verify", "read and check every byte of a checkpoint, from its files alone",
-           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, true); }}};
+           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, true); }},
+          {"checkpoint", "export", "write the weights of a checkpoint as .npz or .safetensors, from its files alone", ExportCheckpoint}};
 }
 
 }  // namespace evergrad::psctl

@@ -165,7 +165,7 @@ absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, s
 
 absl::StatusOr<std::vector<std::string>> ComputeJob::Export(const std::string& folder) const {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
-  std::vector<NamedTensor> tensors;
+  std::vector<weights::NamedTensor> tensors;
   for (std::size_t i = 0; i < weights.size(); ++i) tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});
   return WriteWeights(folder, tensors);
 }

@@ -1,57 +1,8 @@
 // psctl checkpoint on files alone: whole ones, damaged ones, and what is none.
-#include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-
-#include "coordinator/psctl/context.h"
-#include "tests/support/temp_folder.h"
-#include "tests/unit/common/snapshot/snapshot_fixture.h"
+#include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {
 namespace {
-
-struct Stage {
-  test::TempFolder folder;
-  std::ostringstream out, err;
-  Context context{out, err};
-  Stage() { context.folder = folder / "job"; }
-
-  // Two shards and manifests 11 and 12.
-  void Write() {
-    fs::MemoryFileSystem memory;
-    for (const std::uint64_t number : {11u, 12u})
-      REQUIRE(snapshot::WriteManifest(memory, snapshot::kFolder, snapshot::SmallManifest(memory, number)).ok());
-    const auto files = fs::MakeLocalFileSystem();
-    REQUIRE(files->MakeFolders(folder / "job").ok());
-    const std::vector<fs::Entry> entries = *memory.List(snapshot::kFolder);
-    for (const fs::Entry& entry : entries)
-      REQUIRE(fs::WriteWhole(*files, folder / "job/" + entry.name, *fs::ReadWhole(memory, fs::JoinUri(snapshot::kFolder, entry.name), 1 << 20)).ok());
-  }
-  std::string Shard(std::uint32_t shard) const { return folder / "job/" + snapshot::ShardFileName(ShardId(shard), {2, 7}, 120 + shard); }
-  std::string Manifest(std::uint64_t number) const { return folder / "job/" + snapshot::ManifestName(number); }
-  static void Flip(const std::string& path, std::streamoff at) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(at);
-    const int byte = file.get();
-    file.seekp(at);
-    file.put(static_cast<char>(byte ^ 1));
-    REQUIRE(file.good());
-  }
-  int Run(std::vector<std::string> args) {
-    out.str("");
-    err.str("");
-    args.insert(args.begin(), "checkpoint");
-    return RunPsctl(context, args);
-  }
-  nlohmann::json Json(const std::vector<std::string>& args, int want) {
-    std::vector<std::string> all = args;
-    all.insert(all.end(), {"--output", "json"});
-    CHECK(Run(all) == want);
-    return nlohmann::json::parse(out.str());
-  }
-};
 
 TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, shard file and uri") {
   Stage stage;
@@ -102,6 +53,15 @@ TEST_CASE("a damaged shard file is named with file and offset, and ends with 1")
   std::filesystem::remove(stage.Shard(0));
   CHECK(stage.Run({"describe", stage.folder / "job"}) == kFailed);
   CHECK(stage.err.str().find("no such file") != std::string::npos);
+}
+
+TEST_CASE("a job's runs folder stands for the checkpoint in it") {
+  Stage stage;
+  stage.Write();
+  std::filesystem::create_directories(stage.folder / "runs/job");
+  std::filesystem::rename(stage.folder / "job", stage.folder / "runs/job/checkpoint");
+  CHECK(stage.Run({"verify", stage.folder / "runs/job"}) == kSucceeded);
+  CHECK(stage.Run({"verify", stage.folder / "runs"}) == kUsage);
 }
 
 TEST_CASE("a damaged newest manifest is passed over and said, none at all is damage") {

@@ -1,0 +1,136 @@
+// Weights as files: what a reader of zip, npy and safetensors finds in them, and what is left when they cannot be written.
+#include "common/weights/weight_files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zip.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+
+#include "tests/support/temp_folder.h"
+
+namespace evergrad::weights {
+namespace {
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+std::string Bytes(std::span<const float> values) { return {reinterpret_cast<const char*>(values.data()), values.size_bytes()}; }
+
+// Entry name -> contents, by libzip's reader.
+std::map<std::string, std::string> Unzip(const std::string& path) {
+  std::map<std::string, std::string> entries;
+  int error = 0;
+  zip_t* archive = zip_open(path.c_str(), ZIP_RDONLY | ZIP_CHECKCONS, &error);
+  REQUIRE(archive != nullptr);
+  for (zip_int64_t i = 0; i < zip_get_num_entries(archive, 0); ++i) {
+    zip_stat_t stat;
+    REQUIRE(zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &stat) == 0);
+    CHECK(stat.comp_method == ZIP_CM_STORE);
+    std::string bytes(stat.size, '\0');
+    zip_file_t* file = zip_fopen_index(archive, static_cast<zip_uint64_t>(i), 0);
+    REQUIRE(file != nullptr);
+    CHECK(zip_fread(file, bytes.data(), bytes.size()) == static_cast<zip_int64_t>(bytes.size()));
+    zip_fclose(file);
+    entries[stat.name] = bytes;
+  }
+  zip_discard(archive);
+  return entries;
+}
+
+struct Weights {
+  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3}, scalar{7};
+  std::vector<NamedTensor> Tensors() const {
+    return {{"dense/kernel", tensor::Shape{3, 2}, kernel}, {"dense/bias", tensor::Shape{2}, bias}, {"scale", tensor::Shape{}, scalar}};
+  }
+};
+
+TEST_CASE("an npz has an npy entry for each variable, with its bits") {
+  const test::TempFolder folder;
+  const Weights weights;
+  REQUIRE(WriteNpz(folder / "w.npz", weights.Tensors()).ok());
+  const auto entries = Unzip(folder / "w.npz");
+  REQUIRE(entries.size() == 3);
+  const struct {
+    const char *name, *shape;
+    const std::vector<float>& values;
+  } cases[] = {{"dense/kernel.npy", "'shape': (3, 2), }", weights.kernel},
+               {"dense/bias.npy", "'shape': (2,), }", weights.bias},
+               {"scale.npy", "'shape': (), }", weights.scalar}};
+  for (const auto& c : cases) {
+    INFO(c.name);
+    const std::string& entry = entries.at(c.name);
+    REQUIRE(entry.size() > 10);
+    CHECK(entry.substr(0, 8) == std::string("\x93NUMPY\x01\x00", 8));
+    const std::size_t header = static_cast<unsigned char>(entry[8]) + 256u * static_cast<unsigned char>(entry[9]);
+    CHECK((10 + header) % 64 == 0);
+    const std::string text = entry.substr(10, header);
+    CHECK(text.find("'descr': '<f4', 'fortran_order': False") != std::string::npos);
+    CHECK(text.find(c.shape) != std::string::npos);
+    CHECK(text.back() == '\n');
+    CHECK(entry.substr(10 + header) == Bytes(c.values));
+  }
+}
+
+TEST_CASE("safetensors have a header with offsets, then the bits") {
+  const test::TempFolder folder;
+  const Weights weights;
+  REQUIRE(WriteSafetensors(folder / "w.safetensors", weights.Tensors()).ok());
+  const std::string file = Contents(folder / "w.safetensors");
+  const std::size_t header = static_cast<unsigned char>(file[0]) + 256u * static_cast<unsigned char>(file[1]);
+  CHECK(header % 8 == 0);
+  const std::string text = file.substr(8, header);
+  CHECK(text.find(R"("dense/kernel":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]})") != std::string::npos);
+  CHECK(text.find(R"("scale":{"dtype":"F32","shape":[],"data_offsets":[32,36]})") != std::string::npos);
+  CHECK(file.substr(8 + header) == Bytes(weights.kernel) + Bytes(weights.bias) + Bytes(weights.scalar));
+}
+
+TEST_CASE("the same weights give the same bytes, and a file is replaced as a whole") {
+  const test::TempFolder folder;
+  Weights weights;
+  for (const auto& [write, name] : {std::pair{&WriteNpz, "w.npz"}, std::pair{&WriteSafetensors, "w.safetensors"}}) {
+    std::ofstream(folder / name) << "what was there before";
+    REQUIRE(write(folder / name, weights.Tensors()).ok());
+    const std::string first = Contents(folder / name);
+    REQUIRE(write(folder / name, weights.Tensors()).ok());
+    CHECK(Contents(folder / name) == first);
+    weights.bias[0] += 1;
+    REQUIRE(write(folder / name, weights.Tensors()).ok());
+    CHECK(Contents(folder / name) != first);
+    CHECK(Contents(folder / name).size() == first.size());
+    CHECK(absl::IsInvalidArgument(write(folder / name, {})));
+    CHECK(Contents(folder / name).size() == first.size());
+  }
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
+}
+
+TEST_CASE("what cannot be written says why, and leaves what was there and nothing else") {
+  const test::TempFolder folder;
+  const Weights weights;
+  for (const auto& write : {&WriteNpz, &WriteSafetensors}) {
+    const absl::Status nowhere = write(folder / "none/w", weights.Tensors());
+    CHECK(absl::IsNotFound(nowhere));
+    CHECK(std::string(nowhere.message()).find(folder / "none/w") != std::string::npos);
+    std::filesystem::create_directories(folder / "taken/by a folder");
+    CHECK_FALSE(write(folder / "taken", weights.Tensors()).ok());
+    CHECK(std::filesystem::is_directory(folder / "taken"));
+    // No room: /dev/full takes nothing.
+    std::filesystem::create_directories(folder / "full");
+    std::error_code error;
+    std::filesystem::create_symlink("/dev/full", folder / ("full/w." + std::to_string(::getpid()) + ".tmp"), error);
+    if (write == &WriteSafetensors) CHECK(absl::IsResourceExhausted(write(folder / "full/w", weights.Tensors())));
+    CHECK_FALSE(std::filesystem::exists(folder / "full/w"));
+    std::filesystem::remove_all(folder / "full");
+  }
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}
+
+}  // namespace
+}  // namespace evergrad::weights

@@ -1,0 +1,228 @@
+// psctl checkpoint export: the variables bit by bit, and every reason not to write.
+#include <iterator>
+
+#include "common/base/mix.h"
+#include "common/weights/weight_files.h"
+#include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
+
+namespace evergrad::psctl {
+namespace {
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A checkpoint of three variables: one in three shards of unequal rows and more than a block each, one in one, one scalar.
+struct Saved : Stage {
+  std::vector<float> kernel, bias, scale;
+  v1::Manifest manifest;
+  const std::uint64_t rows = 1001, columns = 700;
+
+  Saved() {
+    // Every kind of bits, NaNs with payloads too.
+    for (std::uint64_t i = 0; i < rows * columns; ++i) kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
+    bias = {1, -0.0f, 3};
+    scale = {7};
+    manifest.set_job_uid(5);
+    manifest.set_job_name("mnist");
+    manifest.set_written_ms(1'700'000'000'000);
+    manifest.set_number(1);
+    manifest.mutable_plan()->set_fingerprint(snapshot::kFingerprint);
+    Add("dense/kernel", {rows, columns}, 0, 400, kernel);
+    Add("dense/kernel", {rows, columns}, 400, 401, kernel);
+    Add("dense/kernel", {rows, columns}, 401, 1001, kernel);
+    Add("dense/bias", {3}, 0, 3, bias);
+    Add("scale", {}, 0, 1, scale);
+    manifest.set_complete(true);
+    WriteManifest();
+  }
+  std::string Folder() const { return folder / "job"; }
+  std::string ShardUri(int i) const { return Folder() + "/" + manifest.shards(i).file(); }
+  void WriteManifest() {
+    const auto files = fs::MakeLocalFileSystem();
+    std::filesystem::remove(Manifest(manifest.number()));
+    REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
+  }
+  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end, const std::vector<float>& values) {
+    v1::ShardSpec& spec = *manifest.mutable_plan()->add_shards();
+    const auto shard = static_cast<std::uint32_t>(manifest.plan().shards_size() - 1);
+    spec.set_shard(shard);
+    spec.mutable_variable()->set_name(name);
+    for (const std::uint64_t d : shape) spec.mutable_variable()->add_shape(d);
+    spec.mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
+    spec.mutable_variable()->mutable_initializer()->set_type("zeros");
+    spec.mutable_variable()->mutable_optimizer()->set_type("sgd");
+    spec.mutable_variable()->mutable_optimizer()->set_momentum(0.9);
+    spec.set_row_begin(begin);
+    spec.set_row_end(end);
+    v1::ShardFileHeader header = snapshot::SmallHeader(shard);
+    header.set_job_uid(manifest.job_uid());
+    *header.mutable_dense() = spec;
+    const std::uint64_t row = values.size() / (shape.empty() ? 1 : shape[0]);
+    const auto bytes = std::as_bytes(std::span(values).subspan(begin * row, (end - begin) * row));
+
+    const auto files = fs::MakeLocalFileSystem();
+    REQUIRE(files->MakeFolders(Folder()).ok());
+    const std::string file = snapshot::ShardFileName(ShardId(shard), {2, 7}, header.lsn());
+    auto created = files->Create(Folder() + "/" + file);
+    REQUIRE(created.ok());
+    auto writer = snapshot::ShardFileWriter::Begin(created->get(), header);
+    REQUIRE(writer.ok());
+    for (const auto section : {snapshot::Section::kValues, snapshot::Section::kSlot}) {
+      REQUIRE((*writer)->BeginSection(section, 0).ok());
+      REQUIRE((*writer)->Append(bytes).ok());
+    }
+    REQUIRE((*writer)->WriteCounters({}).ok());
+    REQUIRE((*writer)->WriteLedger(snapshot::SmallLedger()).ok());
+    const auto digest = (*writer)->Finish();
+    REQUIRE(digest.ok());
+    REQUIRE((*created)->Commit().ok());
+    v1::ShardFile& entry = *manifest.add_shards();
+    entry.set_shard(shard);
+    entry.set_file(file);
+    entry.set_bytes(digest->bytes);
+    entry.set_sha256(digest->sha256.data(), digest->sha256.size());
+    *entry.mutable_epoch() = header.epoch();
+    *entry.mutable_start() = header.start();
+    entry.set_lsn(header.lsn());
+    entry.set_vlsn(header.vlsn());
+    *entry.mutable_done() = snapshot::SmallLedger().done();
+    *entry.mutable_refused() = snapshot::SmallLedger().refused();
+  }
+  std::vector<weights::NamedTensor> Tensors() const {
+    return {{"dense/kernel", tensor::Shape{rows, columns}, kernel}, {"dense/bias", tensor::Shape{3}, bias}, {"scale", tensor::Shape{}, scale}};
+  }
+  int Export(const std::string& path, const std::string& to) { return Run({"export", path, "--to", to}); }
+};
+
+TEST_CASE("an exported checkpoint has every bit of every variable, whole and in the plan's order") {
+  Saved saved;
+  REQUIRE(weights::WriteNpz(saved.folder / "want.npz", saved.Tensors()).ok());
+  REQUIRE(weights::WriteSafetensors(saved.folder / "want.safetensors", saved.Tensors()).ok());
+  const std::string want = Contents(saved.folder / "want.npz");
+  for (const std::string& path : {saved.Folder(), "file://" + saved.Folder(), saved.Manifest(1)}) {
+    INFO(path);
+    std::ofstream(saved.folder / "got.npz") << "an old one";
+    CHECK(saved.Export(path, saved.folder / "got.npz") == kSucceeded);
+    CHECK(saved.err.str().empty());
+    CHECK(saved.out.str().find("3 variable(s), 700704 parameters, of checkpoint 1 of job mnist 0000000000000005") != std::string::npos);
+    CHECK((Contents(saved.folder / "got.npz") == want));
+  }
+  // Relative to where psctl was called.
+  CHECK(saved.Export(".", "w.safetensors") == kSucceeded);
+  CHECK((Contents(saved.Folder() + "/w.safetensors") == Contents(saved.folder / "want.safetensors")));
+  const nlohmann::json json = saved.Json({"export", saved.Folder(), "--to", saved.folder / "j.npz"}, kSucceeded);
+  CHECK(json["file"] == saved.folder / "j.npz");
+  CHECK(json["number"] == 1);
+  CHECK(json["parameters"] == 700704);
+  CHECK(json["variables"][0] == nlohmann::json{{"name", "dense/kernel"}, {"shape", {1001, 700}}});
+  CHECK(json["variables"][2] == nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
+}
+
+TEST_CASE("one flipped bit anywhere in a file ends the export with 1, path and offset, and the old file stays") {
+  for (const double place : {0.0, 0.1, 0.3, 0.7, 0.99}) {
+    Saved saved;
+    std::ofstream(saved.folder / "w.npz") << "an old one";
+    Stage::Flip(saved.ShardUri(2), static_cast<std::streamoff>(place * static_cast<double>(saved.manifest.shards(2).bytes())));
+    INFO(place);
+    CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
+    CHECK(saved.err.str().find(saved.manifest.shards(2).file()) != std::string::npos);
+    CHECK(saved.err.str().find("offset=") != std::string::npos);
+    CHECK(Contents(saved.folder / "w.npz") == "an old one");
+  }
+}
+
+TEST_CASE("a missing file, another file of the same name and a damaged manifest are damage") {
+  Saved saved;
+  const std::string to = saved.folder / "w.npz";
+  std::filesystem::copy_file(saved.ShardUri(1), saved.folder / "kept");
+  std::filesystem::remove(saved.ShardUri(1));
+  CHECK(saved.Export(saved.Folder(), to) == kFailed);
+  CHECK(saved.err.str().find(saved.manifest.shards(1).file()) != std::string::npos);
+  std::filesystem::copy_file(saved.ShardUri(3), saved.ShardUri(1));
+  CHECK(saved.Export(saved.Folder(), to) == kFailed);
+  std::filesystem::remove(saved.ShardUri(1));
+  std::filesystem::copy_file(saved.folder / "kept", saved.ShardUri(1));
+  CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
+  // A newer manifest that cannot be read is passed over, and that is said.
+  saved.manifest.set_number(2);
+  saved.WriteManifest();
+  Stage::Flip(saved.Manifest(2), 300);
+  CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
+  CHECK(saved.err.str().find("newer, but passed over") != std::string::npos);
+  CHECK(saved.out.str().find("of checkpoint 1") != std::string::npos);
+  CHECK(saved.Export(saved.Manifest(2), to) == kFailed);
+}
+
+TEST_CASE("a cut that does not make whole variables is damage, whatever the manifest says") {
+  const auto refusal = [](const std::function<void(v1::Manifest*)>& change) {
+    Saved saved;
+    change(&saved.manifest);
+    saved.WriteManifest();
+    CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
+    CHECK_FALSE(std::filesystem::exists(saved.folder / "w.npz"));
+    return saved.err.str();
+  };
+  // The files say what they are, so the manifest's cut must be theirs.
+  CHECK(refusal([](v1::Manifest* m) { m->mutable_plan()->mutable_shards(1)->set_row_begin(399); }).find("does not fit its manifest: cut") !=
+        std::string::npos);
+  CHECK(refusal([](v1::Manifest* m) { m->mutable_plan()->mutable_shards(3)->mutable_variable()->set_shape(0, 1ull << 60); })
+            .find("does not fit its manifest: cut") != std::string::npos);
+  const auto without = [&](int shard) {
+    return refusal([shard](v1::Manifest* m) {
+      m->mutable_shards()->DeleteSubrange(shard, 1);
+      m->mutable_plan()->mutable_shards()->DeleteSubrange(shard, 1);
+    });
+  };
+  CHECK(without(1).find("rows do not follow each other: variable=dense/kernel shard=2 want_begin=400 got=401..1001") != std::string::npos);
+  CHECK(without(2).find("rows are missing: variable=dense/kernel want=1001 got=401") != std::string::npos);
+}
+
+TEST_CASE("what cannot be exported is the user's to know: tables, a shard from the seed, one shard file, another kind of file") {
+  Saved saved;
+  const std::string to = saved.folder / "w.npz";
+  CHECK(saved.Export(saved.ShardUri(0), to) == kUsage);
+  CHECK(saved.err.str().find("a shard is a part of a variable") != std::string::npos);
+  CHECK(saved.Export(saved.Folder(), saved.folder / "w.h5") == kUsage);
+  CHECK(saved.err.str().find("--to: expected a path that ends with .npz or .safetensors") != std::string::npos);
+  CHECK(saved.Run({"export", saved.Folder()}) == kUsage);
+  CHECK(saved.Export(saved.Folder(), "s3://bucket/w.npz") == kUsage);
+  CHECK(saved.Export(saved.Folder(), saved.folder / "none/w.npz") == kUsage);
+  CHECK(saved.Export(saved.folder / "none", to) == kUsage);
+  CHECK(saved.Run({"export", "--help"}) == kSucceeded);
+
+  v1::Manifest seed = saved.manifest;
+  v1::ShardFile empty;
+  empty.set_shard(3);
+  *seed.mutable_shards(3) = empty;
+  seed.set_complete(false);
+  std::swap(saved.manifest, seed);
+  saved.WriteManifest();
+  CHECK(saved.Export(saved.Folder(), to) == kUsage);
+  CHECK(saved.err.str().find("nothing of a shard was saved yet") != std::string::npos);
+  CHECK(saved.err.str().find("variable=dense/bias") != std::string::npos);
+
+  // Slot 1 of the job's tables.
+  std::swap(saved.manifest, seed);
+  v1::ShardFileHeader header = snapshot::SmallTableHeader();
+  header.set_job_uid(saved.manifest.job_uid());
+  header.set_shard(1);
+  header.set_lsn(200);
+  const auto files = fs::MakeLocalFileSystem();
+  const std::string file = snapshot::ShardFileName(ShardId(1), {2, 7}, 200);
+  const snapshot::FileDigest digest = snapshot::WriteSmall(*files, saved.Folder() + "/" + file, header);
+  v1::ShardFile& entry = *saved.manifest.mutable_shards(1);
+  entry.set_file(file);
+  entry.set_lsn(200);
+  entry.set_bytes(digest.bytes);
+  entry.set_sha256(digest.sha256.data(), digest.sha256.size());
+  saved.WriteManifest();
+  CHECK(saved.Export(saved.Folder(), to) == kUsage);
+  CHECK(saved.err.str().find("not built yet: export of embedding tables") != std::string::npos);
+  CHECK(saved.err.str().find("tables=embedding") != std::string::npos);
+  CHECK_FALSE(std::filesystem::exists(to));
+}
+
+}  // namespace
+}  // namespace evergrad::psctl

@@ -1,0 +1,130 @@
+// psctl checkpoint list: what is found below a folder, in which order, and what is wrong with it.
+#include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
+
+namespace evergrad::psctl {
+namespace {
+
+// runs/a and runs/b with `checkpoint` in each, saved/c without: manifests 11 and 12 in each.
+struct Runs : Stage {
+  Runs() {
+    Write();
+    std::filesystem::create_directories(folder / "runs/a/logs");
+    std::filesystem::copy(folder / "job", folder / "runs/a/checkpoint");
+    std::filesystem::create_directories(folder / "runs/b");
+    std::filesystem::copy(folder / "job", folder / "runs/b/checkpoint");
+    std::filesystem::create_directories(folder / "saved");
+    std::filesystem::rename(folder / "job", folder / "saved/c");
+    std::ofstream(folder / "runs/notes.txt") << "x";
+    context.folder = folder.path();
+  }
+  // Writes one more manifest beside those that are there.
+  void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms, const std::function<void(v1::Manifest*)>& change = {}) {
+    fs::MemoryFileSystem memory;
+    v1::Manifest manifest = snapshot::SmallManifest(memory, number);
+    manifest.set_written_ms(written_ms);
+    manifest.mutable_plan()->set_batch_size(1000);
+    manifest.mutable_plan()->set_steps_per_closure(60);  // one closure an epoch
+    manifest.mutable_plan()->set_epochs(9);
+    if (change) change(&manifest);
+    const auto files = fs::MakeLocalFileSystem();
+    REQUIRE(snapshot::WriteManifest(*files, folder / where, manifest).ok());
+  }
+};
+
+TEST_CASE("the checkpoints below a folder are listed newest first, whichever folder is meant") {
+  Runs runs;
+  runs.Add("runs/a/checkpoint", 13, 1'800'000'000'000);
+  runs.Add("runs/b/checkpoint", 13, 1'750'000'000'000);
+  nlohmann::json json = runs.Json({"list", runs.folder / "runs"}, kSucceeded);
+  CHECK(json["whole"] == true);
+  REQUIRE(json["checkpoints"].size() == 6);
+  CHECK(json["checkpoints"][0]["path"] == runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(13));
+  CHECK(json["checkpoints"][1]["path"] == runs.folder / "runs/b/checkpoint/" + snapshot::ManifestName(13));
+  CHECK(json["checkpoints"][2]["number"] == 12);
+  CHECK(json["checkpoints"][5]["number"] == 11);
+  const nlohmann::json& first = json["checkpoints"][0];
+  CHECK(first["job"] == "fashion-cnn");
+  CHECK(first["job_uid"] == "0123456789abcdef");
+  CHECK(first["written_ms"] == 1'800'000'000'000);
+  CHECK(first["complete"] == true);
+  CHECK(first["shards"] == 2);
+  CHECK(first["shards_from_seed"] == 0);
+  CHECK(first["closures_done"] == 4);  // 0-2 and 5
+  CHECK(first["closures"] == 9);
+  CHECK(first["epochs_done"] == 3);
+  CHECK(first["epochs"] == 9);
+  CHECK(first["state"] == "whole");
+  CHECK(first["bytes"].get<std::uint64_t>() > 1000);
+
+  CHECK(runs.Json({"list", "file://" + (runs.folder / "runs/a/checkpoint")}, kSucceeded)["checkpoints"].size() == 3);
+  CHECK(runs.Json({"list", runs.folder / "runs/a"}, kSucceeded)["checkpoints"].size() == 3);
+  CHECK(runs.Json({"list", "saved"}, kSucceeded)["checkpoints"].size() == 2);
+  CHECK(runs.Json({"list", runs.folder / "runs/a/logs"}, kSucceeded)["checkpoints"].empty());
+
+  CHECK(runs.Run({"list", "runs"}) == kSucceeded);
+  CHECK(runs.err.str().empty());
+  const std::string text = runs.out.str();
+  CHECK(text.find("fashion-cnn-0123456789abcdef") != std::string::npos);
+  CHECK(text.find("4/9") != std::string::npos);
+  CHECK(text.find("runs/a/checkpoint/manifest-000000000013.egmanifest") < text.find("runs/b/checkpoint/manifest-000000000013.egmanifest"));
+  CHECK(runs.Run({"list", "runs/a/logs"}) == kSucceeded);
+  CHECK(runs.out.str().find("no checkpoints") != std::string::npos);
+}
+
+TEST_CASE("a damaged manifest, missing files and files of another size are listed as such, and end with 1") {
+  Runs runs;
+  Stage::Flip(runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(12), 300);
+  nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
+  CHECK(json["whole"] == false);
+  REQUIRE(json["checkpoints"].size() == 2);
+  CHECK(json["checkpoints"][0]["number"] == 12);  // beside its neighbour, though its time is not known
+  CHECK(json["checkpoints"][0]["state"] == "damaged");
+  CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") != std::string::npos);
+  CHECK_FALSE(json["checkpoints"][0].contains("job"));
+  CHECK(json["checkpoints"][1]["state"] == "whole");
+  CHECK(runs.Run({"list", "runs/a"}) == kFailed);
+  CHECK(runs.out.str().find("DAMAGED") != std::string::npos);
+  CHECK(runs.err.str().find(snapshot::ManifestName(12)) != std::string::npos);
+
+  const std::string shard = snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
+  std::filesystem::remove(runs.folder / "runs/b/checkpoint/" + shard);
+  json = runs.Json({"list", "runs/b"}, kFailed);
+  CHECK(json["checkpoints"][0]["state"] == "missing");
+  CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find(shard) != std::string::npos);
+  CHECK(runs.Run({"list", "runs/b"}) == kFailed);
+  CHECK(runs.out.str().find("FILES MISSING") != std::string::npos);
+
+  std::filesystem::resize_file(runs.folder / "saved/c/" + shard, 100);
+  json = runs.Json({"list", "saved"}, kFailed);
+  CHECK(json["checkpoints"][1]["state"] == "damaged");
+  CHECK(json["checkpoints"][1]["errors"][0].get<std::string>().find("got=100") != std::string::npos);
+}
+
+TEST_CASE("shards of which nothing is saved are counted, an incomplete one says so") {
+  Runs runs;
+  runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
+    v1::ShardFile empty;
+    empty.set_shard(1);
+    *manifest->mutable_shards(1) = empty;
+    manifest->set_complete(false);
+  });
+  const nlohmann::json json = runs.Json({"list", "saved"}, kSucceeded);
+  CHECK(json["checkpoints"][0]["shards_from_seed"] == 1);
+  CHECK(json["checkpoints"][0]["complete"] == false);
+  CHECK(json["checkpoints"][0]["closures_done"] == 0);
+  CHECK(runs.Run({"list", "saved"}) == kSucceeded);
+  CHECK(runs.out.str().find("1 of 2") != std::string::npos);
+}
+
+TEST_CASE("a folder that is none is the user's mistake") {
+  Runs runs;
+  CHECK(runs.Run({"list", "none"}) == kUsage);
+  CHECK(runs.Run({"list", "runs/notes.txt"}) == kUsage);
+  CHECK(runs.Run({"list", "s3://bucket/x"}) == kUsage);
+  CHECK(runs.Run({"list"}) == kUsage);
+  CHECK(runs.Run({"list", "--help"}) == kSucceeded);
+  CHECK(runs.out.str().find("FOLDER") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace evergrad::psctl
