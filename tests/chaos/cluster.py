@@ -13,6 +13,8 @@ import threading
 import time
 import zipfile
 
+from proxy import Proxy
+
 MASK = (1 << 64) - 1
 
 
@@ -49,6 +51,7 @@ class Daemon:
         self.process = None
         self.starts = 0
         self.address = ""
+        self.session_proxy = self.data_proxy = None
 
     @property
     def name(self):
@@ -69,7 +72,10 @@ class Daemon:
         # `none` arms nothing, but says that this cluster is one for tests: counting jobs are accepted.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
-            command += ["--coordinator", self.cluster.coordinator_address()]
+            command += ["--coordinator", self._coordinator()]
+            if self.cluster.proxied and self.role == "ps_server":
+                self.data_proxy = self.data_proxy or self.cluster.proxy()
+                command += ["--advertise", self.data_proxy.address]
         elif self.address:
             command += ["--listen", self.address]  # tasks redial the address that they know
         command += list(self.arguments) + list(extra)
@@ -79,7 +85,16 @@ class Daemon:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder)
         if self.role != "worker":
             self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
+        if self.data_proxy:
+            self.data_proxy.to = self.address
         return self
+
+    def _coordinator(self):
+        if not self.cluster.proxied:
+            return self.cluster.coordinator_address()
+        self.session_proxy = self.session_proxy or self.cluster.proxy()
+        self.session_proxy.to = self.cluster.coordinator_address()
+        return self.session_proxy.address
 
     def _read_address(self, path, failpoints):
         ended = self.process.poll() is not None  # asked first: what it wrote before it ended counts
@@ -147,7 +162,10 @@ class Pauses:
 
 
 class Cluster:
-    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False):
+    """`proxied`: each task reaches the coordinator through a proxy of its own (`session_proxy`), and workers reach each server through that
+    server's (`data_proxy`); they pass everything on until a scenario says otherwise."""
+
+    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False, proxied=False):
         self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
@@ -159,11 +177,16 @@ class Cluster:
         self.servers = [Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)]
         self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"] + list(worker_arguments)) for i in range(workers)]
         self.extras = []
-        self.jobs = 0
+        self.proxied, self.proxies = proxied, []
+        self.jobs, self.forms = 0, 1
         self.pauses = Pauses()
 
     def coordinator_address(self):
         return self.coordinator.address
+
+    def proxy(self):
+        self.proxies.append(Proxy(seed=self.seed + len(self.proxies)).start())
+        return self.proxies[-1]
 
     def daemons(self):
         return [self.coordinator] + self.servers + self.workers + self.extras
@@ -186,6 +209,8 @@ class Cluster:
                 d.signal(signal.SIGCONT)
                 d.signal(signal.SIGKILL)
                 d.process.wait()
+        for proxy in self.proxies:
+            proxy.stop()
         if self.keep:
             print("kept: " + self.folder)
         else:

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|coordinator|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|proxy|coordinator|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
+$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
 """
 import argparse
+import contextlib
 import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +23,10 @@ import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
+from proxy import Proxy, Rules  # noqa: E402
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "coordinator": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "proxy": [], "coordinator": [], "checker": []}
 
 
 def scenario(chain, name, what):
@@ -33,12 +37,12 @@ def scenario(chain, name, what):
     return register
 
 
-def restart(daemon, failpoints=None):
+def restart(daemon, failpoints=None, extra=()):
     """A daemon under other failpoints (or none), without a trace of the former life."""
     if daemon.alive():
         daemon.resume()
         daemon.kill()
-    daemon.start(failpoints)
+    daemon.start(failpoints, extra)
 
 
 def only_these_died(before, cluster, *dead):
@@ -475,6 +479,50 @@ def s1(c, r):
     names_death(result, victim)
 
 
+# ------------------------------------------------------------------ work that stands still
+
+@scenario("workers", "X1", "a worker that lives and does not get on: it loses its work, is set aside, and comes back")
+def x1(c, r):
+    victim = c.workers[0]
+    restart(c.coordinator, extra=("--step-timeout", "%dms" % int(500 * c.scale)))
+    opening = r.random() < 0.5
+    try:
+        for _ in range(4):
+            if opening:  # on its compute thread, which is not back when its work is gone
+                restart(victim, "worker.open_data=1*delay(%d)" % int(1500 * c.scale))
+            else:
+                restart(victim, "worker.step=%d*delay(600000)" % r.randint(2, 15))
+            c.wait_usable()
+            pids = c.pids()
+            job = c.submit(examples=1500, step_ms=int(8 * c.scale))
+            wait_for("what hangs to be taken away", lambda: events(job, "stall", victim.name) or job.ended())
+            stalls = events(job, "stall", victim.name)
+            since = victim_steps(job, victim)
+            wait_for("it to come back to work", lambda: victim_steps(job, victim) > since or job.ended())
+            returned = victim_steps(job, victim) > since
+            result = job.finish()
+            if stalls and returned:
+                break
+            # The others had all of it meanwhile.
+        else:
+            raise Failure("four times %s did not stand still, or did not come back: %s" % (victim.name, events(job, "stall")))
+        only_these_died(pids, c)
+        if not any("taken away" in e for e in stalls) or opening and not any("may be given work again" in e for e in events(job, "stall", victim.name)):
+            raise Failure("the job does not say what was taken away, or that it came back: %s" % events(job, "stall"))
+        if any(victim.name in str(d) for d in result["deaths"]):
+            raise Failure("standing still was taken for a death: %s" % result["deaths"])
+        if not opening:
+            granted_again(result, job)
+    finally:
+        restart(c.coordinator)
+    restart(victim)
+    c.wait_tasks()
+
+
+def victim_steps(job, victim):
+    return sum(int(w["steps"]) for w in job.show()["workers"] if w["identity"] == victim.identity)
+
+
 @scenario("servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives")
 def s6(c, r):
     server = r.choice(c.servers)
@@ -621,12 +669,141 @@ def n4(c, r):
     c.wait_tasks()
 
 
-@scenario("network", "C6", "stop it all: no leaked process, socket, lock file")
-def c6(c, r):
-    for d in [c.coordinator] + c.servers + c.workers:
-        code = d.terminate()
-        if code != 0:
-            raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+@contextlib.contextmanager
+def bad_network(r, proxies, rules=None):
+    """Within it these proxies do as `rules` say, by a seed of this scenario; after it they pass everything on."""
+    for proxy in proxies:
+        proxy.seed, proxy.rules = r.randrange(10 ** 6), rules or Rules()
+    try:
+        yield proxies
+    finally:
+        for proxy in proxies:
+            proxy.rules = Rules()
+            proxy.heal()
+
+
+def total(proxies, what):
+    return sum(proxy.counts[what] for proxy in proxies)
+
+
+def all_lived(c, pids, result):
+    """A bad network is nobody's death, and no server was taken for lost."""
+    only_these_died(pids, c)
+    if any("ps_server/" in str(d) for d in result["deaths"]):
+        raise Failure("a server was taken for dead: %s" % result["deaths"])
+
+
+@scenario("proxy", "N1", "cut the workers from a server, both ways, then heal")
+def n1(c, r):
+    # In the long form for so long that the connections are given up, in the short one for longer than a call may take, so that all is sent again.
+    cut_for = 6.0 if c.scale > 1.5 else 1.3
+    c.wait_usable()
+    pids = c.pids()
+    with bad_network(r, [r.choice(c.servers).data_proxy]) as (proxy,):
+        job = c.disturb(r.randint(10, 60), lambda _: proxy.cut(), proxy.heal, examples=1600, step_ms=3)
+        since = time.monotonic()
+        wait_for("the calls to run out of time", lambda: time.monotonic() - since > cut_for)
+        steps = worker_steps(job)
+        healed = time.monotonic()
+        proxy.heal()
+        wait_for("a step to end after the network was healed", lambda: worker_steps(job) > steps)
+        took = time.monotonic() - healed
+        result = job.finish()
+    all_lived(c, pids, result)
+    if events(job, "rollback"):
+        raise Failure("a server that was cut from workers only was rolled back: %s" % events(job, "rollback"))
+    if steps >= job.steps:
+        raise Failure("the job went on without one of its servers")
+    print("       from healing to the next step %.2f s, %d duplicates refused" % (took, result["duplicates_refused"]))
+    if took > 2 + c.pauses.longest:
+        raise Failure("progress came %.1f s after healing" % took)
+
+
+@scenario("proxy", "N2", "one way between workers and servers falls silent for ever, without a word")
+def n2(c, r):
+    direction = r.choice(("up", "down"))
+    c.wait_usable()
+    pids = c.pids()
+    with bad_network(r, [s.data_proxy for s in c.servers]) as proxies, Trainers(c) as trainers:
+        begun = [0]
+
+        def silence(_):
+            begun[0] = total(proxies, "connections")
+            if not all([proxy.silence(direction) for proxy in proxies]):
+                raise Failure("no worker had a connection to some server")
+        job = c.disturb(r.randint(10, 60), silence, examples=1000, step_ms=3)
+        since = time.monotonic()
+        result = job.finish()
+        pause = trainers.longest_pause(since, time.monotonic())
+    all_lived(c, pids, result)
+    if total(proxies, "connections") <= begun[0]:
+        raise Failure("nobody dialled anew, and the job ended: the silence met nothing")
+    print("       %s: longest pause of training %.2f s, %d duplicates refused" % (direction, pause, result["duplicates_refused"]))
+    # Keepalive: 1 s, and 1.5 s for its answer; then a new connection.
+    if pause > 6 + c.pauses.longest:
+        raise Failure("the silence was noticed after %.1f s" % pause)
+
+
+@scenario("proxy", "X3", "resets, torn writes and delays on every connection: tasks to coordinator, workers to servers")
+def x3(c, r):
+    for _ in range(5):
+        c.wait_usable()
+        pids = c.pids()
+        # A reset of a session costs a redial, of a data stream a call; both come often, and the job ends all the same.
+        sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(delay=(0.0, 0.002), split=(1, 3000), reset=0.006)
+        with bad_network(r, [d.session_proxy for d in c.servers + c.workers], sessions) as near, bad_network(r, [s.data_proxy for s in c.servers], data) as far:
+            before = total(near, "reset"), total(far, "reset")
+            job = c.submit(examples=6000 if c.scale > 1.5 else 400, step_ms=3)
+            result = job.finish()
+            resets = total(near, "reset") - before[0], total(far, "reset") - before[1]
+        c.wait_tasks()
+        only_these_died(pids, c)
+        job.check_lines()
+        print("       %d sessions and %d connections to servers were reset, %d attempts for %d closures, %d duplicates refused"
+              % (*resets, result["closures"]["attempts"], job.closures, result["duplicates_refused"]))
+        if all(resets):
+            return
+    raise Failure("in five jobs no session, or no connection to a server, was reset")
+
+
+@scenario("proxy", "X4", "a slow link to one server")
+def x4(c, r):
+    c.wait_usable()
+    pids = c.pids()
+    with bad_network(r, [r.choice(c.servers).data_proxy], Rules(delay=(0.002, 0.01), rate=96 << 10)) as (proxy,):
+        before = proxy.counts["pieces"]
+        job = c.submit(examples=2000 if c.scale > 1.5 else 300, step_ms=1)
+        result = job.finish()
+        passed = proxy.counts["pieces"] - before
+    all_lived(c, pids, result)
+    if not passed or events(job, "rollback"):
+        raise Failure("pieces over the slow link: %d, rolled back: %s" % (passed, events(job, "rollback")))
+
+
+@scenario("proxy", "X5", "cut a worker from the coordinator by the network, past its lease, then heal")
+def x5(c, r):
+    victim = c.workers[0]
+    c.wait_usable()
+    pids = c.pids()
+    directions = r.choice((("up",), ("down",), ("up", "down")))
+    with bad_network(r, [victim.session_proxy]) as (proxy,):
+        for _ in range(6):
+            job = c.disturb(r.randint(5, 30), lambda _: proxy.cut(*directions), proxy.heal, examples=1200, step_ms=3)
+            # With the lease its closures move. It goes on with what it holds meanwhile, which may be all that is left.
+            wait_for("the cut worker to be gone", lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks()) or job.ended())
+            moved = events(job, "requeue", victim.name)
+            proxy.heal()
+            job.finish()
+            c.wait_tasks()
+            if moved:
+                break
+        else:
+            raise Failure("six times nothing of %s was granted again" % victim.name)
+    only_these_died(pids, c)
+
+
+def nothing_left(c):
+    """Of a cluster whose daemons have all ended."""
     for d in [c.coordinator] + c.servers:
         host, port = d.address.rsplit(":", 1)
         try:
@@ -636,16 +813,48 @@ def c6(c, r):
         except OSError:
             continue
         raise Failure("somebody listens at %s's address after its end: %s" % (d.name, d.address))
-    left = [os.path.join(f, n) for f, _, names in os.walk(c.folder) for n in names if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp"))]
+    left = [os.path.join(f, n) for f, _, names in os.walk(c.folder) for n in names if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp", "-wal", "-shm"))]
     if left:
         raise Failure("left behind: %s" % left)
+
+
+@scenario("network", "C6", "stop it all: no leaked process, socket, lock file")
+def c6(c, r):
+    for d in [c.coordinator] + c.servers + c.workers:
+        code = d.terminate()
+        if code != 0:
+            raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+    nothing_left(c)
     c.up()
+
+
+@scenario("network", "X2", "SIGTERM to everybody at once in the middle of a job; started again, the job goes on")
+def x2(c, r):
+    everybody = [c.coordinator] + c.servers + c.workers
+
+    def end(_):
+        since = time.monotonic()
+        for d in r.sample(everybody, len(everybody)):
+            d.signal(signal.SIGTERM)
+        for d in everybody:
+            code = d.terminate()
+            if code != 0:
+                raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+        took = time.monotonic() - since
+        if took > 10 * c.scale + c.pauses.longest:
+            raise Failure("from SIGTERM to the end of the last one: %.1f s" % took)
+        nothing_left(c)
+        c.up()
+    job = c.disturb(r.randint(5, 60), end, examples=1600, step_ms=3)
+    job.finish()
+    job.check_lines()
 
 
 @scenario("network", "R1", "random SIGKILLs over all roles, whatever they are doing (KILLS=…)")
 def r1(c, r):
-    kills = int(os.environ.get("KILLS", "6"))
+    kills = -(-int(os.environ.get("KILLS", "6" if c.forms == 1 else "40")) // c.forms)
     done = 0
+    killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
     recovery = {"worker": [], "ps_server": [], "coordinator": []}
     while done < kills:
         job = c.submit(examples=1500, epochs=2, step_ms=int(6 * c.scale))
@@ -663,6 +872,7 @@ def r1(c, r):
             since = time.monotonic()
             victim.start()
             before.pop(victim.name, None)
+            killed[victim.role] += 1
             done += 1
             if done % 3 == 0:
                 # From the kill to the next step that ends anywhere; two kills of three come before that.
@@ -675,6 +885,7 @@ def r1(c, r):
         result = job.finish()
         print("       %d kills so far, job %s: %s, %d deaths, %s duplicates refused"
               % (done, job.name, result["closures"], len(result["deaths"]), result["duplicates_refused"]))
+    print("       killed: %s" % ", ".join("%d times a %s" % (n, role) for role, n in killed.items()))
     for role, times in recovery.items():
         if times:
             times.sort()
@@ -998,18 +1209,23 @@ def main():
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
-        if a.long:
-            for servers, workers in ((1, 1), (2, 2)):
-                for n in names:
-                    with Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
+        # The scenarios that need proxies have clusters of their own.
+        groups = [g for g in ([n for n in names if n not in CHAINS["proxy"]], [n for n in names if n in CHAINS["proxy"]]) if g]
+
+        def cluster(servers, workers, group):
+            proxied = group[0] in CHAINS["proxy"]
+            more = ("--call-deadline", "%dms" % int(1000 * scale)) if proxied else ()
+            c = Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS + more, keep=a.keep, proxied=proxied).up()
+            c.forms = 4 if a.long else 1  # in which each scenario runs: KILLS is for all of them together
+            return c
+        for servers, workers in ((1, 1), (2, 2)) if a.long else ((2, 2),):
+            for group in groups:
+                for n in group if a.long else ():
+                    with cluster(servers, workers, [n]) as c:
                         run_one(n, c, a.seed)
-                with Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
-                    for n in names:
+                with cluster(servers, workers, group) as c:
+                    for n in group:
                         run_one(n, c, a.seed)
-        else:
-            with Cluster(a.bin, 2, 2, a.seed, scale, worker_arguments=METRICS, keep=a.keep).up() as c:
-                for n in names:
-                    run_one(n, c, a.seed)
     except Failure as why:
         print("FAILED: %s" % why)
         return 1
