@@ -72,6 +72,8 @@ void Job::FlushLines() {
 }
 
 void Job::EventLine(const v1::Event& event) {
+  // Tasks come and go while the last files are written; what is read by programs ends with its end line.
+  if (phase_ >= Phase::kWriting) return;
   Line(Dump(Json{{"kind", "event"}, {"wall_ms", event.wall_ms()}, {"event", event.kind()}, {"text", event.text()}}));
 }
 

@@ -105,13 +105,13 @@ class Connection:
         while True:
             due, data = await pieces.get()
             await asyncio.sleep(max(0.0, due - loop.time()))
-            rules = self.proxy.rules
             if not data:
                 await self.passes(direction)
                 writer.write_eof()
                 return
             at = 0
             while at < len(data):
+                rules = self.proxy.rules  # those of now, also for what has been under way for a while
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
                     self.proxy.count("reset")

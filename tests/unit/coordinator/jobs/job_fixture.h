@@ -28,7 +28,10 @@ class FakeHost final : public JobHost {
   void Send(TaskId task, v1::CoordinatorMessage message) override { sent[task].push_back(std::move(message)); }
   void WriteFiles(const std::string& folder, std::vector<RunFile> written, std::function<void(absl::Status)> done) override {
     for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
-    later.push_back([done] { done(absl::OkStatus()); });
+    later.push_back([this, done] {
+      if (while_written) while_written();
+      done(absl::OkStatus());
+    });
   }
   void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override {
     later.push_back([this, path = folder + "/" + name, lines, done] {
@@ -56,6 +59,7 @@ class FakeHost final : public JobHost {
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
+  std::function<void()> while_written;  // between the writing of a job's files and the word that they are there
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;

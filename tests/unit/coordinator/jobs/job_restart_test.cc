@@ -50,6 +50,27 @@ void AddTasks(FakeCluster& c) {
   c.job->Start();
 }
 
+TEST_CASE("whoever goes or comes while the last files are written does not stand behind the end line, and is told all the same") {
+  for (const bool journal : {false, true}) {
+    FakeCluster c({}, {.jobs_max = 8, .torn_max = 0, .persistent = journal});
+    AddTasks(c);
+    c.host.while_written = [&] {
+      if (!c.job->writing()) return;  // job.yaml, at the start
+      c.job->OnServerAway(c.servers["1"].task, "its session closed");
+      c.KillWorker("1");
+      c.job->Tick();
+    };
+    REQUIRE(c.RunToEnd());
+    c.Deliver();
+    CheckFiles(c, 32, 2);
+    CHECK(Lines(c).back()["kind"] == "end");
+    int told = 0;
+    const v1::JobStatus status = c.Status();
+    for (const v1::Event& event : status.events()) told += event.kind() == "away" || event.kind() == "death";
+    CHECK(told == 2);
+  }
+}
+
 TEST_CASE("a job taken up again at any moment, again and again, ends as if nothing had happened") {
   FakeCluster quiet;
   AddTasks(quiet);
