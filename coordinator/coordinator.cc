@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
+#include "common/fs/file_system.h"
 
 namespace evergrad::coordinator {
 
@@ -28,6 +29,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   ControlPlane::Parts plane_parts;
   plane_parts.control = coordinator->control_.get();
   plane_parts.files = coordinator->files_.get();
+  coordinator->file_system_ = fs::MakeLocalFileSystem({.failpoints = parts.failpoints});
+  plane_parts.file_system = coordinator->file_system_.get();
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;
   plane_parts.registry = parts.registry;

@@ -33,6 +33,7 @@ class Coordinator {
 
  private:
   Coordinator() = default;
+  std::unique_ptr<fs::FileSystem> file_system_;
   std::unique_ptr<runtime::ThreadExecutor> files_, control_;
   std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<transport::Server> server_;

@@ -623,9 +623,9 @@ Key<CheckpointSpec> EveryKey() {
           [](const CheckpointSpec& t) { return std::optional<Node>(MakePlain(FormatDuration(t.every))); }};
 }
 Key<CheckpointSpec> DirectoryKey() {
-  Key<CheckpointSpec> key =
-      PlainText<CheckpointSpec>("directory", &CheckpointSpec::directory,
-                                "shared by all daemons; each job gets its NAME-JOB_UID there. Left out: checkpoint/ in its runs folder");
+  Key<CheckpointSpec> key = PlainText<CheckpointSpec>(
+      "directory", &CheckpointSpec::directory,
+      "shared by all daemons; each job gets its NAME-JOB_UID there. Left out: checkpoint/ in its runs folder");
   key.type = "path or file:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
@@ -644,9 +644,9 @@ Key<CheckpointSpec> DirectoryKey() {
   return key;
 }
 Key<JobSpec> CheckpointKey() {
-  Key<JobSpec> key =
-      Section<JobSpec, CheckpointSpec>("checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
-                                       "how the job is saved; without the section as here, but a job that cannot be saved then goes on and says so");
+  Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
+      "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
+      "how the job is saved; without the section as here, but a job that cannot be saved then goes on and says so");
   key.type = "mapping, or off";
   key.read = [](Reader& r, const Node& n, JobSpec* t) {
     t->checkpoint.given = true;

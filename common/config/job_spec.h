@@ -167,8 +167,8 @@ struct Override {
 };
 
 struct ParseOptions {
-  std::string file_name;    // for messages
-  std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
+  std::string file_name;                           // for messages
+  std::string base_folder;                         // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
   std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
 };

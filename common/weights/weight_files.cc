@@ -73,8 +73,9 @@ absl::Status PutNpz(const std::string& path, const std::vector<NamedTensor>& ten
   for (const NamedTensor& tensor : tensors) {
     std::string& header = headers.emplace_back(NpyHeader(tensor.shape));
     // libzip only reads them, whatever the type says.
-    const zip_buffer_fragment_t parts[] = {{reinterpret_cast<zip_uint8_t*>(header.data()), header.size()},
-                                           {reinterpret_cast<zip_uint8_t*>(const_cast<float*>(tensor.values.data())), tensor.values.size_bytes()}};
+    const zip_buffer_fragment_t parts[] = {
+        {reinterpret_cast<zip_uint8_t*>(header.data()), header.size()},
+        {reinterpret_cast<zip_uint8_t*>(const_cast<float*>(tensor.values.data())), tensor.values.size_bytes()}};
     zip_source_t* source = zip_source_buffer_fragment(archive.get(), parts, tensor.values.empty() ? 1 : 2, 0);
     if (source == nullptr) return failed();
     const zip_int64_t index = zip_file_add(archive.get(), absl::StrCat(tensor.name, ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);

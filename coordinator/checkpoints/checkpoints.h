@@ -53,7 +53,7 @@ bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {
   std::string folder;
-  std::set<std::string> needed;                                    // file names: of the kept manifests (Saved::named), and what the book still holds
+  std::set<std::string> needed;  // file names: of the kept manifests (Saved::named), and what the book still holds
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;  // (epoch, lsn) of the newest file that is known of each shard
 };
 // Deletes the folder's shard files that are not in `needed` and not above the newest known of their shard: one above it is being reported. A
@@ -69,18 +69,18 @@ struct ResumePoint {
   // Newer ones and why not: unreadable, or a file that they name is damaged; then files that cannot be seen from here, if it is so.
   std::vector<absl::Status> passed_over;
 };
-// The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (both ends and
-// the ledger are read here, every byte when a server loads it); one with files that cannot be seen from here only when there is no other. Never of
-// `self`. Looks where this job would save: in `checkpoint.directory`, else beside `runs_folder` (the NEW job's). NotFound, marked as the user's,
-// names the folders that were looked at and what was passed over.
+// The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (both ends and the
+// ledger are read here, every byte when a server loads it); one with files that cannot be seen from here only when there is no other. Never of `self`.
+// Looks where this job would save: in `checkpoint.directory`, else beside `runs_folder` (the NEW job's). NotFound, marked as the user's, names
+// the folders that were looked at: nothing was ever saved. DataLoss, likewise: something was, and none of it can be used; all that was passed over.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config::CheckpointSpec& spec, absl::string_view runs_folder,
                                             absl::string_view job_name, JobUid self);
 
 struct Resumption {
   std::vector<Snapshot> snapshots;  // one for each shard of the plan, in order, for ClosureBook::ResumeFrom
   bool same_plan = true;
-  std::uint64_t closures_done = 0;          // of the NEW plan, done in every shard
-  std::uint64_t epochs_done = 0;            // whole ones
+  std::uint64_t closures_done = 0;  // of the NEW plan, done in every shard
+  std::uint64_t epochs_done = 0;    // whole ones
   std::vector<v1::FinishedMetric> metrics;  // as in the manifest: what was measured before
   std::string text;                         // one line for people
 };

@@ -248,15 +248,15 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
     unseen->passed_over = std::move(passed_over);
     return *std::move(unseen);
   }
-  return UserError(absl::NotFoundError(absl::StrCat("cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=",
-                                                    job_name, " looked_at=", where, " folders=", folders.size(), Joined(passed_over))));
+  const std::string text = absl::StrCat("cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=", job_name,
+                                        " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
+  return UserError(passed_over.empty() ? absl::NotFoundError(text) : absl::DataLossError(text));
 }
 
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self) {
   const v1::Manifest& manifest = point.manifest;
   const v1::Plan& was = manifest.plan();
-  if (manifest.job_uid() == self.value())
-    return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
+  if (manifest.job_uid() == self.value()) return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
     return absl::DataLossError(absl::StrCat("manifest has no entry for each shard: path=", point.uri));
   const auto now = PlanOf(plan), then = PlanOf(was);
@@ -271,7 +271,8 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   out.same_plan = was.fingerprint() == plan.fingerprint();
   out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
   const std::string cut = CutDifference(was, plan);
-  if (out.same_plan && !cut.empty()) return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
+  if (out.same_plan && !cut.empty())
+    return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
   std::vector<IntervalSet> done, refused;
   for (const v1::ShardFile& entry : manifest.shards()) {
     auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
@@ -318,8 +319,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   if (point.open_closures.value_or(0) != 0) return refuse("has closures that are applied in part: open=" + absl::StrCat(*point.open_closures));
   out.epochs_done = end / per_epoch;
   if (out.epochs_done > plan.epochs()) {
-    return Refused(point,
-                   absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
+    return Refused(point, absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
                    "give more epochs");
   }
   out.closures_done = out.epochs_done * now->closures_per_epoch();

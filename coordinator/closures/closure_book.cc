@@ -543,6 +543,18 @@ void ClosureBook::EndServerSession(TaskId server_session) {
   sent_closes_.erase(sent_closes_.lower_bound({server_session, 0}), sent_closes_.upper_bound({server_session, ~0u}));
 }
 
+bool ClosureBook::ClosesSettled() const {
+  std::set<std::uint32_t> settled;
+  for (const auto& [key, sent] : sent_closes_) {
+    const std::uint32_t p = key.second;
+    if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next && sent.revision == revision_) settled.insert(p);
+  }
+  for (std::uint32_t p = 0; p < options_.shards; ++p) {
+    if (!settled.contains(p) && !(DoneFor(p).empty() && RefusedFor(p).empty())) return false;
+  }
+  return true;
+}
+
 // ---------------------------------------------------------------- questions
 
 bool ClosureBook::AllEnded() const { return state_.succeeded.size() + state_.dead.size() == options_.closures; }

@@ -203,6 +203,8 @@ class ClosureBook {
   std::vector<CloseOrder> MakeCloses(TaskId server_session, const std::string& server);  // only those with news
   void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
   void EndServerSession(TaskId server_session);
+  // Every owner has taken all that a Close could tell it now.
+  bool ClosesSettled() const;
 
   // --- questions
   bool AllEnded() const;                                       // every closure of the plan is in succeeded or dead

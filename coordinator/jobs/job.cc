@@ -44,8 +44,10 @@ absl::string_view Job::PhaseName(Phase phase) {
     case Phase::kEvaluating: return "evaluating";
     case Phase::kExporting: return "exporting";
     case Phase::kReporting: return "reporting";
+    case Phase::kSaving: return "saving";
     case Phase::kSealing: return "sealing";
     case Phase::kSealedReporting: return "reporting";
+    case Phase::kSealedSaving: return "saving";
     case Phase::kWriting: return "writing";
     case Phase::kEnded: return "";
   }
@@ -163,6 +165,8 @@ void Job::Tick() {
   }
   if (ended()) return;
   if (phase_ == Phase::kTraining && now >= next_sample_) SampleRate();
+  TickCheckpoints(now);
+  if (ended()) return;
   FlushLines();
   if (touched_ && now >= next_progress_) {
     next_progress_ = now + kProgressEvery;
@@ -434,13 +438,13 @@ void Job::Ready(TaskId task) {
         unplaced_.erase(ShardId(p));
         if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
       }
-      const bool rolled_back = !change.assigns.empty();
       ApplyChange(change);
       if (!change.map_changed) SendMap();  // its endpoint may be another
-      if (rolled_back && phase_ < Phase::kSealing) {
-        Event("rollback",
-              absl::StrCat("ps_server/", identity, " registered without what it held: ", change.assigns.size(), " shards go back to the seed"));
-        AfterRollback("a server lost its shards");
+      if (phase_ < Phase::kSealing) {
+        shards_rolled_back_ += change.assigns.size();
+        SayRollback(absl::StrCat("ps_server/", identity, " registered without what it held"), change);
+        // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
+        if (change.map_changed) AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
       }
     }
   }
@@ -519,7 +523,7 @@ void Job::GiveAwayShards(absl::string_view identity) {
   if (book_ && placed_ && !grants_stopped()) {
     const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
     if (!shards.empty()) {
-      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(), " shards go back to the seed on other servers"));
+      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(), " shards are given to other servers"));
       for (const ShardId shard : shards) {
         assigned_[shard.value()] = false;
         unplaced_.insert(shard);
@@ -575,10 +579,12 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < assigned_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
+        if (phase_ == Phase::kSaving) TickCheckpoints(host_->Now());
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
     case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
+    case v1::TaskMessage::kShardDurable: return OnShardDurable(task, message.shard_durable());
     default: return absl::OkStatus();
   }
 }
@@ -702,7 +708,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
   }
   const bool paused = Paused();
-  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : paused ? 0 : rate_);
+  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_ : paused ? 0 : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
   if (plan_ && rate_ > 0 && !ended() && !paused) {
@@ -744,12 +750,18 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_ended_ms(ended_ms_);
   status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
   status->set_updates_redone(updates_redone_);
+  status->set_shards_rolled_back(shards_rolled_back_);
+  if (checkpoints() || checkpoint_.number() != 0 || !checkpoint_.trouble().empty()) {
+    *status->mutable_checkpoint() = checkpoint_;
+    if (checkpoint_.uri().empty()) status->mutable_checkpoint()->set_uri(CheckpointFolder());
+  }
 }
 
 std::string Job::WaitingFor() const {
   if (!active()) return "";
   if (std::string trouble = host_->StoreTrouble(); !trouble.empty()) return trouble;
   if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
+  if (phase_ == Phase::kSealedSaving) return round_waiting_.empty() ? "" : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
   if (phase_ >= Phase::kSealing) return "";
   std::string workers;
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
@@ -771,6 +783,7 @@ std::string Job::WaitingFor() const {
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";
+  if (phase_ == Phase::kSaving && servers.empty() && !checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   return workers.empty() ? servers : workers;
 }

@@ -25,9 +25,11 @@
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
 #include "common/fault/failpoints.h"
+#include "common/fs/file_system.h"
 #include "common/log/log.h"
 #include "common/plan/plan.h"
 #include "common/time/clock.h"
+#include "coordinator/checkpoints/checkpoints.h"
 #include "coordinator/closures/closure_book.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/curve.h"
@@ -96,6 +98,9 @@ class JobHost {
                             std::function<void(absl::Status)> done) = 0;
   // Runs `then` on the control executor once all that the store has accepted so far is durable: at once if it is. In order.
   virtual void WhenDurable(std::function<void()> then) = 0;
+  // Runs `work` on the file thread, in order with everything that is written there, then what it returned on the control executor.
+  virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
+  virtual fs::FileSystem& file_system() = 0;  // its calls block: for the file thread
   // "" or why the store takes nothing now: nothing new is begun then.
   virtual std::string StoreTrouble() const = 0;
   virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
@@ -182,7 +187,21 @@ class Job {
  private:
   Job(JobHost* host, JobOptions options, Identity identity, bool restoring);
 
-  enum class Phase { kNone, kDescribing, kPlacing, kTraining, kEvaluating, kExporting, kReporting, kSealing, kSealedReporting, kWriting, kEnded };
+  enum class Phase {
+    kNone,
+    kDescribing,
+    kPlacing,
+    kTraining,
+    kEvaluating,
+    kExporting,
+    kReporting,
+    kSaving,  // the last checkpoint of a job that has succeeded
+    kSealing,
+    kSealedReporting,
+    kSealedSaving,  // each shard once more [20a]
+    kWriting,
+    kEnded
+  };
   static absl::string_view PhaseName(Phase phase);
 
   struct Held {  // one attempt at one worker
@@ -312,6 +331,7 @@ class Job {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
+  void BeginPlan();
   void TryPlace();
   void ApplyChange(const ClosureBook::MapChange& change);
   void SendAssign(const ClosureBook::AssignOrder& order);
@@ -323,6 +343,28 @@ class Job {
   void FinishQuery(std::size_t index);
   void CheckQueries();
   std::string WaitingForServers() const;
+
+  // job_checkpoints.cc
+  bool checkpoints() const { return id_.spec.checkpoint.on && !checkpoints_off_; }
+  std::string CheckpointFolder() const;
+  void TickCheckpoints(MonoTime now);
+  void BeginRound();
+  void CheckRound(MonoTime now);
+  void EndRound();
+  absl::Status OnShardDurable(TaskId task, const v1::ShardDurable& durable);
+  void WriteManifest();
+  std::optional<v1::Manifest> MakeManifest() const;  // nullopt: a shard has nothing durable that a manifest could name
+  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of);
+  bool EverythingIsSaved() const;
+  void GiveUpSnapshots(const std::set<std::string>& named);
+  void CheckpointTrouble(const absl::Status& status, bool users = false);  // `users`: a setting or a file of theirs
+
+  void BeginSaving();   // SUCCEEDED
+  void BeginSealedSaving();
+  void LookForResume();
+  void TakeUp(const ResumePoint& point, const Resumption& resumption);
+  bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
+  void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
 
   // job_phases.cc
   void Advance();
@@ -390,7 +432,8 @@ class Job {
   std::vector<DeferredDone> deferred_;  // in the window
   std::vector<bool> assigned_;          // by shard: its owner has said so
   std::vector<std::uint32_t> assign_failures_;
-  std::set<ShardId> unplaced_;  // without an owner
+  std::set<ShardId> unplaced_;            // without an owner
+  std::vector<std::string> assigned_from_;  // by shard: URI of the snapshot in its newest Assign, or ""
   struct AssignRetry {
     MonoTime at;
     ShardId shard;
@@ -424,6 +467,24 @@ class Job {
   std::uint64_t succeeded_ = 0, scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
   std::uint64_t updates_redone_ = 0;
 
+  // Checkpoints. A round orders a cut of each shard; a manifest names what has become durable.
+  bool checkpoints_off_ = false;
+  bool round_ = false, manifest_writing_ = false, manifest_again_ = false;
+  struct Ordered {
+    ShardEpoch epoch;
+    TaskId task;  // in whose session: it is not answered in a later one
+  };
+  std::map<ShardId, Ordered> round_waiting_;  // not answered yet
+  MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
+  std::uint32_t manifest_failures_ = 0;
+  std::vector<std::string> manifest_files_;  // by shard, of the newest manifest
+  v1::CheckpointStatus checkpoint_;
+  std::optional<ResumePoint> resume_point_;  // while the plan is made
+  std::optional<Resumption> resumption_;
+  IntervalSet resumed_;  // closures of a former job
+  std::uint64_t resumed_examples_ = 0;
+  std::uint64_t shards_rolled_back_ = 0;
+
   // What was measured. Folded in closure order.
   struct Counted {
     std::uint64_t examples = 0, steps = 0;
@@ -436,6 +497,7 @@ class Job {
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
   struct Epoch {
     std::uint64_t steps = 0, examples = 0;
+    std::uint64_t measured = 0;  // of the examples, those that loss_sum is of
     double loss_sum = 0;
   };
   Epoch epoch_;  // being folded

@@ -543,12 +543,17 @@ void Job::FoldClosures(MonoTime now) {
     if (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
       counted = std::move(unfolded_.begin()->second);
       unfolded_.erase(unfolded_.begin());
+    } else if (folded_ < plan_->closures() && resumed_.Contains(folded_)) {  // of a former job: nothing was measured
+      const plan::ClosureRange range = plan_->Closure(ClosureId(folded_));
+      epoch_.steps += range.steps;
+      epoch_.examples += range.end - range.begin;
     } else if (folded_ >= plan_->closures() || !book_->durable().dead.Contains(folded_)) {
       break;
     }
     StepLines(ClosureId(folded_), counted.metrics);
     epoch_.steps += counted.steps;
     epoch_.examples += counted.examples;
+    epoch_.measured += counted.examples;
     epoch_.loss_sum += counted.loss_sum;
     ++folded_;
     if (folded_ % plan_->closures_per_epoch() != 0) continue;
@@ -557,11 +562,11 @@ void Job::FoldClosures(MonoTime now) {
     v1::EpochRow row;
     row.set_epoch(folded_ / plan_->closures_per_epoch());
     row.set_steps(epoch_.steps);
-    row.set_train_loss(epoch_.examples > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.examples) : std::nan(""));
+    row.set_train_loss(epoch_.measured > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.measured) : std::nan(""));
     row.set_eval_loss(std::nan(""));
     row.set_eval_accuracy(std::nan(""));
     row.set_seconds(seconds);
-    row.set_examples_per_second(static_cast<double>(epoch_.examples) / seconds);
+    row.set_examples_per_second(static_cast<double>(epoch_.measured) / seconds);
     epoch_rows_.push_back(row);
     epoch_ = Epoch{};
     epoch_began_ = now;

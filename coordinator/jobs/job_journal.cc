@@ -79,6 +79,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_deaths(deaths_total_);
   counters->set_other_deaths(other_deaths_);
   counters->set_step_lines_dropped(step_lines_dropped_);
+  counters->set_shards_rolled_back(shards_rolled_back_);
 }
 
 std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
@@ -159,8 +160,8 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_ending(std::string(JobStateName(ending_)));
   // Reading rounds begin again after a restart: nothing that they asked for is lost.
   Phase phase = phase_;
-  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting) phase = Phase::kTraining;
-  if (phase == Phase::kSealedReporting) phase = Phase::kSealing;
+  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting || phase == Phase::kSaving) phase = Phase::kTraining;
+  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving) phase = Phase::kSealing;
   s->set_phase(std::string(PhaseName(phase)));
   s->set_submitted_ms(submitted_ms_);
   s->set_started_ms(started_ms_);
@@ -189,6 +190,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->mutable_epoch()->set_steps(epoch_.steps);
   s->mutable_epoch()->set_examples(epoch_.examples);
   s->mutable_epoch()->set_loss_sum(epoch_.loss_sum);
+  s->mutable_epoch()->set_measured(epoch_.measured);
   s->set_epoch_began_mono_ns(epoch_began_.count());
   s->set_evaluation_in_epoch_ns(evaluation_in_epoch_.count());
   s->set_training_seconds(training_seconds_);
@@ -247,6 +249,10 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   for (const std::string& server : final_.servers) s->add_final_servers(server);
   s->set_final_complete(final_.complete);
   s->set_scheduled(scheduled_);
+  *s->mutable_checkpoint() = checkpoint_;
+  s->set_checkpoints_off(checkpoints_off_);
+  *s->mutable_resumed() = client::ToProto(resumed_);
+  s->set_resumed_examples(resumed_examples_);
 }
 
 // ---------------------------------------------------------------- reading
@@ -302,6 +308,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   deaths_total_ = counters.deaths();
   other_deaths_ = counters.other_deaths();
   step_lines_dropped_ = counters.step_lines_dropped();
+  shards_rolled_back_ = counters.shards_rolled_back();
 }
 
 absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state) {
@@ -339,6 +346,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
       }
       book_ = std::make_unique<ClosureBook>(options, state);
       assigned_.assign(shard_bytes_.size(), false);
+      assigned_from_.assign(shard_bytes_.size(), std::string());
       assign_failures_.assign(shard_bytes_.size(), 0);
       for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
     }
@@ -359,7 +367,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   steps_done_ = s.steps_done();
   examples_done_ = s.examples_done();
   last_loss_ = s.last_loss();
-  epoch_ = {s.epoch().steps(), s.epoch().examples(), s.epoch().loss_sum()};
+  epoch_ = {s.epoch().steps(), s.epoch().examples(), s.epoch().measured(), s.epoch().loss_sum()};
   epoch_began_ = MonoTime(s.epoch_began_mono_ns());
   evaluation_in_epoch_ = MonoTime(s.evaluation_in_epoch_ns());
   training_seconds_ = s.training_seconds();
@@ -403,6 +411,10 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
   if (final_.servers.size() != final_.shards.size()) return absl::InvalidArgumentError("shards of the result without their servers");
   scheduled_ = s.scheduled();
+  checkpoint_ = s.checkpoint();
+  checkpoints_off_ = s.checkpoints_off();
+  EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
+  resumed_examples_ = s.resumed_examples();
   return absl::OkStatus();
 }
 
@@ -427,6 +439,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     if (!role.ok()) return role.status();
     deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
   }
+  if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
   if (note.sampled()) {
     rate_curve_.Add(note.sample_seconds(), note.sample_rate());
     rate_ = note.sample_rate();

@@ -192,7 +192,7 @@ std::string Job::ResultJson() const {
   for (const auto& [name, value] : final_metrics_) metrics[name] = Real(value);
   for (const auto& [name, count] : final_counts_) metrics[name] = count;
   json["metrics"] = std::move(metrics);
-  json["examples_per_second"] = training_seconds_ > 0 ? Real(static_cast<double>(examples_done_) / training_seconds_) : Json(nullptr);
+  json["examples_per_second"] = training_seconds_ > 0 ? Real(static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_) : Json(nullptr);
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {
@@ -205,6 +205,14 @@ std::string Job::ResultJson() const {
   json["closures"] =
       Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
   json["duplicates_refused"] = DuplicatesRefused();
+  // What was lost with servers, and done again.
+  json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_}, {"closures_rerun", reruns_}, {"updates_redone", updates_redone_}};
+  json["checkpoint"] = checkpoint_.number() == 0 ? Json(nullptr)
+                                                 : Json{{"number", checkpoint_.number()},
+                                                        {"path", checkpoint_.uri()},
+                                                        {"complete", checkpoint_.complete()},
+                                                        {"written_ms", checkpoint_.written_ms()}};
+  json["resumed_from"] = checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
   json["deaths"] = Json::array();
   for (const DeathRow& death : deaths_) {
     json["deaths"].push_back(Json{
@@ -232,7 +240,7 @@ ReportData Job::MakeReport() const {
   if (first_cause_) data.first_cause = ErrorText(*first_cause_);
   data.submitted = WallText(submitted_ms_);
   data.seconds = std::chrono::duration<double>(ended_at_ - started_at_).count();
-  data.examples_per_second = training_seconds_ > 0 ? static_cast<double>(examples_done_) / training_seconds_ : 0;
+  data.examples_per_second = training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_ : 0;
   const auto metric = [&](const char* name) {
     const auto found = final_metrics_.find(name);
     return found == final_metrics_.end() ? std::nan("") : found->second;

@@ -114,8 +114,7 @@ void Job::BeginReport() {
       return;
     }
     final_ = answer;
-    ending_ = JobState::kSucceeded;
-    FinishJob();
+    BeginSaving();
   });
 }
 
@@ -144,6 +143,9 @@ void Job::BeginSeal(JobState ending) {
   delayed_releases_.clear();
   assign_retries_.clear();
   deferred_.clear();
+  round_ = false;
+  round_waiting_.clear();
+  SendCloses();  // so that what has ended is in the ledgers that are saved
   SetPhase(Phase::kSealing);
   if (!PersistWhole()) return;
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then drop.
@@ -208,7 +210,7 @@ void Job::CheckSealed() {
   QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
     if (generation != report_generation_) return;
     final_ = answer;
-    FinishJob();
+    BeginSealedSaving();
   });
 }
 

@@ -23,25 +23,38 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
   if (!journals()) described_.clear_variables();  // else the plan is made of them again after a restart
+  if (checkpoints() && id_.spec.checkpoint.resume) return LookForResume();
+  BeginPlan();
+}
+
+void Job::BeginPlan() {
   ClosureBook::Options options;
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
   options.open_max = options_.closures_open_max;
   book_ = std::make_unique<ClosureBook>(options, DurableState{});
-  const Record begun = book_->BeginLife(host_->term());
+  Record begun = book_->BeginLife(host_->term());
   book_->CloseWindow();
   assigned_.assign(shard_bytes_.size(), false);
+  assigned_from_.assign(shard_bytes_.size(), std::string());
   assign_failures_.assign(shard_bytes_.size(), 0);
   barrier_epochs_ = NextBarrier(0);
+  if (resumption_) {
+    AppendRecord(book_->ResumeFrom(resumption_->snapshots), &begun);
+    TakeUp(*resume_point_, *resumption_);
+    resumption_.reset();
+    resume_point_.reset();
+  }
   UpdateNewLimit();
   Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
-                              described.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
+                              described_.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
                               plan_->spec().steps_per_closure, " steps"));
   SetPhase(Phase::kPlacing);
   if (journals() ? !PersistWhole() : !Persist(begun)) return;
   v1::CoordinatorMessage message;
   FillJobInfo(message.mutable_job());
   Broadcast(message, true, true);
+  Pump();
 }
 
 bool Job::AllShardsReady() const {
@@ -61,6 +74,7 @@ void Job::TryPlace() {
     loads.push_back(std::move(load));
   }
   if (loads.empty()) return;
+  const bool first = !placed_;
   std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   if (!placed_) {
     placed_ = true;
@@ -76,6 +90,10 @@ void Job::TryPlace() {
     all.map_changed = true;
   }
   unplaced_.clear();
+  if (!first) {
+    shards_rolled_back_ += all.assigns.size();
+    SayRollback("placed anew", all);
+  }
   if (!Persist(all.record)) return;
   ApplyChange(all);
 }
@@ -91,6 +109,7 @@ void Job::ApplyChange(const ClosureBook::MapChange& change) {
 }
 
 void Job::SendAssign(const ClosureBook::AssignOrder& order) {
+  assigned_from_[order.shard.value()] = order.snapshot ? order.snapshot->Uri() : std::string();
   const Server* server = ServerOf(order.server);
   if (server == nullptr) return;  // reconciled when it registers
   v1::CoordinatorMessage message;
@@ -102,6 +121,17 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   *assign->mutable_version() = client::ToProto(order.version);
   *assign->mutable_refused() = client::ToProto(order.refused);
   assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
+  if (order.snapshot) {
+    v1::SnapshotSource* source = assign->mutable_snapshot();
+    source->set_uri(order.snapshot->Uri());
+    source->set_bytes(order.snapshot->bytes);
+    source->set_sha256(order.snapshot->sha256);
+    source->set_job_uid(order.snapshot->job.value());
+    source->set_plan_fingerprint(order.snapshot->plan_fingerprint);
+    source->set_resumed(order.snapshot->resumed);
+    source->set_replace_ledger(order.snapshot->replace_ledger);
+    if (order.snapshot->replace_ledger) *source->mutable_done() = client::ToProto(order.snapshot->done);
+  }
   host_->Send(server->task, std::move(message));
 }
 
@@ -133,6 +163,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   v1::ErrorDetail cause = assigned.error();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
+  if (SnapshotRefused(shard, cause)) return;
   Event("warning",
         absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
@@ -146,7 +177,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
 // Values have changed under whoever was reading them: what was measured or written since is void.
 void Job::AfterRollback(absl::string_view why) {
   SayNotReproducible(std::string(why));
-  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting) return;
+  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting && phase_ != Phase::kSaving) return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   if (phase_ == Phase::kEvaluating) evaluation_in_epoch_ += host_->Now() - evaluation_began_;
   evaluated_epochs_ = barrier_epochs_ - 1;

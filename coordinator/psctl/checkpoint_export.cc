@@ -70,8 +70,8 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
     const v1::ShardFile& entry = manifest.shards(i);
     if (entry.file().empty()) {
       return UserError(absl::FailedPreconditionError(
-          absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri,
-                       " shard=", entry.shard(), " variable=", manifest.plan().shards(i).variable().name())));
+          absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri, " shard=",
+                       entry.shard(), " variable=", manifest.plan().shards(i).variable().name())));
     }
     auto report = snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
     // What a manifest names must be there.
@@ -80,9 +80,9 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
     if (report->header.kind() != v1::SHARD_KIND_DENSE) {
       std::vector<std::string> tables;
       for (const v1::TableSpec& table : report->header.tables()) tables.push_back(table.name());
-      return UserError(absl::UnimplementedError(
-          absl::StrCat("not built yet: export of embedding tables: path=", fs::JoinUri(fs::FolderOf(found.uri), entry.file()),
-                       " tables=", absl::StrJoin(tables, ","))));
+      return UserError(absl::UnimplementedError(absl::StrCat("not built yet: export of embedding tables: path=",
+                                                             fs::JoinUri(fs::FolderOf(found.uri), entry.file()), " tables=",
+                                                             absl::StrJoin(tables, ","))));
     }
   }
   return absl::OkStatus();
@@ -142,14 +142,12 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
   if (!npz && !absl::EndsWith(to, ".safetensors"))
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
+    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
   const auto target = fs::LocalPath(UriOf(context, to));
   if (!target.ok()) return ReportCheckpoint(context, target.status());
   const std::string uri = UriOf(context, path);
   if (snapshot::ParseShardFileName(fs::NameOf(uri)))
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("a shard is a part of a variable; name its manifest or folder: path=", uri))));
+    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("a shard is a part of a variable; name its manifest or folder: path=", uri))));
 
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
@@ -168,14 +166,10 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
 
   const v1::Manifest& m = found->manifest;
   if (output == "json") {
-    nlohmann::json json = {{"file", *target},
-                           {"manifest", found->uri},
-                           {"number", m.number()},
-                           {"job", m.job_name()},
-                           {"job_uid", ShowHex(m.job_uid())},
-                           {"complete", m.complete()},
-                           {"parameters", parameters},
-                           {"variables", nlohmann::json::array()}};
+    nlohmann::json json = {{"file", *target},          {"manifest", found->uri},
+                           {"number", m.number()},     {"job", m.job_name()},
+                           {"job_uid", ShowHex(m.job_uid())}, {"complete", m.complete()},
+                           {"parameters", parameters}, {"variables", nlohmann::json::array()}};
     for (const Variable& variable : *variables) json["variables"].push_back({{"name", variable.name}, {"shape", variable.shape.dims()}});
     context.out << Dump(json) << "\n";
   } else {

@@ -37,6 +37,7 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                         {"closures_rerun", job.closures_rerun()},
                         {"attempts", job.attempts()},
                         {"updates_redone", job.updates_redone()},
+                        {"shards_rolled_back", job.shards_rolled_back()},
                         {"steps_total", job.steps_total()},
                         {"steps_done", job.steps_done()},
                         {"epochs", job.epochs()},
@@ -55,6 +56,13 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                           {"origin", cause.origin_text()},
                           {"retryable", cause.retryable()},
                           {"code", cause.code()}};
+  }
+  out["checkpoint"] = nullptr;
+  if (job.has_checkpoint()) {
+    const v1::CheckpointStatus& checkpoint = job.checkpoint();
+    out["checkpoint"] = {{"number", checkpoint.number()},      {"written_ms", checkpoint.written_ms()}, {"complete", checkpoint.complete()},
+                         {"path", checkpoint.uri()},           {"manifests", checkpoint.manifests()},   {"trouble", checkpoint.trouble()},
+                         {"resumed_from", checkpoint.resumed_from()}};
   }
   out["epoch_rows"] = nlohmann::json::array();
   for (const v1::EpochRow& row : job.epoch_rows()) {

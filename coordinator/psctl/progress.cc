@@ -143,8 +143,18 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     parts.push_back(absl::StrCat(job.steps_done(), " steps", exact && shards > 0 ? ", each applied exactly once" : ""));
     lines.push_back(absl::StrJoin(parts, ", "));
   }
-  if (job.closures_rerun() > 0)
-    lines.push_back(absl::StrCat(job.closures_rerun(), " closures were run again for a lost server, ", job.updates_redone(), " updates redone"));
+  if (job.shards_rolled_back() > 0) {
+    lines.push_back(absl::StrCat("servers were lost: ", job.shards_rolled_back(), job.shards_rolled_back() == 1 ? " shard went" : " shards went",
+                                 " back to what was saved, ", job.closures_rerun(), job.closures_rerun() == 1 ? " closure was" : " closures were",
+                                 " run again for it, ", job.updates_redone(), " updates redone"));
+  }
+  if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
+  if (job.checkpoint().number() > 0) {
+    lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(), job.checkpoint().complete() ? " (complete)" : "", ": ",
+                                 Printable(job.checkpoint().uri())));
+  } else if (!job.checkpoint().trouble().empty()) {
+    lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
+  }
   if (!job.runs_folder().empty()) {
     std::vector<std::string> files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
     if (job.state() == "SUCCEEDED") files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};

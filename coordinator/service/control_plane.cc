@@ -453,6 +453,10 @@ void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> fi
   });
 }
 
+void ControlPlane::OnFileThread(std::function<std::function<void()>()> work) {
+  parts_.files->Post([this, work = std::move(work)] { parts_.control->Post(work()); });
+}
+
 void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) {
   const std::uint64_t bytes = lines.size();
   const auto answer = [this](std::function<void(absl::Status)> to, absl::Status status) {

@@ -61,6 +61,7 @@ class ControlPlane final : private JobHost {
   struct Parts {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;
+    fs::FileSystem* file_system = nullptr;  // of checkpoints
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
@@ -135,6 +136,8 @@ class ControlPlane final : private JobHost {
   void Send(TaskId task, v1::CoordinatorMessage message) override;
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
   void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override;
+  void OnFileThread(std::function<std::function<void()>()> work) override;
+  fs::FileSystem& file_system() override { return *parts_.file_system; }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
                     std::function<void(absl::Status)> done) override;
   void WhenDurable(std::function<void()> then) override;

@@ -24,7 +24,8 @@ absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source
   RestoreOptions what;
   what.source.uri = source.uri();
   if (source.uri().empty()) return absl::InvalidArgumentError("a snapshot without a path");
-  what.source.expected = snapshot::ShardFileReader::Expected{source.bytes(), {}};
+  what.source.expected.emplace();
+  what.source.expected->bytes = source.bytes();
   snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
   if (source.sha256().size() != sha256.size()) {
     return absl::InvalidArgumentError(

@@ -26,8 +26,7 @@ class FrontDoor(Case):
         scripts = os.path.join(self.checkout, "deploy", "scripts")
         for folder in (scripts, self.caller, self.path("tools"), os.path.join(self.checkout, "build", "release")):
             os.makedirs(folder)
-        for name in ("evergrad", "Makefile"):
-            shutil.copy(os.path.join(ROOT, name), self.checkout)
+        shutil.copy(os.path.join(ROOT, "evergrad"), self.checkout)
         for name in ("data.py", "failed_tests.py"):
             shutil.copy(os.path.join(ROOT, "deploy", "scripts", name), scripts)
         shutil.copytree(os.path.join(ROOT, "configs"), os.path.join(self.checkout, "configs"))
@@ -57,7 +56,7 @@ class FrontDoor(Case):
         run = self.run_folder(os.path.join(self.caller, "runs"))
         self.assertIn("the run's files: runs/" + os.path.basename(run), r.stdout)
         self.assertTrue(os.path.exists(os.path.join(run, "report.html")))
-        self.assertEqual(sorted(os.listdir(self.checkout)), ["Makefile", "build", "configs", "deploy", "evergrad"])
+        self.assertEqual(sorted(os.listdir(self.checkout)), ["build", "configs", "deploy", "evergrad"])
 
     def test_a_job_file_that_is_not_there_is_named_before_anything_is_set_up(self):
         for name in ("nowhere.yaml", "nowhere", "."):
@@ -100,16 +99,6 @@ class FrontDoor(Case):
         self.assertNotEqual(none.returncode, 0, none.stdout)
         self.assertIn("ctest left no list", none.stdout)
         self.assertNotIn("line 100", none.stdout)
-
-    def test_make_hands_its_variables_to_the_task(self):
-        write(os.path.join(self.checkout, "deploy", "scripts", "data.py"), "")  # no data is needed here
-        os.makedirs(os.path.join(self.checkout, "tests", "chaos"))
-        write(os.path.join(self.checkout, "tests", "chaos", "scenarios.py"), "import os, sys\nprint(os.environ.get('SEED'), os.environ.get('KILLS'), *sys.argv[1:])\n")
-        r = self.evergrad("--no-print-directory", "-C", self.checkout, "chaos", "SEED=7", "KILLS=1000", command="make")
-        self.assertEqual(r.returncode, 0, r.stdout)
-        self.assertTrue(r.stdout.endswith("\n7 1000 --bin build/release/bin --long\n"), r.stdout)
-        r = self.evergrad("chaos", "R1", "W9", env={"SEED": "8", "KILLS": "2"})
-        self.assertTrue(r.stdout.endswith("\n8 2 --bin build/release/bin --long R1 W9\n"), r.stdout)
 
 
 if __name__ == "__main__":

@@ -204,11 +204,6 @@ TEST_CASE("the checkpoint section has its values, its defaults, and is off when 
   CHECK(Parse(with("{every: 10ms}")).checkpoint.every == std::chrono::milliseconds(10));
   CHECK(Parse(with("{every: 24h}")).checkpoint.every == std::chrono::hours(24));
 
-  ParseOptions resume;
-  resume.overrides.push_back({"spec.checkpoint.resume", "true", ""});
-  CHECK(Parse(kCnn, resume).checkpoint.resume);
-  CHECK_THAT(Messages(ParseJob(with("off"), resume)), Catch::Contains("`spec.checkpoint` is `off`, so it has no `resume`"));
-
   CHECK_THAT(Refusal(with("false")), Catch::Contains("expected a mapping or off, got `false`; did you mean `off`?"));
   CHECK_THAT(Refusal(with("{every: 9ms}")), Catch::Contains("`every`: expected a duration from 10ms to 24h, got `9ms`"));
   CHECK_THAT(Refusal(with("{every: 25h}")), Catch::Contains("`every`: expected a duration from 10ms to 24h"));

@@ -46,8 +46,7 @@ std::map<std::string, std::string> Unzip(const std::string& path) {
 }
 
 struct Weights {
-  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3},
-      scalar{7};
+  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3}, scalar{7};
   std::vector<NamedTensor> Tensors() const {
     return {{"dense/kernel", tensor::Shape{3, 2}, kernel}, {"dense/bias", tensor::Shape{2}, bias}, {"scale", tensor::Shape{}, scalar}};
   }

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "common/client/protocol.h"
+#include "common/fs/file_system.h"
+#include "common/snapshot/messages.h"
+#include "common/snapshot/shard_file.h"
 #include "common/time/clock.h"
 #include "coordinator/jobs/job.h"
 
@@ -46,6 +49,10 @@ class FakeHost final : public JobHost {
     later.push_back([done] { done(absl::OkStatus()); });
   }
   void WhenDurable(std::function<void()> then) override { then(); }
+  void OnFileThread(std::function<std::function<void()>()> work) override {
+    later.push_back([work] { work()(); });
+  }
+  fs::FileSystem& file_system() override { return *disk; }
   std::string StoreTrouble() const override { return trouble; }
   std::uint64_t NextNumber() override { return ++number; }
   void JobChanged(JobUid) override { ++changes; }
@@ -53,6 +60,7 @@ class FakeHost final : public JobHost {
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
   ManualClock clock;
+  std::shared_ptr<fs::MemoryFileSystem> disk = std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former one's
   MemoryStateStore memory;
   fault::Failpoints points;
   Term term_now{1};
@@ -83,6 +91,8 @@ struct FakeServer {
     v1::Assign assign;
     bool sealed = false;
     IntervalSet done;
+    std::uint64_t lsn = 0;
+    std::optional<v1::ShardFile> saved;  // of its present state
   };
   TaskId task;
   std::uint64_t process = 0;
@@ -96,7 +106,10 @@ struct FakeServer {
 // Workers and servers that do at once what they are told, but for what `hold` keeps back.
 class FakeCluster {
  public:
-  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}, MemoryStateStore::Options store = {}) : host(store) {
+  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}, MemoryStateStore::Options store = {},
+                       JobUid uid = JobUid(0xabcdef), std::shared_ptr<fs::MemoryFileSystem> disk = nullptr)
+      : host(store) {
+    if (disk) host.disk = std::move(disk);
     spec.name = "fake";
     spec.type = "counting";
     spec.counting.examples = 64;
@@ -106,9 +119,10 @@ class FakeCluster {
     spec.data.shuffle = false;
     spec.training.epochs = 2;
     spec.training.steps_per_closure = 2;
+    spec.checkpoint.on = false;
     if (change) change(spec, options);
     const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
-    job = std::make_unique<Job>(&host, options, Job::Identity{JobUid(0xabcdef), spec, yaml, "/runs/fake"});
+    job = std::make_unique<Job>(&host, options, Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake"});
     // A submission is acknowledged once it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
@@ -183,6 +197,11 @@ class FakeCluster {
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  std::shared_ptr<fs::MemoryFileSystem> elsewhere;  // what the servers write to; null: the same as the coordinator
+  fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
+  std::uint64_t cuts = 0;  // shards that were saved
+  std::vector<v1::Assign> assigns;
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
   std::map<std::uint64_t, int> trained;  // closures by number of accepted ALL-target executions
   std::vector<v1::Grant> granted;        // all grants in order
@@ -381,6 +400,61 @@ class FakeCluster {
   }
 
  private:
+  // A whole file with zeros for values: what its ends and its ledger say is what counts here.
+  v1::ShardFile Save(const v1::CutShards& cut, FakeServer::Shard* shard) {
+    if (shard->saved && client::FromProto(shard->saved->done())->ToString() == shard->done.ToString()) return *shard->saved;
+    ++cuts;
+    const v1::ShardSpec& spec_of = shard->assign.spec();
+    v1::ShardFileHeader header;
+    header.set_job_uid(cut.job_uid());
+    header.set_shard(spec_of.shard());
+    *header.mutable_epoch() = shard->assign.epoch();
+    *header.mutable_start() = shard->assign.start();
+    shard->lsn += 1;
+    header.set_lsn(shard->lsn);
+    header.set_kind(v1::SHARD_KIND_DENSE);
+    header.set_plan_fingerprint(cut.plan_fingerprint());
+    *header.mutable_dense() = spec_of;
+    v1::ShardFile said;
+    said.set_shard(spec_of.shard());
+    said.set_file(snapshot::ShardFileName(ShardId(spec_of.shard()), client::FromProto<ShardEpoch>(shard->assign.epoch()), shard->lsn));
+    *said.mutable_epoch() = shard->assign.epoch();
+    *said.mutable_start() = shard->assign.start();
+    said.set_lsn(shard->lsn);
+    *said.mutable_done() = client::ToProto(shard->done);
+    const auto ok = [](const absl::Status& status) {
+      if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+    };
+    ok(servers_disk()->MakeFolders(cut.folder()));
+    auto file = servers_disk()->Create(fs::JoinUri(cut.folder(), said.file()));
+    ok(file.status());
+    auto writer = snapshot::ShardFileWriter::Begin(file->get(), header);
+    ok(writer.status());
+    ok((*writer)->BeginSection(snapshot::Section::kValues, 0));
+    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * 4);
+    ok((*writer)->Append(zeros));
+    ok((*writer)->WriteCounters({}));
+    v1::ShardLedger ledger;
+    *ledger.mutable_done() = client::ToProto(shard->done);
+    ok((*writer)->WriteLedger(ledger));
+    const auto digest = (*writer)->Finish();
+    ok(digest.status());
+    ok((*file)->Commit());
+    said.set_bytes(digest->bytes);
+    said.set_sha256(std::string(reinterpret_cast<const char*>(digest->sha256.data()), digest->sha256.size()));
+    shard->saved = said;
+    return said;
+  }
+  absl::Status Load(const v1::Assign& assign, FakeServer::Shard* shard) {
+    const auto report = snapshot::VerifyShardFile(*servers_disk(), assign.snapshot().uri());
+    if (!report.ok()) return report.status();
+    shard->done = report->done;
+    shard->lsn = report->header.lsn();
+    if (assign.snapshot().replace_ledger()) {
+      if (auto done = client::FromProto(assign.snapshot().done()); done.ok()) shard->done = *done;
+    }
+    return absl::OkStatus();
+  }
   void AtWorker(FakeWorker& worker, const v1::CoordinatorMessage& message) {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kMap: worker.map = message.map(); break;
@@ -428,7 +502,18 @@ class FakeCluster {
     v1::TaskMessage answer;
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, {}};
+        assigns.push_back(message.assign());
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, {}, 0, std::nullopt};
+        if (message.assign().has_snapshot()) {
+          if (absl::Status status = Load(message.assign(), &server.shards[message.assign().spec().shard()]); !status.ok()) {
+            server.shards.erase(message.assign().spec().shard());
+            answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
+            answer.mutable_assigned()->set_shard(message.assign().spec().shard());
+            *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
+            *answer.mutable_assigned()->mutable_error() = client::ToErrorDetail(status);
+            break;
+          }
+        }
         if (hold_assign(message.assign())) return;
         answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
         answer.mutable_assigned()->set_shard(message.assign().spec().shard());
@@ -445,6 +530,22 @@ class FakeCluster {
         answer.mutable_closed()->set_taken(true);
         break;
       }
+      case v1::CoordinatorMessage::kCut:
+        for (const v1::CutShard& one : message.cut().shards()) {
+          v1::TaskMessage durable;
+          v1::ShardDurable* said = durable.mutable_shard_durable();
+          said->set_job_uid(message.cut().job_uid());
+          said->set_shard(one.shard());
+          *said->mutable_epoch() = one.epoch();
+          if (absl::Status status = cut_error(message.cut(), one.shard()); status.ok())
+            *said->mutable_file() = Save(message.cut(), &server.shards.at(one.shard()));
+          else if (absl::IsDeadlineExceeded(status))
+            continue;  // no answer at all
+          else
+            *said->mutable_error() = client::ToErrorDetail(status);
+          Say(server.task, durable);
+        }
+        return;
       case v1::CoordinatorMessage::kSeal:
         server.shards[message.seal().shard()].sealed = true;
         answer.mutable_sealed()->set_job_uid(message.seal().job_uid());

@@ -44,8 +44,7 @@ struct Saved : Stage {
     std::filesystem::remove(Manifest(manifest.number()));
     REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
   }
-  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end,
-           const std::vector<float>& values) {
+  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end, const std::vector<float>& values) {
     v1::ShardSpec& spec = *manifest.mutable_plan()->add_shards();
     const auto shard = static_cast<std::uint32_t>(manifest.plan().shards_size() - 1);
     spec.set_shard(shard);
@@ -168,9 +167,8 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
   // The files say what they are, so the manifest's cut must be theirs.
   CHECK(refusal([](v1::Manifest* m) { m->mutable_plan()->mutable_shards(1)->set_row_begin(399); }).find("does not fit its manifest: cut") !=
         std::string::npos);
-  CHECK(refusal([](v1::Manifest* m) {
-          m->mutable_plan()->mutable_shards(3)->mutable_variable()->set_shape(0, 1ull << 60);
-        }).find("does not fit its manifest: cut") != std::string::npos);
+  CHECK(refusal([](v1::Manifest* m) { m->mutable_plan()->mutable_shards(3)->mutable_variable()->set_shape(0, 1ull << 60); })
+            .find("does not fit its manifest: cut") != std::string::npos);
   const auto without = [&](int shard) {
     return refusal([shard](v1::Manifest* m) {
       m->mutable_shards()->DeleteSubrange(shard, 1);

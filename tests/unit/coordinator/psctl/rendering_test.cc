@@ -210,10 +210,15 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
   CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
   job.set_result_json("{");
+  job.set_shards_rolled_back(8);
   job.set_closures_rerun(3);
   job.set_updates_redone(48);
+  job.mutable_checkpoint()->set_number(7);
+  job.mutable_checkpoint()->set_complete(true);
+  job.mutable_checkpoint()->set_uri("/runs/x/checkpoint/manifest-000000000007.egmanifest");
   CHECK(SummaryLines(job)[0] == "2345 steps");
-  CHECK(SummaryLines(job)[1] == "3 closures were run again for a lost server, 48 updates redone");
+  CHECK(SummaryLines(job)[1] == "servers were lost: 8 shards went back to what was saved, 3 closures were run again for it, 48 updates redone");
+  CHECK(SummaryLines(job)[2] == "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
   // What a full disk left out is not claimed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(), Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(), Catch::EndsWith("/   (nothing could be written)"));

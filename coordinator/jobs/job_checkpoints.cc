@@ -1,0 +1,516 @@
+// Checkpoints of a job (LEDGER lines 20a, 27, 28): rounds of cuts, the manifests that name them, and how a job begins from one.
+//
+// A round orders a cut of every shard that is there; each becomes durable by itself and is journaled then. A manifest names the newest
+// durable file of each shard, whatever moment it is of: what the ledgers lack is run again. So rounds go on while a shard is under repair.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/snapshot/manifest.h"
+#include "common/snapshot/shard_file.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::chrono::seconds kRoundMax{60};          // a manifest goes out without the shards that have not answered
+constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failing
+constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
+
+// No retry makes it better, and no fault of a machine explains it.
+bool IsForGood(absl::StatusCode code) {
+  return code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented ||
+         code == absl::StatusCode::kAlreadyExists;
+}
+
+// The file of an Assign cannot be used, whoever reads it.
+bool IsUnusable(absl::StatusCode code) {
+  return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound || code == absl::StatusCode::kFailedPrecondition ||
+         code == absl::StatusCode::kUnimplemented;
+}
+
+}  // namespace
+
+std::string Job::CheckpointFolder() const { return coordinator::CheckpointFolder(id_.spec.checkpoint, id_.runs_folder, id_.spec.name, id_.uid); }
+
+// ---------------------------------------------------------------- rounds
+
+void Job::TickCheckpoints(MonoTime now) {
+  if (!checkpoints() || window_open_ || !book_ || !placed_) return;
+  if (round_) CheckRound(now);
+  if (round_ || manifest_writing_ || ended() || now < next_round_) return;
+  switch (phase_) {
+    case Phase::kTraining:
+    case Phase::kEvaluating:
+    case Phase::kExporting:
+    case Phase::kReporting: return BeginRound();
+    case Phase::kSaving:
+      // What was closed last belongs into every ledger first: then all of them are equal, and the manifest is complete.
+      if (book_->ClosesSettled() && AllShardsReady()) return BeginRound();
+      SendCloses();
+      return;
+    default: return;
+  }
+}
+
+void Job::BeginRound() {
+  round_ = true;
+  round_began_ = host_->Now();
+  next_round_ = round_began_ + id_.spec.checkpoint.every;
+  round_waiting_.clear();
+  const std::string folder = CheckpointFolder();
+  for (const auto& [task, server] : servers_) {
+    if (!server.ready) continue;
+    v1::CoordinatorMessage message;
+    v1::CutShards* cut = message.mutable_cut();
+    const auto send = [&] {
+      if (cut->shards_size() == 0) return;
+      cut->set_job_uid(id_.uid.value());
+      cut->set_folder(folder);
+      cut->set_plan_fingerprint(plan_message_.fingerprint());
+      host_->Send(task, message);
+      message.Clear();
+      cut = message.mutable_cut();
+    };
+    for (const ShardId p : book_->ShardsOf(server.identity)) {
+      if (!assigned_[p.value()] || unplaced_.count(p) != 0) continue;
+      const ShardEpoch epoch = book_->durable().map[p.value()].epoch;
+      v1::CutShard* one = cut->add_shards();
+      one->set_shard(p.value());
+      *one->mutable_epoch() = client::ToProto(epoch);
+      round_waiting_[p] = {epoch, task};
+      if (cut->shards_size() == static_cast<int>(kShardsPerOrder)) send();
+    }
+    send();
+  }
+  CheckRound(round_began_);
+}
+
+void Job::CheckRound(MonoTime now) {
+  if (!round_) return;
+  // Who is gone, or holds another state by now, does not answer for this round.
+  std::erase_if(round_waiting_, [&](const auto& entry) {
+    const ShardOwner& owner = book_->durable().map[entry.first.value()];
+    const Server* server = ServerOf(owner.server);
+    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready || server->task != entry.second.task;
+  });
+  const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_
+                                                   : phase_ != Phase::kSaving && now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
+  if (round_waiting_.empty() || late) EndRound();
+}
+
+absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
+  if (!book_ || durable.shard() >= assigned_.size() || !active()) return absl::OkStatus();
+  const ShardId shard(durable.shard());
+  const auto epoch = client::FromProto<ShardEpoch>(durable.epoch());
+  const ShardOwner& owner = book_->durable().map[shard.value()];
+  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server) {
+    host_->ForeignMessage(task, "ShardDurable of another's shard");
+    return absl::OkStatus();
+  }
+  if (owner.epoch != epoch) return absl::OkStatus();  // of a former state: its file is freed with the others
+  const auto waiting = round_waiting_.find(shard);
+  const bool ordered = waiting != round_waiting_.end() && waiting->second.epoch == epoch;
+  if (durable.has_error()) {
+    if (ordered) round_waiting_.erase(waiting);
+    v1::ErrorDetail cause = durable.error();
+    CleanCause(&cause);
+    const auto code = static_cast<absl::StatusCode>(cause.code());
+    // Dropped, assigned anew or ordered again meanwhile: the next round asks again.
+    if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted && code != absl::StatusCode::kNotFound &&
+        code != absl::StatusCode::kFailedPrecondition) {
+      CheckpointTrouble(absl::Status(code, absl::StrCat("ps_server/", owner.server, ": ", cause.message())), cause.kind() == "user");
+    }
+    if (round_) CheckRound(host_->Now());
+    return absl::OkStatus();
+  }
+  const v1::ShardFile& file = durable.file();
+  const auto name = snapshot::ParseShardFileName(file.file());
+  auto done = client::FromProto(file.done()), refused = client::FromProto(file.refused());
+  if (!done.ok()) return done.status();
+  if (!refused.ok()) return refused.status();
+  if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() || file.sha256().size() != 32 || file.shard() != shard.value() ||
+      client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a durable file that does not fit together: shard=", shard.value(), " file=", client::CleanText(file.file(), 200)));
+  }
+  Snapshot snapshot;
+  snapshot.folder = CheckpointFolder();
+  snapshot.file = file.file();
+  snapshot.bytes = file.bytes();
+  snapshot.sha256 = file.sha256();
+  snapshot.job = id_.uid;
+  snapshot.plan_fingerprint = plan_message_.fingerprint();
+  snapshot.epoch = epoch;
+  snapshot.start = client::FromProto<MapVersion>(file.start());
+  snapshot.lsn = file.lsn();
+  snapshot.vlsn = file.vlsn();
+  snapshot.done = *std::move(done);
+  snapshot.refused = *std::move(refused);
+  if (ordered) round_waiting_.erase(waiting);
+  if (!Persist(book_->AddSnapshot(shard, std::move(snapshot)))) return absl::OkStatus();
+  if (round_) CheckRound(host_->Now());
+  return absl::OkStatus();
+}
+
+void Job::EndRound() {
+  round_ = false;
+  round_waiting_.clear();
+  WriteManifest();
+}
+
+// ---------------------------------------------------------------- manifests
+
+std::optional<v1::Manifest> Job::MakeManifest() const {
+  v1::Manifest manifest;
+  bool anything = false;
+  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    v1::ShardFile* entry = manifest.add_shards();
+    entry->set_shard(p);
+    const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+    // A file lies beside its manifest. The shard of a job that has resumed does not begin from the seed: it must have one of its own first.
+    const bool own = newest != nullptr && !newest->resumed;
+    if (!own && !checkpoint_.resumed_from().empty()) return std::nullopt;
+    if (!own) continue;
+    anything = true;
+    entry->set_file(newest->file);
+    entry->set_bytes(newest->bytes);
+    entry->set_sha256(newest->sha256);
+    *entry->mutable_epoch() = client::ToProto(newest->epoch);
+    *entry->mutable_start() = client::ToProto(newest->start);
+    entry->set_lsn(newest->lsn);
+    entry->set_vlsn(newest->vlsn);
+    *entry->mutable_done() = client::ToProto(newest->done);
+    *entry->mutable_refused() = client::ToProto(newest->refused);
+  }
+  if (!anything) return std::nullopt;
+  manifest.set_job_uid(id_.uid.value());
+  manifest.set_job_name(id_.spec.name);
+  manifest.set_yaml(id_.yaml);
+  manifest.set_seed(id_.spec.training.seed);
+  *manifest.mutable_plan() = plan_message_;
+  *manifest.mutable_version() = client::ToProto(book_->durable().version);
+  manifest.set_complete(snapshot::DoneSetsAreEqual(manifest));
+  manifest.set_written_ms(host_->WallMillis());
+  for (const v1::EpochRow& row : epoch_rows_) {
+    const auto add = [&](const char* scope, const char* name, double value) {
+      if (!std::isfinite(value)) return;
+      v1::FinishedMetric* metric = manifest.add_metrics();
+      metric->set_scope(scope);
+      metric->set_epoch(row.epoch());
+      metric->set_global_step(plan_->steps() / plan_->spec().epochs * row.epoch());
+      metric->set_name(name);
+      metric->set_value(value);
+      metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples : plan_message_.eval_examples());
+    };
+    add("train", "loss", row.train_loss());
+    if (row.epoch() > evaluated_epochs_) continue;  // its evaluation does not stand yet
+    add("eval", "loss", row.eval_loss());
+    add("eval", "accuracy", row.eval_accuracy());
+    if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
+  }
+  return manifest;
+}
+
+void Job::WriteManifest() {
+  std::optional<v1::Manifest> manifest = MakeManifest();
+  std::vector<std::string> files;
+  if (manifest) {
+    for (const v1::ShardFile& entry : manifest->shards()) files.push_back(entry.file());
+  }
+  const bool last = phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving;
+  if (manifest_writing_) {
+    manifest_again_ = true;
+    return;
+  }
+  if (phase_ == Phase::kSaving && (!manifest || !EverythingIsSaved())) {
+    // A server went away in the middle: the next round follows once every shard is there again.
+    next_round_ = host_->Now() + options_.retry_min;
+    return;
+  }
+  if (!manifest || (files == manifest_files_ && !last)) {
+    if (phase_ == Phase::kSealedSaving) FinishJob();
+    return;
+  }
+  manifest_writing_ = true;
+  fs::FileSystem* const disk = &host_->file_system();
+  std::weak_ptr<bool> alive = alive_;
+  const std::optional<std::uint64_t> last_of = last ? std::optional(report_generation_) : std::nullopt;
+  host_->OnFileThread([this, alive, disk, last_of, manifest = *std::move(manifest), folder = CheckpointFolder(),
+                       keep = id_.spec.checkpoint.keep]() mutable {
+    SaveRequest request;
+    request.folder = folder;
+    request.manifest = std::move(manifest);
+    request.keep = keep;
+    absl::StatusOr<Saved> saved = SaveManifest(*disk, request);
+    return [this, alive, last_of, manifest = std::move(request.manifest), saved = std::move(saved)] {
+      if (!alive.expired()) OnManifest(manifest, saved, last_of);
+    };
+  });
+}
+
+// `last_of`: the reports that it is the last manifest of, unless a rollback made them void meanwhile.
+void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of) {
+  manifest_writing_ = false;
+  if (ended() || !book_ || phase_ >= Phase::kWriting) return;
+  const bool last = last_of == report_generation_ && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving);
+  if (!saved.ok()) {
+    ++manifest_failures_;
+    next_round_ = std::max(next_round_, host_->Now() + RetryDelay(manifest_failures_));
+    if (phase_ == Phase::kSaving) next_round_ = host_->Now() + RetryDelay(manifest_failures_);
+    CheckpointTrouble(saved.status());
+    if (last && phase_ == Phase::kSealedSaving) return FinishJob();
+    if (std::exchange(manifest_again_, false)) WriteManifest();
+    return;
+  }
+  manifest_failures_ = 0;
+  manifest_files_.clear();
+  for (const v1::ShardFile& entry : manifest.shards()) manifest_files_.push_back(entry.file());
+  checkpoint_.set_number(saved->number);
+  checkpoint_.set_uri(saved->uri);
+  checkpoint_.set_written_ms(manifest.written_ms());
+  checkpoint_.set_complete(manifest.complete());
+  checkpoint_.set_manifests(checkpoint_.manifests() + 1);
+  checkpoint_.clear_trouble();
+  if (journals()) *Note().mutable_checkpoint() = checkpoint_;
+  host_->Log(log::Level::kInfo,
+             absl::StrCat("checkpoint ", saved->number, manifest.complete() ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
+             id_.spec.name);
+  absl::Status unseen;
+  for (const absl::Status& warning : saved->warnings) {
+    host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()), id_.spec.name);
+    if (absl::IsNotFound(warning) && checkpoint_.manifests() == 1) unseen = warning;
+  }
+  if (!unseen.ok()) {
+    // At the first manifest: a folder of each server's own. It would be filled, never emptied, and of no use when a server is lost.
+    checkpoint_.set_manifests(0);
+    CheckpointTrouble(absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint folder is not shared: ", unseen.message(), " (set checkpoint.directory to it, or checkpoint: off)")));
+    if (ended() || phase_ >= Phase::kWriting || !checkpoints()) return;
+  }
+  GiveUpSnapshots(saved->named);
+  Touch();
+  if (last && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving)) return FinishJob();
+  if (std::exchange(manifest_again_, false)) WriteManifest();
+}
+
+// The newest file of each shard holds whatever has succeeded, but for what is reported as lost there.
+bool Job::EverythingIsSaved() const {
+  const DurableState& state = book_->durable();
+  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+    if (newest == nullptr || newest->epoch != state.map[p].epoch || !newest->done.ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;
+  }
+  return true;
+}
+
+// What no kept manifest names, and is not the newest of its shard, is forgotten; then, durably so, its file is deleted.
+void Job::GiveUpSnapshots(const std::set<std::string>& named) {
+  const std::string folder = CheckpointFolder();
+  SweepRequest sweep;
+  sweep.folder = folder;
+  sweep.needed = named;
+  Record all;
+  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+    if (newest == nullptr || newest->resumed) continue;
+    std::set<std::string> free;
+    for (const Snapshot& known : book_->durable().snapshots[p]) {
+      const bool is_named = known.folder == folder && named.contains(known.file);
+      // Another job's file serves until one of our own is in a manifest.
+      if (&known != newest && (known.resumed ? named.contains(newest->file) : !is_named)) free.insert(known.Uri());
+    }
+    sweep.newest[ShardId(p)] = {newest->epoch, newest->lsn};
+    if (!free.empty()) AppendRecord(book_->RemoveSnapshots(ShardId(p), free), &all);
+    for (const Snapshot& known : book_->durable().snapshots[p]) sweep.needed.insert(known.file);
+  }
+  if (!Persist(all)) return;
+  std::weak_ptr<bool> alive = alive_;
+  host_->WhenDurable([this, alive, sweep = std::move(sweep)]() mutable {
+    if (alive.expired()) return;
+    fs::FileSystem* const disk = &host_->file_system();
+    host_->OnFileThread([this, alive, disk, sweep = std::move(sweep)] {
+      const auto swept = SweepFolder(*disk, sweep);
+      return [this, alive, status = swept.status()] {
+        if (!alive.expired() && !status.ok())
+          host_->Log(log::Level::kWarning, absl::StrCat("old files of checkpoints stay: ", status.message()), id_.spec.name);
+      };
+    });
+  });
+}
+
+void Job::CheckpointTrouble(const absl::Status& status, bool users) {
+  checkpoint_.set_trouble(client::CleanText(status.message(), 1024));
+  Touch();
+  if (!checkpoints() || phase_ >= Phase::kWriting) return;
+  // Once it has worked it is a trouble of the machines: they are given time.
+  if ((!users && !IsForGood(status.code())) || checkpoint_.manifests() != 0) {
+    const MonoTime now = host_->Now();
+    if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
+    trouble_said_at_ = now;
+    Event("warning", absl::StrCat("no checkpoint, it is tried again: ", checkpoint_.trouble()));
+    return;
+  }
+  // One that was asked for is not left out silently; the one that everybody gets must not stop who did not ask.
+  if (id_.spec.checkpoint.given && !grants_stopped()) {
+    Fail(MakeError(UserError(absl::Status(status.code(), absl::StrCat("checkpoint: ", checkpoint_.trouble()))), "user", "coordinator"), true);
+    return;
+  }
+  checkpoints_off_ = true;
+  round_ = false;
+  round_waiting_.clear();
+  Event("warning", absl::StrCat("the job goes on without checkpoints: ", checkpoint_.trouble()));
+  if (!PersistWhole()) return;
+  if (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving) FinishJob();
+}
+
+// ---------------------------------------------------------------- the last one
+
+void Job::BeginSaving() {
+  ending_ = JobState::kSucceeded;
+  if (!checkpoints()) return FinishJob();
+  SetPhase(Phase::kSaving);
+  round_ = false;  // an answer to it is as good as one to the next
+  next_round_ = host_->Now();
+  if (!manifest_writing_) TickCheckpoints(next_round_);
+}
+
+void Job::BeginSealedSaving() {
+  if (!checkpoints() || !book_ || !placed_) return FinishJob();
+  SetPhase(Phase::kSealedSaving);
+  seal_deadline_ = host_->Now() + options_.seal_timeout;
+  BeginRound();
+}
+
+// ---------------------------------------------------------------- line 21
+
+bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
+  if (grants_stopped()) return false;
+  const std::string uri = assigned_from_[shard.value()];
+  if (uri.empty() || !IsUnusable(static_cast<absl::StatusCode>(cause.code()))) return false;
+  const std::vector<Snapshot>& known = book_->durable().snapshots[shard.value()];
+  const auto found = std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
+  if (found == known.end()) return false;
+  if (found->resumed && known.size() == 1) {
+    // The seed is not where a resumed job begins: under another plan it never was, and without its file the checkpoint is not whole.
+    Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat("the checkpoint to resume from cannot be used: ", cause.message()))), "user",
+                   cause.origin_text()),
+         true);
+    return true;
+  }
+  const std::string server = book_->durable().map[shard.value()].server;
+  ClosureBook::MapChange change;
+  AppendRecord(book_->RemoveSnapshots(shard, {uri}), &change.record);
+  ClosureBook::MapChange rolled = book_->Rollback(shard, server);
+  AppendRecord(rolled.record, &change.record);
+  change.assigns = std::move(rolled.assigns);
+  change.map_changed = true;
+  const std::optional<Snapshot>& next = change.assigns.front().snapshot;
+  Event("rollback", absl::StrCat("shard ", shard.value(), " cannot be restored from its snapshot: ", cause.message(), "; ",
+                                 next ? absl::StrCat("the one before is used: ", next->file) : "it begins from the seed"));
+  if (Persist(change.record)) ApplyChange(change);
+  return true;
+}
+
+void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
+  if (change.assigns.empty()) return;
+  std::size_t restored = 0;
+  std::uint64_t reruns = 0;
+  for (const ClosureBook::AssignOrder& order : change.assigns) {
+    restored += order.snapshot.has_value();
+    reruns = std::max(reruns, book_->durable().todo[order.shard.value()].size());
+  }
+  const std::size_t seeds = change.assigns.size() - restored;
+  std::string where;
+  if (restored > 0) where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go", " back to the newest snapshot");
+  if (seeds > 0) absl::StrAppend(&where, where.empty() ? "" : ", ", seeds, seeds == 1 ? " shard goes" : " shards go", " back to the seed");
+  Event("rollback", absl::StrCat(why, ": ", where, reruns == 0 ? "; nothing is run again" : absl::StrCat("; up to ", reruns, " closures are run again there")));
+}
+
+// ---------------------------------------------------------------- line 28
+
+// The plan is known: is there a checkpoint of an earlier job of this name to go on from?
+void Job::LookForResume() {
+  fs::FileSystem* const disk = &host_->file_system();
+  std::weak_ptr<bool> alive = alive_;
+  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder, name = id_.spec.name, uid = id_.uid] {
+    absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
+    return [this, alive, point = std::move(point)] {
+      if (alive.expired() || phase_ != Phase::kDescribing || book_ != nullptr || ended()) return;
+      if (absl::IsNotFound(point.status())) {
+        Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ", point.status().message()));
+        return BeginPlan();
+      }
+      if (!point.ok()) {
+        Fail(MakeError(UserError(absl::Status(point.status().code(), absl::StrCat("checkpoint.resume: ", point.status().message()))), "user",
+                       "coordinator"),
+             true);
+        return;
+      }
+      absl::StatusOr<Resumption> resumption = PlanResumption(*point, plan_message_, id_.uid);
+      if (!resumption.ok()) {
+        Fail(MakeError(UserError(resumption.status()), "user", "coordinator"), true);
+        return;
+      }
+      for (const absl::Status& passed : point->passed_over) Event("warning", absl::StrCat("a newer checkpoint is passed over: ", passed.message()));
+      resume_point_ = *point;
+      resumption_ = *std::move(resumption);
+      BeginPlan();
+    };
+  });
+}
+
+// What a former job has done counts as done; its losses of whole epochs are in the manifest, those of a part of one are not known.
+void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
+  resumed_ = book_->durable().succeeded;
+  for (std::uint64_t at = 0;;) {
+    const auto c = resumed_.FirstAtLeast(at);
+    if (!c || *c >= plan_->closures()) break;
+    const plan::ClosureRange range = plan_->Closure(ClosureId(*c));
+    ++succeeded_;
+    steps_done_ += range.steps;
+    resumed_examples_ += range.end - range.begin;
+    at = *c + 1;
+  }
+  examples_done_ += resumed_examples_;
+  epoch_began_ = host_->Now();
+  FoldClosures(host_->Now());
+  std::set<std::uint64_t> evaluated;
+  for (const v1::FinishedMetric& metric : point.manifest.metrics()) {
+    if (metric.epoch() == 0 || metric.epoch() > epoch_rows_.size()) continue;
+    v1::EpochRow& row = epoch_rows_[metric.epoch() - 1];
+    if (metric.scope() == "train" && metric.name() == "loss") row.set_train_loss(metric.value());
+    if (metric.scope() != "eval") continue;
+    evaluated.insert(metric.epoch());
+    if (metric.name() == "loss") row.set_eval_loss(metric.value());
+    if (metric.name() == "accuracy") row.set_eval_accuracy(metric.value());
+    if (metric.name() == "count") row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
+  }
+  // Barriers whose evaluation stands are behind us.
+  const std::uint64_t epochs = id_.spec.training.epochs;
+  while (barrier_epochs_ <= epoch_rows_.size() && evaluated_epochs_ < barrier_epochs_ &&
+         (evaluated.contains(barrier_epochs_) || plan_->eval_closures() == 0)) {
+    evaluated_epochs_ = barrier_epochs_;
+    if (barrier_epochs_ == epochs) break;
+    barrier_epochs_ = NextBarrier(barrier_epochs_);
+  }
+  if (evaluated_epochs_ == epochs && evaluated_epochs_ > 0) {
+    const v1::EpochRow& row = epoch_rows_[epochs - 1];
+    if (id_.spec.type == "counting") {
+      final_counts_["count"] = row.counting_sum();
+    } else {
+      if (std::isfinite(row.eval_loss())) final_metrics_["loss"] = row.eval_loss();
+      if (std::isfinite(row.eval_accuracy())) final_metrics_["accuracy"] = row.eval_accuracy();
+    }
+  }
+  EpochLinesUpTo(std::min<std::uint64_t>(epoch_rows_.size(), evaluated_epochs_));
+  checkpoint_.set_resumed_from(point.uri);
+  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", plan_->steps(), " from ", point.uri, ": ", resumption.text));
+  SayNotReproducible("it goes on from a checkpoint, whose shards are of different moments");
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,470 @@
+// Checkpoints as the job drives them: rounds, manifests, retention, what a lost shard goes back to, the last one, and resuming.
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "common/snapshot/manifest.h"
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+constexpr char kFolder[] = "/runs/fake-0000000000abcdef/checkpoint";
+
+// Two servers, two workers, a checkpoint every 200 ms of the fake clock.
+std::function<void(config::JobSpec&, JobOptions&)> Saving(std::function<void(config::JobSpec&, JobOptions&)> more = {}) {
+  return [more](config::JobSpec& spec, JobOptions& options) {
+    spec.checkpoint.on = true;
+    spec.checkpoint.given = true;
+    spec.checkpoint.every = std::chrono::milliseconds(200);
+    if (more) more(spec, options);
+  };
+}
+
+void AddTasks(FakeCluster& c) {
+  c.AddServer("0");
+  c.AddServer("1");
+  c.AddWorker("0");
+  c.job->Start();
+}
+
+// What the workers hold of closures below `limit` ends.
+void FinishHeld(FakeCluster& c, std::uint64_t limit = ~0ull) {
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held))
+      if (grant.closure() < limit) c.Finish(worker, grant);
+  }
+}
+
+std::string AllEvents(const FakeCluster& c) {
+  std::string text;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
+  return text;
+}
+
+std::vector<std::string> FilesIn(const FakeCluster& c, const char* folder = kFolder) {
+  std::vector<std::string> names;
+  const auto list = c.host.disk->List(folder);
+  if (!list.ok()) return names;
+  for (const fs::Entry& entry : *list) names.push_back(entry.name);
+  return names;
+}
+
+v1::Manifest Newest(const FakeCluster& c, const char* folder = kFolder) {
+  const auto newest = snapshot::FindNewestManifest(*c.host.disk, folder);
+  REQUIRE(newest.ok());
+  return newest->manifest;
+}
+
+IntervalSet DoneOf(const v1::ShardFile& file) {
+  const auto done = client::FromProto(file.done());
+  REQUIRE(done.ok());
+  return *done;
+}
+
+TEST_CASE("a job that succeeds leaves a complete manifest whose files hold all of its closures") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  REQUIRE(c.Status().state() == "SUCCEEDED");
+  const v1::Manifest manifest = Newest(c);
+  CHECK(manifest.complete());
+  CHECK(manifest.job_name() == "fake");
+  REQUIRE(manifest.shards_size() == 4);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(DoneOf(manifest.shards(i)).ToString() == IntervalSet::Range(0, 16).ToString());
+    CHECK(snapshot::CheckShardOf(*c.host.disk, kFolder, manifest, i, true).ok());
+  }
+  // The numbers that are final: of both epochs.
+  int losses = 0, counts = 0;
+  for (const v1::FinishedMetric& metric : manifest.metrics()) {
+    losses += metric.scope() == "train" && metric.name() == "loss";
+    counts += metric.scope() == "eval" && metric.name() == "count";
+  }
+  CHECK(losses == 2);
+  CHECK(counts == 2);
+  const v1::CheckpointStatus status = c.Status().checkpoint();
+  CHECK(status.complete());
+  CHECK(status.number() == manifest.number());
+  const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
+  CHECK(result["checkpoint"]["complete"] == true);
+  CHECK(result["checkpoint"]["path"] == std::string(kFolder) + "/" + snapshot::ManifestName(manifest.number()));
+  CHECK(result["repair"]["shards_rolled_back"] == 0);
+}
+
+TEST_CASE("without checkpoints nothing is cut, and nothing is written") {
+  FakeCluster c([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.on = false; });
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.cuts == 0);
+  CHECK(c.host.disk->bytes() == 0);
+  CHECK_FALSE(c.Status().has_checkpoint());
+}
+
+TEST_CASE("manifests beyond `keep` are retired, and files that none of them names are deleted once the journal has forgotten them") {
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) {
+    spec.checkpoint.keep = 2;
+    spec.training.epochs = 4;
+  }));
+  AddTasks(c);
+  // One closure a second: several rounds.
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+    const MonoTime until = c.host.clock.Now() + std::chrono::seconds(1);
+    c.Run([&] { return c.host.clock.Now() >= until; });
+    const v1::Grant grant = c.workers["0"].held.front();
+    c.Finish(c.workers["0"], grant);
+  }
+  c.Run([&] { return false; }, std::chrono::seconds(1));
+  std::size_t manifests = 0, shards = 0;
+  std::set<std::string> named;
+  for (const std::string& name : FilesIn(c)) {
+    if (const auto number = snapshot::ParseManifestName(name)) {
+      ++manifests;
+      const auto manifest = snapshot::ReadManifest(*c.host.disk, fs::JoinUri(kFolder, name));
+      REQUIRE(manifest.ok());
+      for (const v1::ShardFile& file : manifest->shards()) named.insert(file.file());
+    } else {
+      ++shards;
+    }
+  }
+  CHECK(manifests == 2);
+  CHECK(c.Status().checkpoint().manifests() > 10);
+  CHECK(shards >= named.size());
+  CHECK(shards <= named.size() + 4);  // and the newest of each, if it is newer
+  // What the journal holds is there.
+  const auto stored = c.host.memory.Load(c.job->uid());
+  REQUIRE(stored.ok());
+  for (const auto& snapshots : stored->snapshots) {
+    CHECK(snapshots.size() <= 3);
+    for (const Snapshot& s : snapshots) CHECK(c.host.disk->Exists(s.Uri()).value());
+  }
+}
+
+TEST_CASE("a lost server's shards go back to their newest snapshots, and only what those lack is run again, only there") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  std::uint64_t finish = 5;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5; }));
+  // Everything so far is closed and saved.
+  REQUIRE(c.Run([&] {
+    const DurableState state = *c.host.memory.Load(c.job->uid());
+    for (const auto& snapshots : state.snapshots)
+      if (snapshots.empty() || snapshots.back().done.ToString() != IntervalSet::Range(0, 5).ToString()) return false;
+    return true;
+  }));
+  // No more saves of server 1; three more closures.
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::DeadlineExceededError("held"); };
+  finish = 8;
+  FinishHeld(c, finish);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  c.assigns.clear();
+  c.granted.clear();
+  c.AddServer("1", /*keeps=*/false);
+  c.AddWorker("1");  // the other one has its hands full
+  REQUIRE(c.Run([&] { return c.assigns.size() == 2 && c.Status().closures_rerun() == 3; }));
+  for (const v1::Assign& assign : c.assigns) {
+    CHECK(assign.has_snapshot());
+    CHECK(assign.snapshot().sha256().size() == 32);
+    CHECK(assign.snapshot().job_uid() == c.job->uid().value());
+    CHECK_FALSE(assign.snapshot().resumed());
+  }
+  std::set<std::uint64_t> rerun;
+  for (const v1::Grant& g : c.granted) {
+    if (g.kind() != v1::TRAIN || g.all_targets()) continue;
+    CHECK(g.targets_size() == 2);
+    rerun.insert(g.closure());
+  }
+  CHECK(rerun == std::set<std::uint64_t>{5, 6, 7});
+  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures are run again there"));
+  finish = ~0ull;
+  FinishHeld(c, finish);
+  REQUIRE(c.RunToEnd());
+  REQUIRE(c.Status().state() == "SUCCEEDED");
+  const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
+  CHECK(result["repair"]["shards_rolled_back"] == 2);
+  CHECK(result["repair"]["closures_rerun"] == 3);
+  CHECK(result["repair"]["updates_redone"] == 6);
+  CHECK(Newest(c).complete());
+}
+
+TEST_CASE("a damaged newest file is given up for the one before, then for the seed, and that is said") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  std::uint64_t finish = 3;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  const auto go = [&](std::uint64_t to) {
+    finish = to;
+    FinishHeld(c, finish);
+    REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == to; }));
+    c.Run([] { return false; }, std::chrono::seconds(1));
+  };
+  go(3);
+  go(6);
+  std::vector<Snapshot> known = c.host.memory.Load(c.job->uid())->snapshots[0];
+  REQUIRE(known.size() >= 2);
+  const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1";
+  REQUIRE(c.host.disk->Damage(known.back().Uri(), 100, std::byte{1}).ok());
+  c.assigns.clear();
+  SECTION("the one before") {
+    c.AddServer(owner, /*keeps=*/false);
+    c.AddWorker("1");
+    REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
+    CHECK_THAT(AllEvents(c), Contains("shard 0 cannot be restored from its snapshot"));
+    CHECK_THAT(AllEvents(c), Contains(known.back().file));
+    CHECK_THAT(AllEvents(c), Contains("the one before is used: " + known[known.size() - 2].file));
+  }
+  SECTION("the seed") {
+    for (const Snapshot& s : known) {
+      if (&s != &known.back()) REQUIRE(c.host.disk->Remove(s.Uri()).ok());
+    }
+    c.AddServer(owner, /*keeps=*/false);
+    c.AddWorker("1");
+    REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
+    CHECK_THAT(AllEvents(c), Contains("it begins from the seed"));
+  }
+  // No other shard of the server went further back than its file.
+  for (const v1::Assign& assign : c.assigns) {
+    if (assign.spec().shard() != 0) CHECK(assign.has_snapshot());
+  }
+  go(12);
+  finish = ~0ull;
+  FinishHeld(c, finish);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("manifests go on while a shard is under repair and while a server is away") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1; }));
+  c.job->OnServerAway(c.servers["1"].task, "its session closed");
+  c.servers["1"].silent = true;
+  const std::uint64_t before = c.Status().checkpoint().number();
+  FinishHeld(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() > before; }));
+}
+
+TEST_CASE("what cannot be written for good fails a job that asked for checkpoints, and is left out where nobody did") {
+  const bool given = GENERATE(true, false);
+  FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
+  AddTasks(c);
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::PermissionDeniedError("cannot write: path=/runs reason=Permission denied"); };
+  REQUIRE(c.RunToEnd());
+  if (given) {
+    CHECK(c.Status().state() == "FAILED");
+    CHECK(c.Status().first_cause().kind() == "user");
+    CHECK_THAT(c.Status().first_cause().message(), Contains("checkpoint: ") && Contains("path=/runs"));
+  } else {
+    CHECK(c.Status().state() == "SUCCEEDED");
+    CHECK_THAT(AllEvents(c), Contains("the job goes on without checkpoints: ") && Contains("path=/runs"));
+  }
+}
+
+TEST_CASE("a folder that the coordinator cannot see is found out at the first manifest") {
+  const bool given = GENERATE(true, false);
+  FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
+  AddTasks(c);
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
+  REQUIRE(c.RunToEnd());
+  if (given) {
+    CHECK(c.Status().state() == "FAILED");
+    CHECK_THAT(c.Status().first_cause().message(), Contains("the checkpoint folder is not shared") && Contains("checkpoint.directory"));
+  } else {
+    CHECK(c.Status().state() == "SUCCEEDED");
+    CHECK_THAT(AllEvents(c), Contains("the job goes on without checkpoints: the checkpoint folder is not shared"));
+  }
+}
+
+TEST_CASE("the last checkpoint waits for room, and says so") {
+  FakeCluster c(Saving());
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  c.host.disk->SetBytesMax(c.host.disk->bytes());
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::DeadlineExceededError("the server tries again by itself"); };
+  CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(20)));
+  CHECK(c.Status().phase() == "saving");
+  c.host.disk->SetBytesMax(1 << 30);
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  // The answers that were kept back are given up when the servers' sessions end; they are ordered again.
+  for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(Newest(c).complete());
+}
+
+TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one resumes at that step") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  std::uint64_t finish = 4;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= finish; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1; }));
+  finish = 11;
+  FinishHeld(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 11; }));
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  REQUIRE(c.Status().state() == "CANCELLED");
+  const v1::Manifest manifest = Newest(c);
+  for (const v1::ShardFile& file : manifest.shards()) CHECK(DoneOf(file).ToString() == IntervalSet::Range(0, 11).ToString());
+
+  const auto resumed = [&](std::function<void(config::JobSpec&)> change) {
+    return [change](config::JobSpec& spec, JobOptions&) {
+      spec.checkpoint.resume = true;
+      change(spec);
+    };
+  };
+  SECTION("under the same plan; learning rate, epochs and the policy of checkpoints may differ") {
+    FakeCluster d(Saving(resumed([](config::JobSpec& spec) {
+                    spec.training.epochs = 3;
+                    spec.checkpoint.every = std::chrono::milliseconds(100);
+                  })),
+                  {}, JobUid(0xd00d), c.host.disk);
+    d.AddServer("5");  // another number of servers
+    d.AddWorker("w");
+    d.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+    d.job->Start();
+    REQUIRE(d.Run([&] { return d.Status().state() == "RUNNING"; }));
+    CHECK(d.Status().steps_done() == 22);
+    d.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+    for (const v1::Grant& g : std::vector<v1::Grant>(d.workers["w"].held)) d.Finish(d.workers["w"], g);
+    REQUIRE(d.RunToEnd());
+    REQUIRE(d.Status().state() == "SUCCEEDED");
+    std::vector<std::uint64_t> trained;
+    for (const v1::Grant& g : d.granted)
+      if (g.kind() == v1::TRAIN) trained.push_back(g.closure());
+    CHECK(trained == std::vector<std::uint64_t>{11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
+    for (const v1::Assign& assign : d.assigns) {
+      CHECK(assign.snapshot().resumed());
+      CHECK_FALSE(assign.snapshot().replace_ledger());
+      CHECK(assign.snapshot().job_uid() == c.job->uid().value());
+    }
+    CHECK(d.Status().closures_succeeded() == 24);
+    CHECK(d.Status().steps_done() == 48);
+    CHECK_THAT(AllEvents(d), Contains("resumed at step 22 of 48 from " + std::string(kFolder)));
+    REQUIRE(d.Status().epoch_rows_size() == 3);
+    CHECK(d.Status().epoch_rows(0).train_loss() == c.Status().epoch_rows(0).train_loss());
+    const Json result = Json::parse(d.host.files.at("/runs/fake-000000000000d00d/result.json"));
+    CHECK_THAT(result["resumed_from"].get<std::string>(), Contains(kFolder));
+    CHECK(Newest(d, "/runs/fake-000000000000d00d/checkpoint").complete());
+  }
+  SECTION("another batch size is refused from the middle of an epoch, and the reason is said") {
+    FakeCluster d(Saving(resumed([](config::JobSpec& spec) { spec.data.batch_size = 8; })), {}, JobUid(0xd00d), c.host.disk);
+    AddTasks(d);
+    REQUIRE(d.RunToEnd());
+    CHECK(d.Status().state() == "FAILED");
+    CHECK(d.Status().first_cause().kind() == "user");
+    CHECK_THAT(d.Status().first_cause().message(), Contains("batch"));
+  }
+  SECTION("a checkpoint one of whose files is damaged is not resumed from, but for the one before") {
+    REQUIRE(c.host.disk->Damage(fs::JoinUri(kFolder, manifest.shards(2).file()), 80, std::byte{4}).ok());
+    FakeCluster d(Saving(resumed([](config::JobSpec&) {})), {}, JobUid(0xd00d), c.host.disk);
+    AddTasks(d);
+    REQUIRE(d.RunToEnd());
+    CHECK(d.Status().state() == "SUCCEEDED");
+    CHECK_THAT(AllEvents(d), Contains("a newer checkpoint is passed over: ") && Contains(manifest.shards(2).file()));
+  }
+}
+
+TEST_CASE("resuming where nothing was saved begins at the first step, and says so") {
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }));
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK_THAT(AllEvents(c), Contains("nothing to resume from, the job begins at its first step"));
+}
+
+TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) {
+                  spec.checkpoint.resume = true;
+                  spec.data.batch_size = 8;
+                  spec.training.epochs = 4;
+                }),
+                {}, JobUid(0xd00d), c.host.disk);
+  AddTasks(d);
+  REQUIRE(d.RunToEnd());
+  REQUIRE(d.Status().state() == "SUCCEEDED");
+  // 64 examples in batches of 8, two steps a closure: four closures an epoch, the first two epochs are done.
+  std::set<std::uint64_t> trained;
+  for (const v1::Grant& g : d.granted)
+    if (g.kind() == v1::TRAIN) trained.insert(g.closure());
+  CHECK(trained == std::set<std::uint64_t>{8, 9, 10, 11, 12, 13, 14, 15});
+  for (const v1::Assign& assign : d.assigns) CHECK(assign.snapshot().replace_ledger());
+}
+
+TEST_CASE("a coordinator that dies takes its snapshots up again from the journal, resumed ones too") {
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  FakeCluster c(Saving(), store);
+  AddTasks(c);
+  std::uint64_t finish = 6;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6 && c.Status().checkpoint().number() >= 1; }));
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  const std::uint64_t number = c.Status().checkpoint().number();
+  c.assigns.clear();
+  c.Restart({"1"});
+  CHECK(c.Status().checkpoint().number() == number);
+  c.AddServer("1");
+  REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && !c.assigns.empty(); }));
+  for (const v1::Assign& assign : c.assigns) CHECK(assign.has_snapshot());
+  finish = ~0ull;
+  FinishHeld(c, finish);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(Newest(c).number() > number);
+  CHECK(Newest(c).complete());
+}
+
+TEST_CASE("malformed reports of files change nothing") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  const DurableState before = *c.host.memory.Load(c.job->uid());
+  const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1", other = owner == "0" ? "1" : "0";
+  v1::TaskMessage good;
+  v1::ShardDurable* said = good.mutable_shard_durable();
+  said->set_job_uid(c.job->uid().value());
+  said->set_shard(0);
+  *said->mutable_epoch() = c.servers[owner].shards[0].assign.epoch();
+  *said->mutable_file()->mutable_epoch() = said->epoch();
+  said->mutable_file()->set_lsn(900);
+  said->mutable_file()->set_sha256(std::string(32, 'x'));
+  said->mutable_file()->set_file(snapshot::ShardFileName(ShardId(0), client::FromProto<ShardEpoch>(said->epoch()), 900));
+  const auto spoiled = [&](std::function<void(v1::ShardDurable*)> spoil) {
+    v1::TaskMessage bad = good;
+    spoil(bad.mutable_shard_durable());
+    CHECK(absl::IsInvalidArgument(c.Try(c.servers[owner].task, bad)));
+  };
+  spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_file("../../etc/passwd"); });
+  spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_lsn(901); });
+  spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_sha256("short"); });
+  spoiled([](v1::ShardDurable* d) { d->mutable_file()->mutable_done()->add_bounds(7); });
+  spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_shard(1); });
+  CHECK(c.Try(c.servers[other].task, good).ok());  // another's shard: counted, ignored
+  v1::TaskMessage old = good;
+  old.mutable_shard_durable()->mutable_epoch()->set_n(0);
+  CHECK(c.Try(c.servers[owner].task, old).ok());  // of a former state: ignored
+  old.mutable_shard_durable()->set_shard(77);
+  CHECK(c.Try(c.servers[owner].task, old).ok());
+  CHECK(c.host.memory.Load(c.job->uid())->snapshots == before.snapshots);
+  CHECK_FALSE(c.host.foreign.empty());
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
