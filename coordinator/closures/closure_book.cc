@@ -126,7 +126,7 @@ void ClosureBook::Commit(const Record& record, Record* all) {
 IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
   IntervalSet done = state_.succeeded;
   if (options_.mutant != Mutant::kCloseIgnoresTodo) done.Subtract(state_.todo[shard]);
-  done.Subtract(state_.lost[shard]);
+  if (options_.mutant != Mutant::kCloseHoldsLost) done.Subtract(state_.lost[shard]);
   return done;
 }
 
@@ -150,6 +150,11 @@ bool ClosureBook::Unknown(MapVersion v1) const {
   if (v1 == MapVersion{} || v1.term >= state_.term.value()) return false;
   const auto it = state_.known.find(v1.term);
   return it == state_.known.end() || v1.n > it->second;
+}
+
+bool ClosureBook::OfTheLastLife(ShardEpoch epoch) const {
+  if (options_.mutant == Mutant::kAdoptOfAnyLife) return epoch.term < state_.term.value();
+  return epoch.term + 1 == state_.term.value();
 }
 
 void ClosureBook::Forget(CurrentIterator it) {
@@ -191,7 +196,7 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool g
       granted.closure = ClosureId(*requeued_.begin());
       requeued_.erase(requeued_.begin());
     } else {
-      if (!grants_new || current_all_ >= options_.open_max) return std::nullopt;
+      if (!grants_new || (current_all_ >= options_.open_max && options_.mutant != Mutant::kGrantsWithoutBound)) return std::nullopt;
       for (std::uint64_t before = ~0ull; before != next_new_;) {
         before = next_new_;
         next_new_ = state_.dead.FirstMissing(state_.succeeded.FirstMissing(next_new_));
@@ -237,9 +242,9 @@ ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, 
     return result;
   }
   const auto it = current_.find(closure);
-  if (it == current_.end() || it->second.attempt != attempt) return result;
+  if (it == current_.end() || (it->second.attempt != attempt && options_.mutant != Mutant::kAnyAttemptDone)) return result;
   const std::uint64_t c = closure.value();
-  if (state_.dead.Contains(c) || Unknown(v1)) {
+  if ((state_.dead.Contains(c) && options_.mutant != Mutant::kDeadMaySucceed) || Unknown(v1)) {
     Release(it);
     return result;
   }
@@ -258,6 +263,7 @@ ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, 
       if ((state_.map[p.value()].start <= v0 || ignores_v0) && state_.todo[p.value()].Contains(c)) record.todo_remove[p.value()].Add(c);
     }
   }
+  if (options_.mutant == Mutant::kRepairCounts) result.counted = true;
   Forget(it);
   result.acknowledged = true;
   if (!record.empty()) Commit(record, &result.record);
@@ -267,16 +273,18 @@ ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, 
 Record ClosureBook::Cancel(ClosureId closure) {
   Record all;
   const std::uint64_t c = closure.value();
-  if (c >= options_.closures || state_.succeeded.Contains(c) || state_.dead.Contains(c)) return all;
+  if (c >= options_.closures || state_.dead.Contains(c)) return all;
+  if (state_.succeeded.Contains(c) && options_.mutant != Mutant::kCancelSucceeded) return all;
   Record record;
   record.dead_add.Add(c);
-  if (const auto it = current_.find(closure); it != current_.end()) Forget(it);
+  if (const auto it = current_.find(closure); it != current_.end() && options_.mutant != Mutant::kDeadMaySucceed) Forget(it);
   requeued_.erase(c);
   Commit(record, &all);  // todo[*] holds members of succeeded only
   return all;
 }
 
 bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
+  if (options_.mutant == Mutant::kToldAtOnce) return true;
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (state_.map[p].server.empty()) continue;
     if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.Contains(closure.value())) return false;
@@ -292,7 +300,7 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
   for (const ShardId p : it->second.targets) {
     if (!state_.todo[p.value()].Contains(closure.value())) continue;
     record.todo_remove[p.value()].Add(closure.value());
-    record.lost_add[p.value()].Add(closure.value());
+    if (options_.mutant != Mutant::kFailedRepairForgotten) record.lost_add[p.value()].Add(closure.value());
   }
   Forget(it);
   if (!record.empty()) Commit(record, &all);
@@ -331,16 +339,20 @@ ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& s
   const std::uint32_t p = shard.value();
   MapChange change;
   BuryUnknown(snapshot_refused, &change.record);
-  IntervalSet todo = state_.succeeded.Minus(snapshot_done).Minus(state_.lost[p]);
+  IntervalSet todo = state_.succeeded.Minus(snapshot_done);
+  if (options_.mutant != Mutant::kTodoIgnoresLost) todo.Subtract(state_.lost[p]);
   if (options_.mutant == Mutant::kNoTodo) todo.Clear();
   Record record = TodoBecomes(p, std::move(todo), snapshot_refused);
   const MapVersion version = NextVersion();
-  const ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
+  ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
+  if (options_.mutant == Mutant::kRollbackKeepsEpoch && state_.map[p].epoch != ShardEpoch{}) owner.epoch = state_.map[p].epoch;
+  if (options_.mutant == Mutant::kRollbackKeepsStart && state_.map[p].epoch != ShardEpoch{}) owner.start = state_.map[p].start;
   record.version = version;
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
   AssignOrder order{shard, server, owner.epoch, owner.start, version, RefusedFor(p), std::nullopt};
+  if (options_.mutant == Mutant::kAssignWithoutRefused) order.refused.Clear();
   if (snapshot != nullptr) order.snapshot = *snapshot;
   refusing_[p] = {owner.epoch, order.refused.Union(snapshot_refused)};
   change.assigns.push_back(std::move(order));
@@ -353,6 +365,8 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   Record record, all;
+  // Of an owner before the present one, which has a newer file, and then this one may be swept already.
+  if (snapshot.epoch != state_.map[p].epoch && options_.mutant != Mutant::kTakesLateFile) return all;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() == uri) return all;
@@ -409,9 +423,11 @@ ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from, const s
   EG_CHECK(p < options_.shards);
   MapChange change;
   if (state_.map[p].epoch != from) return change;
-  const ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, state_.map[p].start};
+  ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, state_.map[p].start};
   Record record;
   record.version = NextVersion();
+  if (options_.mutant == Mutant::kMoveKeepsEpoch) owner.epoch = from;
+  if (options_.mutant == Mutant::kMoveChangesStart) owner.start = *record.version;
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
@@ -424,7 +440,7 @@ ClosureBook::MapChange ClosureBook::Unmap(ShardId shard) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   MapChange change;
-  if (state_.map[p].server.empty()) return change;
+  if (state_.map[p].server.empty() || options_.mutant == Mutant::kSilentOwnerKept) return change;
   Record record;
   record.version = NextVersion();
   record.map[p] = ShardOwner{"", state_.map[p].epoch, state_.map[p].start};
@@ -445,19 +461,22 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
       change.drops.emplace_back(h.shard, h.epoch);
       continue;
     }
-    BuryUnknown(h.refused, &change.record);
+    if (options_.mutant != Mutant::kUnknownRefusedLives) BuryUnknown(h.refused, &change.record);
     const ShardOwner& owner = state_.map[p];
     if (owner.server == server && owner.epoch == h.epoch) {
       exact.insert(p);
       if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty()) Commit(record, &change.record);
-    } else if (window_open_ && h.epoch > owner.epoch && h.epoch.term < state_.term.value()) {
+    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
+               (!h.loading || options_.mutant == Mutant::kLoadingAdopted)) {
       exact.insert(p);
-      Record record = TodoBecomes(p, state_.succeeded.Minus(h.done).Minus(state_.lost[p]), h.refused);
+      const bool keeps = options_.mutant == Mutant::kAdoptKeepsTodo;
+      Record record = TodoBecomes(p, keeps ? state_.todo[p] : state_.succeeded.Minus(h.done).Minus(state_.lost[p]), h.refused);
       record.version = NextVersion();
+      if (!owner.server.empty() && options_.mutant != Mutant::kNoDrop) change.former.push_back({owner.server, {h.shard, owner.epoch}});
       record.map[p] = ShardOwner{server, h.epoch, h.start};
       Commit(record, &change.record);
       change.map_changed = true;
-    } else {
+    } else if (options_.mutant != Mutant::kNoDrop) {
       change.drops.emplace_back(h.shard, h.epoch);
     }
   }
@@ -487,9 +506,9 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker,
       if (!std::all_of(h.targets.begin(), h.targets.end(), in_plan)) continue;
       needed = std::any_of(h.targets.begin(), h.targets.end(), [&](ShardId p) { return state_.todo[p.value()].Contains(c); });
     }
-    if (!needed) continue;
+    if (!needed && options_.mutant != Mutant::kAdoptUnneeded) continue;
     if (const auto it = current_.find(h.closure); it != current_.end()) {
-      if (it->second.attempt > h.attempt) continue;
+      if (it->second.attempt > h.attempt && options_.mutant != Mutant::kAdoptOlder) continue;
       Forget(it);
     }
     requeued_.erase(c);
@@ -533,7 +552,7 @@ void ClosureBook::OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoc
   if (it == sent_closes_.end() || it->second.epoch != epoch || !it->second.pending) return;
   it->second.pending = false;
   if (!taken) {
-    it->second.whole_next = true;
+    it->second.whole_next = options_.mutant != Mutant::kCloseNeverWholeAgain;
     return;
   }
   if (state_.map[shard.value()].epoch == epoch) refusing_[shard.value()] = {epoch, it->second.refused};

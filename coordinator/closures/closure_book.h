@@ -54,7 +54,7 @@ struct DurableState {
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
-  std::vector<IntervalSet> todo, lost;          // by shard
+  std::vector<IntervalSet> todo, lost;           // by shard
   std::vector<std::vector<Snapshot>> snapshots;  // by shard, in the order in which they became durable
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
@@ -143,13 +143,16 @@ class ClosureBook {
     Record record;
     std::vector<AssignOrder> assigns;
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
-    bool map_changed = false;                           // send the map to every worker
+    // An adopted shard's owner by the journal, which may have registered in this window and holds it still: Drop for its session.
+    std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
+    bool map_changed = false;  // send the map to every worker
   };
   // First placement of a shard, and line 21 with the newest of its snapshots; without any: the seed. `server` is there and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server);
   // Line 21 with a state that the caller knows, of which s.done and s.refused are these ({} for the seed). For models of the cluster.
   MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done, const IntervalSet& snapshot_refused);
-  // Line 27. A file that is known already (by its URI) changes nothing.
+  // Line 27. A file that is known already (by its URI), or that is not of the shard's present epoch, changes nothing: after a newer owner's file this
+  // one would be the newest, and a sweep may have deleted it.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   // These are given up: damaged, or no kept manifest names them. Delete a file only once this is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
@@ -170,6 +173,10 @@ class ClosureBook {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
+    // Its Assign is not loaded yet: `refused` is that of the Assign, what its file refuses is not known. Held if it is as mapped. Never adopted: a
+    // tear may have taken with the Assign why its file refuses a closure, which would be granted, and refused, without end. Nothing was applied to it
+    // yet, so nothing is lost with it.
+    bool loading = false;
   };
   // What is held as mapped is kept; mapped but not held exactly: rolled back on this server, unless
   // `restore` is false (then listed in `unheld` for the caller, who knows other states and calls RollbackTo). Held but not mapped: drops.
@@ -241,7 +248,9 @@ class ClosureBook {
   void BuryUnknown(const IntervalSet& refused, Record* all);  // 25: refused, and neither dead nor succeeded here -> dead
   void Release(CurrentIterator it);                           // from current_, to be granted again
   void Forget(CurrentIterator it);                            // from current_
-  bool Unknown(MapVersion v1) const;                          // [19], [26]: of an older life, and the journal forgot it
+  // [25] A life between the epoch's and ours may have handed out maps that name the owner before it: with a V above the epoch's start.
+  bool OfTheLastLife(ShardEpoch epoch) const;
+  bool Unknown(MapVersion v1) const;  // [19], [26]: of an older life, and the journal forgot it
 
   const Options options_;
   DurableState state_;

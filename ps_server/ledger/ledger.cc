@@ -17,7 +17,7 @@ bool AnyFrom(const std::vector<std::uint64_t>& bits, std::uint32_t u) {
 
 Admission Ledger::Check(ClosureId closure, UpdateIndex update, Attempt attempt) {
   if (done_.Contains(closure.value())) return Admission::kDuplicate;
-  if (refused_.Contains(closure.value())) return Admission::kRefused;
+  if (refused_.Contains(closure.value()) && mutant_ != fault::Mutant::kRefusedAdmits) return Admission::kRefused;
   const auto it = open_.find(closure);
   if (it == open_.end()) return Admission::kAdmit;
   Open& open = it->second;
@@ -26,7 +26,7 @@ Admission Ledger::Check(ClosureId closure, UpdateIndex update, Attempt attempt) 
   if (mutant_ == fault::Mutant::kLedgerOff) recorded = false;
   if (mutant_ == fault::Mutant::kWatermarkOnly) recorded = AnyFrom(open.bits, update.value());
   if (!recorded) return Admission::kAdmit;
-  open.attempt = std::max(open.attempt, attempt);
+  if (mutant_ != fault::Mutant::kDuplicateLowersNoBar) open.attempt = std::max(open.attempt, attempt);
   return Admission::kDuplicate;
 }
 
@@ -42,9 +42,15 @@ bool Ledger::Close(const IntervalSet& done, const IntervalSet& refused) {
   const bool done_grew = done_.UnionWith(done);
   const bool refused_grew = refused_.UnionWith(refused);
   if (!done_grew && !refused_grew) return false;
+  if (mutant_ == fault::Mutant::kOpenNotFreed) return true;
   for (auto it = open_.begin(); it != open_.end();) {
     const std::uint64_t c = it->first.value();
     it = done_.Contains(c) || refused_.Contains(c) ? open_.erase(it) : std::next(it);
+  }
+  if (mutant_ == fault::Mutant::kPrune || mutant_ == fault::Mutant::kDoneMergesHoles) {
+    const std::vector<IntervalSet::Interval> intervals = done_.Intervals();
+    if (intervals.size() > 1 && mutant_ == fault::Mutant::kPrune) done_.RemoveRange(0, intervals.back().begin);
+    if (intervals.size() > 1 && mutant_ == fault::Mutant::kDoneMergesHoles) done_.AddRange(intervals.front().begin, intervals.back().end);
   }
   return true;
 }
@@ -60,6 +66,14 @@ bool Ledger::Has(ClosureId closure, UpdateIndex update) const {
   if (done_.Contains(closure.value())) return true;
   const auto it = open_.find(closure);
   return it != open_.end() && it->second.Test(update.value());
+}
+
+Ledger Ledger::WithoutAttempts() const {
+  if (mutant_ == fault::Mutant::kResumeForgetsOpen) return WithoutOpen();
+  Ledger copy = *this;
+  if (mutant_ == fault::Mutant::kResumeKeepsAttempts) return copy;
+  for (auto& [c, open] : copy.open_) open.attempt = Attempt{};
+  return copy;
 }
 
 Ledger Ledger::WithoutOpen() const {

@@ -45,6 +45,8 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Whether (c, u) is recorded in `open` or c in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
+  // Line 28: as a new job finds it, whose attempts begin anew: open[*].attempt = (0,0).
+  Ledger WithoutAttempts() const;
   // What is left when open closures are forgotten: only a mutant does.
   Ledger WithoutOpen() const;
   // Bytes that it takes, for line 31's bound and metrics.

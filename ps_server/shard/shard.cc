@@ -151,7 +151,9 @@ ShardCut Shard::Cut() const {
   cut.vlsn = vlsn_;
   cut.updates_applied = updates_applied_;
   cut.skips = skips_;
-  cut.ledger = ledger_;
+  cut.ledger = mutant_ == fault::Mutant::kSnapshotLosesOpen     ? ledger_.WithoutOpen()
+               : mutant_ == fault::Mutant::kLedgerNotInSnapshot ? Ledger()
+                                                                : ledger_;
   cut.values = state_->values;
   for (int k = 0; k < state_->optimizer.slots(); ++k) cut.slots.push_back(state_->slots[k]);
   return cut;
@@ -199,6 +201,7 @@ PushResult Shard::BeginApply(const Push& push) {
   }
 
   // Line 11: decode, check, reserve. Nothing has changed when it fails.
+  if (mutant_ == fault::Mutant::kRefusedPushLeavesBit) ledger_.Record(push.closure, push.update, push.attempt);
   if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
     if (!push.payload.empty()) return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(), " got=", push.payload.size()));
@@ -236,7 +239,7 @@ PushResult Shard::BeginApply(const Push& push) {
     ++skips_[reason];
   } else {
     ++updates_applied_;
-    vlsn_ = lsn_;
+    if (mutant_ != fault::Mutant::kVlsnStays) vlsn_ = lsn_;
     applying_.gradient = reinterpret_cast<const float*>(push.payload.data());
   }
   return {PushCode::kApplied, lsn_, ""};
@@ -249,7 +252,7 @@ PullResult Shard::Read(const Pull& pull) const {
   result.vlsn = vlsn_;
   if (pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) {
     result.code = PullCode::kStale;
-  } else if (pull.has && pull.have_start == start_ && pull.have_vlsn == vlsn_) {
+  } else if (pull.has && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {
     result.code = PullCode::kUnchanged;
   } else {
     result.code = PullCode::kValues;
@@ -259,8 +262,8 @@ PullResult Shard::Read(const Pull& pull) const {
 }
 
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused) {
-  if (epoch != epoch_ || start_ > version) return false;
-  if (ledger_.Close(done, refused)) ++lsn_;
+  if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime) return false;
+  if (ledger_.Close(done, refused) && mutant_ != fault::Mutant::kCloseLeavesLsn) ++lsn_;
   return true;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -17,6 +19,7 @@ using coordinator::ClosureBook;
 using coordinator::DurableState;
 using coordinator::MemoryStateStore;
 using coordinator::Record;
+using coordinator::Snapshot;
 using fault::Mutant;
 using ps_server::PushCode;
 using worker::AttemptBook;
@@ -24,9 +27,11 @@ using worker::PushAnswer;
 using worker::ShardMap;
 using worker::Work;
 
-constexpr JobUid kJob{1};
-constexpr std::size_t kCallsMax = 60;      // pushes and answers on their way
-constexpr std::size_t kSnapshotsKept = 3;  // of each shard, besides the seed
+constexpr std::size_t kCallsMax = 60;        // pushes and answers on their way
+constexpr std::size_t kManifestsKept = 2;    // of a job
+constexpr std::uint64_t kUndurableMax = 48;  // commits
+constexpr std::size_t kTailKept = 64;        // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
+constexpr std::uint64_t kJobsMax = 3;        // lives of the training: the first, and those that resume it
 
 // A queue whose storage is kept.
 template <class T>
@@ -53,14 +58,35 @@ class Fifo {
   std::size_t head_ = 0;
 };
 
+// A shard's cut [27] in the folder that every process sees.
+struct File {
+  std::uint32_t p = 0;
+  std::unique_ptr<HeldState> state;
+  enum { kWhole, kBadInside, kBadAtTheEnds } health = kWhole;  // found when a server loads it; already when a manifest is looked for
+};
+struct ManifestFile {
+  JobUid job;
+  std::uint64_t number = 0;
+  std::vector<Snapshot> shards;
+  std::uint64_t evaluated = 0;  // the finished metrics
+  bool damaged = false;
+};
+// What a sweep may not delete: coordinator/checkpoints' SweepRequest.
+struct Sweep {
+  std::set<std::string> needed;
+  std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
+};
+
 // Coordinator -> task.
 struct Down {
   enum Kind { kRegistered, kMap, kGrant, kDoneAnswer, kAssign, kDrop, kClose, kWantSnapshot, kRelease, kSeal, kJobEnded } kind = kRegistered;
+  JobUid job{};
   std::uint32_t p = 0;
   ShardEpoch epoch{};
   MapVersion version{}, start{};
   IntervalSet done{}, refused{};
-  std::unique_ptr<HeldState> state{};
+  std::unique_ptr<HeldState> state{};  // of a move
+  std::optional<Snapshot> source{};    // of an Assign without a state: none is the seed
   std::shared_ptr<const ShardMap> map{};
   Work work{};
   Attempt attempt{};
@@ -85,7 +111,8 @@ struct Evaluated {
 
 // Task -> coordinator.
 struct Up {
-  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased, kSealed } kind = kHello;
+  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased, kSealed, kAssigned } kind = kHello;
+  JobUid job{};
   std::uint32_t p = 0;
   ShardEpoch epoch{};
   ClosureId closure{};
@@ -93,9 +120,11 @@ struct Up {
   MapVersion v0{}, v1{};
   bool taken = false;
   std::unique_ptr<HeldState> state{};
-  std::vector<ClosureBook::HeldShard> shards{};
-  std::vector<ClosureBook::HeldAttempt> attempts{};
-  std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello
+  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the one that could not be loaded
+  bool ok = true;                      // kAssigned
+  std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
+  std::vector<std::pair<JobUid, ClosureBook::HeldAttempt>> attempts{};
+  std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
   std::shared_ptr<const Evaluated> evaluated{};              // of a Done: an evaluation closure's
   coordinator::ReportedLife reported{};
 };
@@ -114,9 +143,40 @@ struct Task {
 
 struct Server : Task {
   std::string identity;
+  JobUid version_of{};
   MapVersion version;  // highest told
   std::array<std::unique_ptr<HeldState>, kShards> shards;
-  std::array<std::optional<ps_server::Ledger>, kShards> sealed;  // the ledger when it was sealed [20a]
+  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others;  // of earlier jobs, whose end it has not heard of
+  std::array<std::optional<ps_server::Ledger>, kShards> sealed;              // the ledger when it was sealed [20a]
+  struct Loading {
+    JobUid job;
+    ShardEpoch epoch;
+    MapVersion start;
+    IntervalSet refused;
+    std::optional<Snapshot> source;
+  };
+  std::array<std::optional<Loading>, kShards> loading;
+  std::vector<Up> unsent;  // Assigned that no session took
+  struct Order {           // to cut a shard
+    JobUid job;
+    std::uint32_t p = 0;
+    ShardEpoch epoch;
+    TaskId session;
+    std::unique_ptr<HeldState> cut;  // taken and not durable yet
+  };
+  std::vector<Order> orders;
+  std::array<std::optional<Snapshot>, kShards> durable_file;  // of what it holds
+  // Who answers a push of this job: nullptr is STALE.
+  HeldState* Find(JobUid job, std::uint32_t p) {
+    if (shards[p] && shards[p]->job == job) return shards[p].get();
+    for (auto& [q, state] : others) {
+      if (q == p && state->job == job) return state.get();
+    }
+    return nullptr;
+  }
+  HeldState* Holds(JobUid job, std::uint32_t p, ShardEpoch epoch) {
+    return shards[p] && shards[p]->job == job && shards[p]->shard->epoch() == epoch ? shards[p].get() : nullptr;
+  }
 };
 
 struct Cached {  // what a worker keeps of its last pull, by reference and as a copy
@@ -125,7 +185,7 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 };
 
 struct Worker : Task {
-  explicit Worker(Mutant mutant) : book(mutant) {}
+  explicit Worker(Mutant mutant) : book(mutant, AttemptBook::OverBudget::kPause) {}
   AttemptBook book;
   std::uint32_t declared = 0;                                     // updates of the running attempt
   std::shared_ptr<Evaluated> reading;                             // by the running evaluation closure
@@ -137,6 +197,7 @@ struct Worker : Task {
 // A push or its answer on its way between a worker and a server.
 struct Call {
   bool push = false;
+  JobUid job{};
   int server = 0, worker = 0;
   std::uint32_t p = 0, update = 0;
   ShardEpoch epoch{};
@@ -160,6 +221,14 @@ PushAnswer AnswerOf(PushCode code) {
   return PushAnswer::kInvalid;
 }
 
+// Of one shard at one lsn: a DUPLICATE may have raised an attempt, which is no event [6].
+bool SameUpdates(const HeldState& a, const HeldState& b) {
+  const ps_server::Ledger &l = a.shard->ledger(), &m = b.shard->ledger();
+  const auto same_bits = [](const auto& x, const auto& y) { return x.first == y.first && x.second.bits == y.second.bits; };
+  return a.count == b.count && l.done() == m.done() && l.refused() == m.refused() &&
+         std::equal(l.open().begin(), l.open().end(), m.open().begin(), m.open().end(), same_bits);
+}
+
 const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer) {
   static const std::array<ShardModel, kShards> counting{ShardModel("counting", 0), ShardModel("counting", 1), ShardModel("counting", 2)};
   static const std::array<ShardModel, kShards> sgd{ShardModel("sgd", 0), ShardModel("sgd", 1), ShardModel("sgd", 2)};
@@ -181,6 +250,7 @@ class Cluster {
     if (!violation.empty() && violation_.empty()) violation_ = violation;
   }
   void Count(const char* what) { ++counts_[what]; }
+  void Largest(const char* what, std::uint64_t n) { largest_[what] = std::max(largest_[what], n); }
 
   // Processes.
   void NewServer(std::string identity);
@@ -223,13 +293,45 @@ class Cluster {
   void Registered(Task* t, const Down& m);
   void AtTask(Server* s, Down m);
   void AtTask(Worker* w, Down m);
+  void OnMap(Worker* w, const ShardMap& map);
   void HandleDone(Worker* w, const Up& m);
-  void SendChange(ClosureBook::MapChange change, Server* registering, const HeldState* snapshot);
+  void SendChange(ClosureBook::MapChange change, Server* to, std::unique_ptr<HeldState> moved);
   std::shared_ptr<const ShardMap> CurrentMap();
   void SendMap();
   void SendCloses(Server* s);
   void CloseWindow();
   void RollBack(std::uint32_t p, Server* to);
+
+  // The gate: a message leaves once the commits before it are durable, and so does what the user is told.
+  struct Effect {
+    enum Kind { kMessage, kCounted, kTold, kSweep } kind = kMessage;
+    std::uint64_t commit = 0;
+    TaskId task;
+    Down message{};
+    std::uint64_t closure = 0;
+    Sweep sweep{};
+  };
+  void Send(Task* t, Down m);
+  void Follow(Effect effect);
+  void Do(Effect effect);
+  void Settle();
+  void TellCancelled();
+
+  // Snapshots, manifests, resume [27, 28, 30].
+  void Disk();
+  void FinishLoading(Server* s, std::uint32_t p);
+  void WriteNext(Server* s);
+  Snapshot Describe(const HeldState& cut, std::uint32_t p) const;
+  Snapshot MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p);
+  void OrderCuts();
+  void NextFileWork();
+  std::optional<std::vector<Snapshot>> NewestOfAll() const;
+  void SaveManifest(std::vector<Snapshot> shards);
+  void RunSweep(const Sweep& sweep);
+  void Damage();
+  void DropJob(Server* s, JobUid job);
+  const ManifestFile* ResumePoint() const;
+  void Resume(bool cluster_survives);
 
   // What coordinator/jobs drives around the book: evaluation as a barrier [29], the end before the plan [20a].
   struct Evaluation {
@@ -265,7 +367,11 @@ class Cluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Call> calls_;
   std::unique_ptr<MemoryStateStore> store_, backup_;
-  std::array<std::vector<std::unique_ptr<HeldState>>, kShards> snapshots_;  // durable files, oldest first
+  std::unique_ptr<MemoryStateStore> unsynced_;  // before the term of this life: only a mutant goes back to it
+  std::map<std::string, File> files_;           // by URI
+  std::set<std::string> given_up_;              // damaged and deleted
+  std::vector<ManifestFile> manifests_;         // of all jobs, oldest first
+  JobUid job_{1};
   int processes_ = 0, identities_ = 0, lives_ = 0;
   std::uint64_t registrations_ = 0;
 
@@ -273,6 +379,11 @@ class Cluster {
   std::unique_ptr<ClosureBook> book_;
   std::vector<std::pair<TaskId, Up>> waiting_;  // Hellos of workers, until the start-up window closes
   std::shared_ptr<const ShardMap> map_;
+  std::uint64_t durable_ = 0;      // commits of the store
+  std::deque<Effect> effects_;     // that wait for the store
+  std::set<std::uint32_t> round_;  // shards whose cut is awaited
+  std::optional<std::vector<Snapshot>> manifest_due_;
+  std::deque<Sweep> sweeps_;
   std::uint64_t life_ = 0;               // drawn anew by each process
   std::uint64_t newest_term_ = 0;        // ever taken
   std::vector<Evaluation> evaluations_;  // while one is under way
@@ -282,10 +393,13 @@ class Cluster {
   // Durable, and kept by the job, not by the book: in a record of its own that no tear takes.
   std::uint64_t evaluated_ = 0;  // barriers whose evaluation stands
   bool sealing_ = false, end_told_ = false;
-  std::array<std::unique_ptr<HeldState>, kShards> cuts_;  // the last ones, after the seal
+  std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
 
   // Checks.
   DurableState before_;                                                    // at the last commit [I4]
+  DurableState settled_;                                                   // at the last that is durable
+  std::array<std::size_t, kShards> resumed_open_{}, resumed_intervals_{};  // that came with the files of an earlier job [I6]
+  std::map<std::string, std::uint64_t> largest_;
   std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;  // who answered APPLIED at (p, epoch) [I5]
   std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};        // of the owner, by start [I4]
   std::array<int, kClosures> counted_{};
@@ -299,7 +413,7 @@ Cluster::Cluster(const WalkOptions& options)
     : options_(options),
       models_(ModelsOf(options.optimizer)),
       random_(options.seed),
-      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 1, .torn_max = options.torn ? 6u : 0u})) {
+      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})) {
   for (auto& shard : touch_) {
     for (std::uint8_t& bits : shard) {
       for (std::uint32_t u = 0; u < kUpdates; ++u) bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
@@ -357,22 +471,31 @@ void Cluster::StartCoordinator() {
     Count("journal from a backup");
     store_ = std::exchange(backup_, nullptr);
   }
+  if (unsynced_ && random_.Chance(0.5)) store_ = std::exchange(unsynced_, nullptr);
   if (options_.torn && random_.Chance(0.2)) backup_ = std::make_unique<MemoryStateStore>(*store_);
   DurableState state;
-  if (auto loaded = store_->Load(kJob); loaded.ok()) state = *std::move(loaded);
+  if (auto loaded = store_->Load(job_); loaded.ok()) state = *std::move(loaded);
   // Registrations are collected before the first message: everybody who lives says what he has seen.
   std::uint64_t reported = 0;
   EachTask([&](const Task& t) { reported = std::max(reported, t.highest_term); });
   const Term term = coordinator::FirstTerm(store_->term(), reported, options_.mutant);
+  if (options_.mutant == Mutant::kTermNotSynced) unsynced_ = std::make_unique<MemoryStateStore>(*store_);
   EG_CHECK(store_->CommitTerm(term).ok());
+  durable_ = store_->accepted();
   if (term.value() <= newest_term_) Fail(absl::StrCat("I4 a term is taken twice: term=", term.value()));
   newest_term_ = std::max(newest_term_, term.value());
   life_ = random_.Next() | 1;
   evaluations_.clear();
   book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, std::move(state));
-  if (lives_ > 0 && !options_.torn && !(book_->durable() == before_)) Fail("the journal does not give back the state that made it");
+  if (lives_ > 0 && !options_.torn && !(book_->durable() == (options_.gated ? settled_ : before_)))
+    Fail("the journal does not give back the state that made it");
   ++lives_;
-  before_ = book_->durable();
+  settled_ = before_ = book_->durable();
+  for (const auto& of_shard : before_.snapshots) {
+    for (const Snapshot& snapshot : of_shard) {
+      if (!options_.torn && !files_.contains(snapshot.Uri())) Fail(absl::StrCat("27 the journal names a file that is not there: ", snapshot.Uri()));
+    }
+  }
   Commit(book_->BeginLife(term));
   book_->SetNewLimit(Barrier());
   unsealed_.clear();
@@ -388,6 +511,7 @@ void Cluster::BeginAnew(Term term, Task* except) {
   newest_term_ = std::max(newest_term_, term.value());
   Trace("begins anew: term=", term.value());
   EG_CHECK(store_->CommitTerm(term).ok());
+  Settle();
   EachTask([&](Task& t) {
     if (&t != except && t.connected) Disconnect(&t);
     t.earlier.clear();
@@ -408,10 +532,7 @@ void Cluster::MeetForeignCoordinator(Task* t) {
   Trace("process ", t->process, " meets another coordinator: term=", t->highest_term);
   const bool hears = random_.Chance(0.5);
   for (auto& s : servers_) {
-    for (std::uint32_t p = 0; s.get() == t && hears && p < kShards; ++p) {
-      s->shards[p].reset();
-      s->sealed[p].reset();
-    }
+    for (std::uint64_t job = 1; s.get() == t && hears && job <= job_.value(); ++job) DropJob(s.get(), JobUid(job));
   }
   for (auto& w : workers_) {
     if (w.get() == t && hears) w->book.OnRegistered(Term{t->highest_term}, {});
@@ -421,6 +542,15 @@ void Cluster::MeetForeignCoordinator(Task* t) {
 void Cluster::KillCoordinator() {
   EachTask([&](Task& t) { Disconnect(&t); });
   EachTask([&](Task& t) { t.earlier.clear(); });
+  if (const std::uint64_t lost = store_->accepted() - durable_; lost > 0) {
+    Count("commits lost with the coordinator");
+    EG_CHECK(store_->TearTail(lost) == lost);
+    durable_ = store_->accepted();
+  }
+  effects_.clear();
+  round_.clear();
+  manifest_due_.reset();
+  sweeps_.clear();
   book_.reset();
   waiting_.clear();
   Trace("coordinator dies");
@@ -440,12 +570,16 @@ void Cluster::TryConnect(Server* s) {
   s->task = TaskId(++registrations_);
   Up hello;
   hello.reported = {s->highest_term, s->life, 0};
+  const auto holds = [&](std::uint32_t p, const HeldState& held) {
+    const ps_server::Shard& shard = *held.shard;
+    hello.shards.push_back({held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused()}});
+  };
   for (std::uint32_t p = 0; p < kShards; ++p) {
-    if (!s->shards[p]) continue;
-    const ps_server::Shard& shard = *s->shards[p]->shard;
-    hello.reported.held_term = std::max(hello.reported.held_term, shard.epoch().term);
-    hello.shards.push_back({ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused()});
+    if (s->shards[p]) holds(p, *s->shards[p]);
+    if (const auto& l = s->loading[p]) hello.shards.push_back({l->job, {ShardId(p), l->epoch, l->start, {}, l->refused, true}});
   }
+  for (const auto& [p, state] : s->others) holds(p, *state);
+  for (const auto& [job, shard] : hello.shards) hello.reported.held_term = std::max(hello.reported.held_term, shard.epoch.term);
   s->out.Push(std::move(hello));
 }
 
@@ -459,7 +593,7 @@ void Cluster::TryConnect(Worker* w) {
       hello.evaluations.emplace_back(held.work.closure, held.work.attempt);
       continue;
     }
-    hello.attempts.push_back({held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1});
+    hello.attempts.push_back({held.work.job, {held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1}});
   }
   w->out.Push(std::move(hello));
 }
@@ -468,9 +602,12 @@ void Cluster::TryConnect(Worker* w) {
 
 void Cluster::Step(bool faults) {
   const double x = random_.Unit();
-  if (x < 0.45) {
+  if (book_ && store_->accepted() != durable_ && (!faults || random_.Chance(0.1))) Settle();
+  if (x < 0.40) {
     DataPlane(faults);
-  } else if (x < 0.85) {
+  } else if (x < 0.50) {
+    Disk();
+  } else if (x < 0.86) {
     Sessions(faults);
   } else if (x < 0.95) {
     CoordinatorActs(faults);
@@ -511,7 +648,7 @@ void Cluster::Deliver(bool faults) {
 
 void Cluster::WorkerActs(Worker* w, bool faults) {
   if (const Work* next = w->book.NextToBegin()) {
-    if (w->book.map().shards.empty()) return;
+    if (w->book.map().shards.empty() || w->book.map().job != next->job) return;
     Trace("worker ", w->process, " begins c=", next->closure.value(), " attempt=", next->attempt.ToString(),
           " V0=", w->book.map().version.ToString());
     w->book.Begin(next->attempt);
@@ -526,9 +663,10 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
     return;
   }
   const ClosureId c = work->closure;
-  if (faults && options_.repairs_fail && !work->all_targets && random_.Chance(0.02)) {
+  if (faults && options_.repairs_fail && !work->all_targets && random_.Chance(0.04)) {
     Up failed;
     failed.kind = Up::kFailed;
+    failed.job = work->job;
     failed.closure = c;
     failed.attempt = work->attempt;
     if (w->welcomed) w->out.Push(std::move(failed));
@@ -566,6 +704,7 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   if (listening == 0) return;  // a transport error: sent again later
   Call call;
   call.push = true;
+  call.job = work->job;
   call.server = there[random_.Below(listening)];
   call.worker = w->process;
   call.p = p;
@@ -612,7 +751,13 @@ void Cluster::CoordinatorActs(bool faults) {
   const double y = random_.Unit();
   if (sealing_) {
     CheckSealed(y < (faults ? 0.02 : 0.1));
+    if (end_told_ && options_.resumes && faults && y > 0.9) Resume(true);
     return;
+  }
+  if (faults && random_.Chance(0.02)) {
+    Count("journal checkpoint");
+    EG_CHECK(store_->Checkpoint(job_, book_->durable(), "").ok());
+    if (!options_.gated) Settle();
   }
   if (y < 0.5) {
     Worker* w = workers_[random_.Below(workers_.size())].get();
@@ -632,24 +777,14 @@ void Cluster::CoordinatorActs(bool faults) {
     if (granted->repair) Count("repair granted");
     Down m;
     m.kind = Down::kGrant;
-    m.work = Work{kJob, granted->closure, granted->attempt, worker::WorkKind::kTrain, granted->all_targets, granted->targets};
-    w->in.Push(std::move(m));
+    m.work = Work{job_, granted->closure, granted->attempt, worker::WorkKind::kTrain, granted->all_targets, granted->targets};
+    Send(w, std::move(m));
   } else if (y < 0.6) {
     for (auto& s : servers_) {
       if (s->registered) SendCloses(s.get());
     }
   } else if (y < 0.7) {
-    if (!options_.snapshots) return;
-    for (auto& s : servers_) {
-      if (!s->registered) continue;
-      for (const ShardId p : book_->ShardsOf(s->identity)) {
-        if (!random_.Chance(0.3)) continue;
-        Down m;
-        m.kind = Down::kWantSnapshot;
-        m.p = p.value();
-        s->in.Push(std::move(m));
-      }
-    }
+    if (options_.snapshots) OrderCuts();
   } else if (y < 0.8) {
     // Leases: of workers that are away, and sometimes, wrongly, of one that is not.
     std::vector<std::pair<ClosureId, Attempt>> out;
@@ -681,7 +816,7 @@ void Cluster::CoordinatorActs(bool faults) {
     m.kind = Down::kRelease;
     m.p = p;
     m.epoch = owner.epoch;
-    s->in.Push(std::move(m));
+    Send(s, std::move(m));
   }
 }
 
@@ -721,7 +856,7 @@ void Cluster::Fault() {
     Count("coordinator killed");
     KillCoordinator();
   } else if (y < 0.90 && book_) {
-    if (options_.ends_early && !sealing_ && events_ > 300 && random_.Chance(0.3)) {
+    if (options_.ends_early && !sealing_ && events_ > 300 && random_.Chance(0.6)) {
       BeginSeal();
       return;
     }
@@ -736,6 +871,10 @@ void Cluster::Fault() {
   } else if (y < 0.93 && options_.foreign) {
     const std::size_t i = random_.Below(servers_.size() + workers_.size());
     MeetForeignCoordinator(i < servers_.size() ? static_cast<Task*>(servers_[i].get()) : workers_[i - servers_.size()].get());
+  } else if (y >= 0.93 && y < 0.96) {
+    if (options_.damage) Damage();
+  } else if (y >= 0.96 && options_.resumes && events_ > 300) {
+    Resume(false);
   }
 }
 
@@ -746,12 +885,14 @@ void Cluster::Serve(const Call& call) {
   if (s == nullptr) return;
   Call answer = call;
   answer.push = false;
-  answer.version = s->version;
+  answer.version = s->version_of == call.job ? s->version : MapVersion{};
   answer.answer = PushAnswer::kStale;
-  HeldState* held = s->shards[call.p].get();
-  if (events_ < options_.fault_events && random_.Chance(0.02)) {
-    Count("busy");
-    answer.answer = random_.Chance(0.5) ? PushAnswer::kBusy : PushAnswer::kTransport;
+  HeldState* held = s->Find(call.job, call.p);
+  const bool faults = events_ < options_.fault_events;
+  if (faults && random_.Chance(0.02)) {
+    const PushAnswer answers[] = {PushAnswer::kBusy, PushAnswer::kTransport, PushAnswer::kOverBudget};
+    answer.answer = answers[random_.Below(3)];
+    Count(answer.answer == PushAnswer::kOverBudget ? "over budget" : "busy");
   } else if (held != nullptr) {
     const std::uint64_t c = call.closure.value();
     alignas(64) float gradient[kElementsMax];
@@ -769,12 +910,13 @@ void Cluster::Serve(const Call& call) {
       push.rows = models_[call.p].elements();
       push.payload = std::as_bytes(std::span(gradient, models_[call.p].elements()));
     }
+    if (faults && random_.Chance(0.02)) push.defect = "a byte changed on the way";
     const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
     const bool open = held->shard->ledger().open().contains(call.closure);
     const PushCode code = held->shard->Apply(push).code;
     answer.answer = AnswerOf(code);
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
-    if (s->sealed[call.p] && call.epoch == held->shard->epoch()) {
+    if (s->sealed[call.p] && held == s->shards[call.p].get() && call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
       if (code != PushCode::kRefused) Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
@@ -783,8 +925,8 @@ void Cluster::Serve(const Call& call) {
     if (code == PushCode::kApplied) {
       Count(skip ? "skip recorded" : "applied");
       if (skip && held->shard->vlsn() != vlsn) Fail("13 a SKIP moved vlsn");
-      if (end_told_ && OwnerIs(*s, call.p, held->shard->epoch()))
-        Fail(absl::StrCat("20a applied after the user was told of the end: c=", c, " p=", call.p));
+      const bool owner = held->job == job_ && OwnerIs(*s, call.p, held->shard->epoch());
+      if (end_told_ && owner) Fail(absl::StrCat("20a applied after the user was told of the end: c=", c, " p=", call.p));
       Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(),
             " epoch=", call.epoch.ToString());
       if (skip) {
@@ -798,17 +940,22 @@ void Cluster::Serve(const Call& call) {
       if (!held->shard->ledger().Has(call.closure, push.update)) Fail("I2 an applied update is not in the ledger");
       auto& answered = answered_[call.p];
       const auto it = std::find_if(answered.rbegin(), answered.rend(), [&](const auto& a) { return a.first == call.epoch; });
-      if (it == answered.rend()) {
+      if (held->job != job_) {  // of a job that has ended, at a server that does not know
+        Count("applied to an earlier job");
+      } else if (it == answered.rend()) {
         answered.emplace_back(call.epoch, s->process);
       } else if (it->second != s->process) {
         Fail(absl::StrCat("I5 two processes answered APPLIED: p=", call.p, " epoch=", call.epoch.ToString()));
       }
-      if (OwnerIs(*s, call.p, held->shard->epoch())) {
+      if (owner) {
         if (told_.Contains(c) && !options_.torn) Fail(absl::StrCat("20 applied after the user was told of the cancel: c=", c, " p=", call.p));
         CheckBounds(*held, call.p);
       }
     } else if (code == PushCode::kDuplicate) {
       Count("duplicate");
+    } else if (code == PushCode::kInvalid && !push.defect.empty()) {
+      Count("broken push refused");
+      answer.answer = PushAnswer::kTransport;
     } else if (code == PushCode::kInvalid || code == PushCode::kOverBudget) {
       Fail("a good push was refused as invalid");
     }
@@ -820,7 +967,8 @@ void Cluster::Serve(const Call& call) {
 void Cluster::Answered(const Call& call) {
   Worker* w = WorkerById(call.worker);
   if (w == nullptr) return;
-  const bool current = w->book.running() != nullptr && w->book.running()->attempt == call.attempt;
+  if (w->book.running() == nullptr || w->book.running()->job != call.job) return;  // attempt numbers are a job's own
+  const bool current = w->book.running()->attempt == call.attempt;
   const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update), ShardId(call.p), call.answer, call.version);
   if (!current) return;
   switch (d.next) {
@@ -831,6 +979,7 @@ void Cluster::Answered(const Call& call) {
       Count("attempt superseded");
       Up m;
       m.kind = Up::kDropped;
+      m.job = call.job;
       m.closure = call.closure;
       m.attempt = call.attempt;
       if (w->welcomed) w->out.Push(std::move(m));
@@ -844,7 +993,7 @@ void Cluster::Answered(const Call& call) {
 void Cluster::PullOne(Worker* w, std::uint32_t p) {
   const worker::ShardPlace& place = w->book.map().shards[p];
   for (const auto& s : servers_) {
-    if (s->identity != place.server || !s->shards[p]) continue;
+    if (s->identity != place.server || !s->shards[p] || s->shards[p]->job != w->book.map().job) continue;
     Cached& cached = w->cache[p];
     if (cached.read.code == ps_server::PullCode::kValues) {
       std::size_t at = 0;
@@ -883,7 +1032,7 @@ void Cluster::Evaluate(Worker* w) {
     const worker::ShardPlace& place = w->book.map().shards[p];
     std::vector<const HeldState*> there;
     for (const auto& s : servers_) {
-      if (s->identity == place.server && s->shards[p]) there.push_back(s->shards[p].get());
+      if (s->identity == place.server && s->shards[p] && s->shards[p]->job == w->book.map().job) there.push_back(s->shards[p].get());
     }
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
@@ -907,6 +1056,7 @@ void Cluster::Evaluate(Worker* w) {
   if (!w->welcomed) return;
   Up m;
   m.kind = Up::kDone;
+  m.job = report.work.job;
   m.closure = report.work.closure;
   m.attempt = report.work.attempt;
   m.evaluated = w->reading;
@@ -921,6 +1071,7 @@ void Cluster::FinishIfSettled(Worker* w) {
   if (!w->welcomed) return;
   Up m;
   m.kind = Up::kDone;
+  m.job = report.work.job;
   m.closure = report.work.closure;
   m.attempt = report.work.attempt;
   m.v0 = report.v0;
@@ -932,7 +1083,7 @@ void Cluster::FinishIfSettled(Worker* w) {
 
 void Cluster::Commit(const Record& record) {
   if (record.empty()) return;
-  EG_CHECK(store_->Commit(kJob, record).ok());
+  EG_CHECK(store_->Commit(job_, record).ok());
   const DurableState& now = book_->durable();
   const bool same_life = now.term == before_.term;
   if (same_life || !options_.torn) {
@@ -945,12 +1096,67 @@ void Cluster::Commit(const Record& record) {
   if (!now.succeeded.Intersect(now.dead).empty()) Fail("P2 a closure ended twice");
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (!now.succeeded.ContainsAll(now.todo[p])) Fail("todo holds what has not succeeded");
+    Largest("intervals of a todo", now.todo[p].interval_count());
   }
+  Largest("intervals of succeeded", now.succeeded.interval_count());
   before_ = now;
+  if (!options_.gated || store_->accepted() - durable_ >= kUndurableMax) Settle();
+  TellCancelled();
+}
+
+void Cluster::TellCancelled() {
   for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
     for (std::uint64_t c = i.begin; c < i.end; ++c) {
-      if (!told_.Contains(c) && now.dead.Contains(c) && book_->RefusedEverywhere(ClosureId(c))) told_.Add(c);
+      if (told_.Contains(c) || !book_->durable().dead.Contains(c) || !book_->RefusedEverywhere(ClosureId(c))) continue;
+      Effect effect;
+      effect.kind = Effect::kTold;
+      effect.closure = c;
+      Follow(std::move(effect));
     }
+  }
+}
+
+void Cluster::Send(Task* t, Down m) {
+  if (m.job == JobUid{}) m.job = job_;
+  Effect effect;
+  effect.task = t->task;
+  effect.message = std::move(m);
+  Follow(std::move(effect));
+}
+
+void Cluster::Follow(Effect effect) {
+  const bool early = options_.mutant == Mutant::kAckBeforeCommit && effect.kind != Effect::kSweep;
+  if (early || (effects_.empty() && store_->accepted() == durable_)) {
+    Do(std::move(effect));
+    return;
+  }
+  effect.commit = store_->accepted();
+  effects_.push_back(std::move(effect));
+}
+
+void Cluster::Do(Effect effect) {
+  switch (effect.kind) {
+    case Effect::kMessage:
+      EachTask([&](Task& t) {
+        if (t.connected && t.task == effect.task) t.in.Push(std::move(effect.message));
+      });
+      break;
+    case Effect::kCounted: ++counted_[effect.closure]; break;
+    case Effect::kTold: told_.Add(effect.closure); break;
+    case Effect::kSweep: sweeps_.push_back(std::move(effect.sweep)); break;
+  }
+}
+
+// All that was accepted is durable; what waited for it happens, in order.
+void Cluster::Settle() {
+  durable_ = store_->accepted();
+  if (options_.gated) {
+    settled_ = before_;
+  }
+  while (!effects_.empty()) {
+    Effect effect = std::move(effects_.front());
+    effects_.pop_front();
+    Do(std::move(effect));
   }
 }
 
@@ -960,10 +1166,10 @@ bool Cluster::OwnerIs(const Server& s, std::uint32_t p, ShardEpoch epoch) const 
 
 std::shared_ptr<const ShardMap> Cluster::CurrentMap() {
   const DurableState& state = book_->durable();
-  if (map_ && map_->version == state.version) return map_;
+  if (map_ && map_->version == state.version && map_->job == job_) return map_;
   auto map = std::make_shared<ShardMap>();
   map->version = state.version;
-  map->job = kJob;
+  map->job = job_;
   for (const coordinator::ShardOwner& owner : state.map) map->shards.push_back({owner.epoch, owner.start, owner.server});
   return map_ = std::move(map);
 }
@@ -974,7 +1180,7 @@ void Cluster::SendMap() {
     Down m;
     m.kind = Down::kMap;
     m.map = CurrentMap();
-    w->in.Push(std::move(m));
+    Send(w.get(), std::move(m));
   }
 }
 
@@ -988,55 +1194,64 @@ void Cluster::SendCloses(Server* s) {
     m.version = order.version;
     m.done = std::move(order.done);
     m.refused = std::move(order.refused);
-    s->in.Push(std::move(m));
+    Send(s, std::move(m));
   }
 }
 
-// Sends what a change of the map asks for. `snapshot`: the state that every Assign of it loads, nullptr for the seed.
-void Cluster::SendChange(ClosureBook::MapChange change, Server* registering, const HeldState* snapshot) {
+// Sends what a change of the map asks for. `moved`: the state that a move hands over.
+void Cluster::SendChange(ClosureBook::MapChange change, Server* to, std::unique_ptr<HeldState> moved) {
   Commit(change.record);
   for (const auto& [shard, epoch] : change.drops) {
     Down m;
     m.kind = Down::kDrop;
     m.p = shard.value();
     m.epoch = epoch;
-    registering->in.Push(std::move(m));
+    Send(to, std::move(m));
   }
-  for (const ClosureBook::AssignOrder& order : change.assigns) {
-    Server* to = registering != nullptr ? registering : ConnectedServer(order.server, true);
-    if (to == nullptr) continue;  // found out when it registers
-    Trace("assign p=", order.shard.value(), " epoch=", order.epoch.ToString(), " start=", order.start.ToString(), " to server ", to->process,
-          " todo=", book_->durable().todo[order.shard.value()].ToString());
+  for (const auto& [identity, what] : change.former) {
+    Server* holder = ConnectedServer(identity, true);
+    if (holder == nullptr) continue;  // is told when it registers
+    Down m;
+    m.kind = Down::kDrop;
+    m.p = what.first.value();
+    m.epoch = what.second;
+    Send(holder, std::move(m));
+  }
+  for (ClosureBook::AssignOrder& order : change.assigns) {
     Down m;
     m.kind = Down::kAssign;
     m.p = order.shard.value();
     m.version = order.version;
-    if (snapshot != nullptr) {
-      m.state = snapshot->Copy();
+    m.epoch = order.epoch;
+    m.start = order.start;
+    if (moved) {
+      m.state = std::move(moved);
       m.state->shard->BecomeOwned(order.epoch, order.start, order.refused);
     } else {
-      m.state = HeldState::FromSeed(models_[m.p], order.epoch, order.start, order.refused, options_.mutant);
+      Count("rollback");
+      Count(!order.snapshot ? "rolled back to the seed" : order.snapshot->resumed ? "resumed from a file" : "rolled back to a file");
+      if (order.snapshot && !options_.torn) {
+        const IntervalSet lacks = book_->durable().succeeded.Minus(order.snapshot->done).Minus(order.snapshot->refused);
+        if (!book_->durable().todo[m.p].ContainsAll(lacks.Minus(book_->durable().lost[m.p])) && options_.mutant == Mutant::kNone)
+          Fail(absl::StrCat("21 todo lacks what the snapshot lacks: p=", m.p));
+      }
+      m.refused = std::move(order.refused);
+      m.source = std::move(order.snapshot);
     }
-    to->in.Push(std::move(m));
+    Trace("assign p=", m.p, " epoch=", m.epoch.ToString(), " start=", m.start.ToString(), " to server ", to->process, " from=",
+          m.state    ? "a move"
+          : m.source ? m.source->Uri()
+                     : "the seed",
+          " todo=", book_->durable().todo[m.p].ToString());
+    Send(to, std::move(m));
   }
   if (change.map_changed) SendMap();
 }
 
-// Line 21: any durable snapshot, or the seed.
+// Line 21: the newest durable snapshot, or the seed.
 void Cluster::RollBack(std::uint32_t p, Server* to) {
-  const auto& files = snapshots_[p];
-  const HeldState* snapshot = nullptr;
-  if (!files.empty() && !random_.Chance(0.15)) {
-    snapshot = random_.Chance(0.7) ? files.back().get() : files[random_.Below(files.size())].get();
-    if (snapshot != files.back().get()) Count("older snapshot");
-  } else {
-    Count("rolled back to the seed");
-  }
-  Count("rollback");
   VoidEvaluation();
-  const IntervalSet none;
-  const ps_server::Ledger* ledger = snapshot ? &snapshot->shard->ledger() : nullptr;
-  SendChange(book_->RollbackTo(ShardId(p), to->identity, ledger ? ledger->done() : none, ledger ? ledger->refused() : none), to, snapshot);
+  SendChange(book_->Rollback(ShardId(p), to->identity), to, nullptr);
 }
 
 void Cluster::CloseWindow() {
@@ -1053,18 +1268,24 @@ void Cluster::HandleDone(Worker* w, const Up& m) {
   ClosureBook::DoneResult result = book_->OnDone(m.closure, m.attempt, m.v0, m.v1);
   Commit(result.record);
   Trace("Done c=", m.closure.value(), " attempt=", m.attempt.ToString(), result.acknowledged ? " acknowledged" : " superseded");
-  if (result.counted) ++counted_[m.closure.value()];
+  if (result.counted) {
+    Effect effect;
+    effect.kind = Effect::kCounted;
+    effect.closure = m.closure.value();
+    Follow(std::move(effect));
+  }
   Down answer;
   answer.kind = Down::kDoneAnswer;
   answer.attempt = m.attempt;
   answer.superseded = !result.acknowledged;
-  w->in.Push(std::move(answer));
+  Send(w, std::move(answer));
   for (auto& s : servers_) {
     if (s->registered && random_.Chance(0.7)) SendCloses(s.get());
   }
 }
 
 void Cluster::AtCoordinator(Worker* w, Up m) {
+  if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
       if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
@@ -1077,7 +1298,11 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
       w->registered = true;
       Down answer;
       if (!sealing_) {
-        answer.adopted = book_->RegisterWorker(w->task, m.attempts);
+        std::vector<ClosureBook::HeldAttempt> held;
+        for (const auto& [job, attempt] : m.attempts) {
+          if (job == job_) held.push_back(attempt);
+        }
+        answer.adopted = book_->RegisterWorker(w->task, held);
         for (const auto& [closure, attempt] : m.evaluations) {
           for (Evaluation& e : evaluations_) {
             if (e.closure != closure || e.attempt != attempt || e.done) continue;
@@ -1096,7 +1321,7 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
       answer.term = book_->durable().term;
       answer.life = life_;
       answer.map = CurrentMap();
-      w->in.Push(std::move(answer));
+      Send(w, std::move(answer));
       break;
     }
     case Up::kDone:
@@ -1123,6 +1348,7 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
 }
 
 void Cluster::AtCoordinator(Server* s, Up m) {
+  if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
       if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
@@ -1133,49 +1359,64 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       answer.version = book_->durable().version;
       answer.term = book_->durable().term;
       answer.life = life_;
-      s->in.Push(std::move(answer));
-      if (end_told_) {  // no such job: whatever it holds of it goes
-        Down ended;
-        ended.kind = Down::kJobEnded;
-        s->in.Push(std::move(ended));
-        break;
-      }
-      ClosureBook::ServerRegistration registration = book_->RegisterServer(s->identity, m.shards, false);
-      if (registration.change.map_changed) VoidEvaluation();  // adopted: its todo may not be empty
-      SendChange(std::move(registration.change), s, nullptr);
-      for (const ShardId p : registration.unheld) {
-        Count("shard not held");
-        if (sealing_) {
-          unsealed_.erase(p.value());  // what is gone is sealed
+      Send(s, std::move(answer));
+      std::set<JobUid> ended;  // no such job: whatever it holds of it goes
+      std::vector<ClosureBook::HeldShard> held;
+      for (auto& [job, shard] : m.shards) {
+        if (job != job_ || end_told_) {
+          ended.insert(job);
         } else {
-          RollBack(p.value(), s);
+          held.push_back(std::move(shard));
         }
       }
+      for (const JobUid job : ended) {
+        Down m2;
+        m2.kind = Down::kJobEnded;
+        m2.job = job;
+        Send(s, std::move(m2));
+      }
+      if (end_told_) break;
+      ClosureBook::ServerRegistration registration = book_->RegisterServer(s->identity, held, !sealing_);
+      if (registration.change.map_changed) VoidEvaluation();  // adopted or rolled back: its todo may not be empty
+      for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
+      SendChange(std::move(registration.change), s, nullptr);
+      for (const ShardId p : registration.unheld) unsealed_.erase(p.value());  // what is gone is sealed
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
       break;
     }
+    case Up::kAssigned: {
+      const coordinator::ShardOwner& owner = book_->durable().map[m.p];
+      if (m.ok || owner.server != s->identity || owner.epoch != m.epoch) break;
+      if (sealing_) {
+        unsealed_.erase(m.p);
+        break;
+      }
+      Count("snapshot given up");
+      Trace("gives up ", m.snapshot->Uri());
+      Commit(book_->RemoveSnapshots(ShardId(m.p), {m.snapshot->Uri()}));
+      RollBack(m.p, s);
+      break;
+    }
     case Up::kSealed:
       if (!sealing_ || end_told_ || book_->durable().map[m.p].epoch != m.epoch) break;
-      if (m.state) cuts_[m.p] = std::move(m.state);
+      if (m.snapshot) {
+        cuts_[m.p] = m.snapshot->Uri();
+        Commit(book_->AddSnapshot(ShardId(m.p), *std::move(m.snapshot)));
+      }
       unsealed_.erase(m.p);
       CheckSealed(false);
       break;
     case Up::kClosed:
       book_->OnClosed(s->task, ShardId(m.p), m.epoch, m.taken);
-      for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
-        for (std::uint64_t c = i.begin; c < i.end; ++c) {
-          if (book_->durable().dead.Contains(c) && book_->RefusedEverywhere(ClosureId(c))) told_.Add(c);
-        }
-      }
+      TellCancelled();
       break;
-    case Up::kSnapshot: {
+    case Up::kSnapshot:
+      if (end_told_) break;
       Count("snapshot");
-      auto& files = snapshots_[m.p];
-      files.push_back(std::move(m.state));
-      if (files.size() > kSnapshotsKept) files.erase(files.begin());
+      Commit(book_->AddSnapshot(ShardId(m.p), *std::move(m.snapshot)));
+      if (round_.erase(m.p) > 0 && round_.empty()) manifest_due_ = NewestOfAll();
       break;
-    }
     case Up::kReleased: {
       if (end_told_) break;
       Server* to = servers_[random_.Below(servers_.size())].get();
@@ -1183,7 +1424,8 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       ClosureBook::MapChange change = book_->Move(ShardId(m.p), m.epoch, to->identity);
       if (change.record.empty()) break;
       Count("move");
-      SendChange(std::move(change), to, m.state.get());
+      if (m.state->shard->start() != change.assigns.front().start) Fail(absl::StrCat("5 a move changed start: p=", m.p));
+      SendChange(std::move(change), to, std::move(m.state));
       if (unsealed_.contains(m.p)) SendSeal(to, m.p);
       break;
     }
@@ -1194,79 +1436,420 @@ void Cluster::AtCoordinator(Server* s, Up m) {
 // ---------------------------------------------------------------- sessions: at a task
 
 void Cluster::AtTask(Server* s, Down m) {
+  if (m.kind != Down::kJobEnded && m.kind != Down::kRegistered && s->version_of != m.job) {
+    s->version_of = m.job;
+    s->version = MapVersion{};
+  }
   s->version = std::max(s->version, m.version);
-  std::unique_ptr<HeldState>& held = s->shards[m.p];
+  HeldState* const held = s->Holds(m.job, m.p, m.epoch);
+  std::optional<Server::Loading>& loading = s->loading[m.p];
+  const bool is_loading = loading && loading->job == m.job && loading->epoch == m.epoch;
+  Up answer;
+  answer.job = m.job;
+  answer.p = m.p;
+  answer.epoch = m.epoch;
   switch (m.kind) {
-    case Down::kRegistered: Registered(s, m); break;
-    case Down::kAssign:
-      s->sealed[m.p].reset();
-      held = std::move(m.state);
-      CheckState(*held, m.p, random_.Chance(0.25));
+    case Down::kRegistered:
+      s->welcomed = true;
+      Registered(s, m);
+      for (Up& assigned : std::exchange(s->unsent, {})) s->out.Push(std::move(assigned));
       break;
+    case Down::kAssign: {
+      std::unique_ptr<HeldState>& place = s->shards[m.p];
+      if (place && place->job != m.job) s->others.emplace_back(m.p, std::move(place));
+      place.reset();
+      loading.reset();
+      s->sealed[m.p].reset();
+      s->durable_file[m.p].reset();
+      if (m.state) {
+        place = std::move(m.state);
+        CheckState(*place, m.p, random_.Chance(0.25));
+      } else {
+        loading = Server::Loading{m.job, m.epoch, m.start, std::move(m.refused), std::move(m.source)};
+      }
+      break;
+    }
     case Down::kDrop:
-      if (!held || held->shard->epoch() != m.epoch) break;
-      held.reset();
+      if (is_loading) loading.reset();
+      if (held == nullptr) break;
+      s->shards[m.p].reset();
       s->sealed[m.p].reset();
       break;
-    case Down::kSeal: {
-      Up answer;
+    case Down::kSeal:
       answer.kind = Up::kSealed;
-      answer.p = m.p;
-      answer.epoch = m.epoch;
-      if (held && held->shard->epoch() == m.epoch) {
+      if (is_loading) loading.reset();  // its file is the last cut
+      if (held != nullptr) {
         Count("sealed");
         Trace("server ", s->process, " p=", m.p, " is sealed");
         held->shard->Seal();
         s->sealed[m.p] = held->shard->ledger();
-        answer.state = held->Copy();  // the last cut
-        CheckState(*answer.state, m.p, true);
+        answer.snapshot = MakeDurable(held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant), m.p);
+        CheckState(*files_.at(answer.snapshot->Uri()).state, m.p, true);
       }
       s->out.Push(std::move(answer));
       break;
-    }
-    case Down::kJobEnded:
-      for (std::uint32_t p = 0; p < kShards; ++p) {
-        s->shards[p].reset();
-        s->sealed[p].reset();
-      }
-      break;
+    case Down::kJobEnded: DropJob(s, m.job); break;
     case Down::kClose: {
-      Up answer;
       answer.kind = Up::kClosed;
-      answer.p = m.p;
-      answer.epoch = m.epoch;
-      answer.taken = held && held->shard->Close(m.epoch, m.version, m.done, m.refused);
+      HeldState* const closes = options_.mutant == Mutant::kCloseOfAnyTime && s->shards[m.p] ? s->shards[m.p].get() : held;
+      answer.taken = closes != nullptr && closes->shard->Close(m.epoch, m.version, m.done, m.refused);
       if (answer.taken) {
         Trace("server ", s->process, " p=", m.p, " closes done=", m.done.ToString(), " refused=", m.refused.ToString());
-        CheckState(*held, m.p, false);
-        if (OwnerIs(*s, m.p, m.epoch)) CheckBounds(*held, m.p);
+        CheckState(*closes, m.p, false);
+        if (m.job == job_ && OwnerIs(*s, m.p, m.epoch)) CheckBounds(*closes, m.p);
       }
       s->out.Push(std::move(answer));
       break;
     }
     case Down::kWantSnapshot: {
-      if (!held) break;
-      Up answer;
-      answer.kind = Up::kSnapshot;
-      answer.p = m.p;
-      answer.state = held->Copy();
-      CheckState(*answer.state, m.p, random_.Chance(0.25));
-      s->out.Push(std::move(answer));
+      if (held == nullptr) break;
+      for (Server::Order& order : s->orders) {
+        if (order.p != m.p || order.job != m.job || order.epoch != m.epoch) continue;
+        order.session = s->task;
+        return;
+      }
+      s->orders.push_back({m.job, m.p, m.epoch, s->task, nullptr});
       break;
     }
-    case Down::kRelease: {
-      if (!held || held->shard->epoch() != m.epoch) break;
-      Up answer;
+    case Down::kRelease:
+      if (held == nullptr) break;
       answer.kind = Up::kReleased;
-      answer.p = m.p;
-      answer.epoch = m.epoch;
-      answer.state = std::move(held);
+      answer.state = options_.mutant == Mutant::kSourceGoesOn ? held->Copy() : std::move(s->shards[m.p]);
       s->sealed[m.p].reset();
       s->out.Push(std::move(answer));
       break;
-    }
     default: break;
   }
+}
+
+void Cluster::DropJob(Server* s, JobUid job) {
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    if (s->shards[p] && s->shards[p]->job == job) {
+      s->shards[p].reset();
+      s->sealed[p].reset();
+    }
+    if (s->loading[p] && s->loading[p]->job == job) s->loading[p].reset();
+  }
+  std::erase_if(s->others, [&](const auto& other) { return other.second->job == job; });
+  std::erase_if(s->orders, [&](const Server::Order& order) { return order.job == job; });
+}
+
+// ---------------------------------------------------------------- files [27, 28, 30]
+
+// What is slow: one step of one server's I/O thread, or of the coordinator's file thread.
+void Cluster::Disk() {
+  const std::size_t i = random_.Below(servers_.size() + 1);
+  if (i == servers_.size()) {
+    if (book_) NextFileWork();
+    return;
+  }
+  Server* s = servers_[i].get();
+  const std::size_t first = random_.Below(kShards);
+  for (std::uint32_t k = 0; k < kShards; ++k) {
+    const auto p = static_cast<std::uint32_t>((first + k) % kShards);
+    if (s->loading[p]) {
+      FinishLoading(s, p);
+      return;
+    }
+  }
+  if (!s->orders.empty()) WriteNext(s);
+}
+
+void Cluster::FinishLoading(Server* s, std::uint32_t p) {
+  const Server::Loading loading = *std::exchange(s->loading[p], std::nullopt);
+  Up answer;
+  answer.kind = Up::kAssigned;
+  answer.job = loading.job;
+  answer.p = p;
+  answer.epoch = loading.epoch;
+  answer.snapshot = loading.source;
+  std::unique_ptr<HeldState>& held = s->shards[p];
+  if (!loading.source) {
+    held = HeldState::FromSeed(models_[p], loading.epoch, loading.start, loading.refused, options_.mutant);
+  } else if (const auto file = files_.find(loading.source->Uri()); file == files_.end() || file->second.health != File::kWhole) {
+    Count(file == files_.end() ? "file not there" : "file damaged");
+    answer.ok = false;
+  } else {
+    held = file->second.state->Restored(models_[p], loading.epoch, loading.start, loading.refused, loading.source->resumed, options_.mutant);
+  }
+  if (held) {
+    held->job = loading.job;
+    CheckState(*held, p, random_.Chance(0.25));
+  }
+  Trace("server ", s->process, " p=", p, " epoch=", loading.epoch.ToString(), answer.ok ? " is loaded" : " cannot be loaded");
+  if (s->welcomed) {
+    s->out.Push(std::move(answer));
+  } else {
+    s->unsent.push_back(std::move(answer));
+  }
+}
+
+// An order waits without a cut; then its cut is taken; then the file is durable, and is reported in the session of the order.
+void Cluster::WriteNext(Server* s) {
+  Server::Order& order = s->orders.front();
+  const std::uint32_t p = order.p;
+  const HeldState* held = s->Holds(order.job, p, order.epoch);
+  const auto report = [&](const Snapshot& snapshot) {
+    Up m;
+    m.kind = Up::kSnapshot;
+    m.job = order.job;
+    m.p = p;
+    m.snapshot = snapshot;
+    if (s->connected && s->task == order.session) s->out.Push(std::move(m));
+  };
+  if (!order.cut) {
+    std::optional<Snapshot>& last = s->durable_file[p];
+    if (held != nullptr && last && last->epoch == order.epoch && last->lsn == held->shard->lsn()) {
+      Count("snapshot of an unchanged shard");
+      if (const auto file = files_.find(last->Uri()); file != files_.end() && !SameUpdates(*file->second.state, *held))
+        Fail(absl::StrCat("27 a shard changed and its lsn did not: p=", p));
+      report(*last);
+    } else if (held != nullptr) {
+      order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant);
+      CheckState(*order.cut, p, random_.Chance(0.25));
+      if (options_.mutant == Mutant::kReportedBeforeDurable) report(Describe(*order.cut, p));
+      return;
+    }
+    s->orders.erase(s->orders.begin());
+    return;
+  }
+  if (options_.mutant == Mutant::kCutInTwoTurns && held != nullptr) {
+    const ps_server::Ledger ledger = order.cut->shard->ledger();
+    order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant, &ledger);
+    CheckState(*order.cut, p, false);
+  }
+  const Snapshot snapshot = MakeDurable(std::move(order.cut), p);
+  if (held != nullptr) s->durable_file[p] = snapshot;
+  if (options_.mutant != Mutant::kReportedBeforeDurable) report(snapshot);
+  s->orders.erase(s->orders.begin());
+}
+
+Snapshot Cluster::Describe(const HeldState& cut, std::uint32_t p) const {
+  const ps_server::Shard& shard = *cut.shard;
+  Snapshot snapshot;
+  snapshot.folder = absl::StrCat("job-", cut.job.value());
+  snapshot.file = absl::StrCat(p, "-", shard.epoch().ToString(), "-", shard.lsn());
+  snapshot.job = cut.job;
+  snapshot.epoch = shard.epoch();
+  snapshot.start = shard.start();
+  snapshot.lsn = shard.lsn();
+  snapshot.vlsn = shard.vlsn();
+  snapshot.done = shard.ledger().done();
+  snapshot.refused = shard.ledger().refused();
+  return snapshot;
+}
+
+Snapshot Cluster::MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p) {
+  Snapshot snapshot = Describe(*cut, p);
+  Trace("file ", snapshot.Uri(), " is durable");
+  File& file = files_[snapshot.Uri()];
+  if (file.state && !SameUpdates(*file.state, *cut)) Fail(absl::StrCat("27 one name, two contents: ", snapshot.Uri()));
+  file.p = p;
+  file.state = std::move(cut);
+  file.health = File::kWhole;
+  return snapshot;
+}
+
+// A checkpoint: each owner is asked, those that have not answered again.
+void Cluster::OrderCuts() {
+  if (manifest_due_) return;
+  if (round_.empty()) {
+    for (std::uint32_t p = 0; p < kShards; ++p) round_.insert(p);
+  }
+  for (const std::uint32_t p : round_) {
+    const coordinator::ShardOwner& owner = book_->durable().map[p];
+    Server* s = owner.server.empty() ? nullptr : ConnectedServer(owner.server, true);
+    if (s == nullptr || !random_.Chance(0.8)) continue;
+    Down m;
+    m.kind = Down::kWantSnapshot;
+    m.p = p;
+    m.epoch = owner.epoch;
+    Send(s, std::move(m));
+  }
+}
+
+std::optional<std::vector<Snapshot>> Cluster::NewestOfAll() const {
+  std::vector<Snapshot> newest;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const Snapshot* snapshot = book_->NewestSnapshot(ShardId(p));
+    if (snapshot == nullptr) return std::nullopt;
+    newest.push_back(*snapshot);
+  }
+  return newest;
+}
+
+void Cluster::NextFileWork() {
+  if (!sweeps_.empty()) {
+    const Sweep sweep = std::move(sweeps_.front());
+    sweeps_.pop_front();
+    RunSweep(sweep);
+  } else if (manifest_due_) {
+    SaveManifest(*std::exchange(manifest_due_, std::nullopt));
+  }
+}
+
+// Line 27, and what follows from it under line 30.
+void Cluster::SaveManifest(std::vector<Snapshot> shards) {
+  std::uint64_t number = 1;
+  for (const ManifestFile& m : manifests_) {
+    if (m.job == job_) number = std::max(number, m.number + 1);
+  }
+  for (const Snapshot& snapshot : shards) {
+    if (!options_.torn && !files_.contains(snapshot.Uri()) && !given_up_.contains(snapshot.Uri()))
+      Fail(absl::StrCat("27 a manifest names a file that is not there: ", snapshot.Uri()));
+  }
+  Count("manifest");
+  Trace("manifest ", number, " is durable");
+  manifests_.push_back({job_, number, std::move(shards), evaluated_, false});
+  std::size_t kept = 0;
+  std::set<std::string> needed;
+  for (std::size_t i = manifests_.size(); i-- > 0;) {
+    const ManifestFile& m = manifests_[i];
+    if (m.job != job_) continue;
+    if (kept >= kManifestsKept) {
+      manifests_.erase(manifests_.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (!m.damaged) {
+      ++kept;
+      for (const Snapshot& snapshot : m.shards) needed.insert(snapshot.Uri());
+    }
+  }
+  if (options_.mutant == Mutant::kDeletesNamed) needed.clear();
+  Effect effect;
+  effect.kind = Effect::kSweep;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const std::vector<Snapshot>& known = book_->durable().snapshots[p];
+    std::set<std::string> remove;
+    for (std::size_t i = 0; i + 1 < known.size(); ++i) {
+      if (!needed.contains(known[i].Uri())) remove.insert(known[i].Uri());
+    }
+    if (!remove.empty()) Commit(book_->RemoveSnapshots(ShardId(p), remove));
+    for (const Snapshot& snapshot : book_->durable().snapshots[p]) {
+      needed.insert(snapshot.Uri());
+      if (snapshot.job == job_) effect.sweep.newest[p] = std::max(effect.sweep.newest[p], {snapshot.epoch, snapshot.lsn});
+    }
+  }
+  effect.sweep.needed = std::move(needed);
+  if (options_.mutant == Mutant::kDeletesBeforeDurable) {
+    RunSweep(effect.sweep);
+  } else {
+    Follow(std::move(effect));
+  }
+}
+
+void Cluster::RunSweep(const Sweep& sweep) {
+  for (auto it = files_.begin(); it != files_.end();) {
+    const auto here = it++;
+    const HeldState& state = *here->second.state;
+    if (state.job != job_ || sweep.needed.contains(here->first)) continue;
+    if (std::pair(state.shard->epoch(), state.shard->lsn()) > sweep.newest[here->second.p]) continue;  // is being reported
+    for (const ManifestFile& m : manifests_) {
+      const bool names = std::any_of(m.shards.begin(), m.shards.end(), [&](const Snapshot& s) { return s.Uri() == here->first; });
+      if (names && !m.damaged && here->second.health == File::kWhole)
+        Fail(absl::StrCat("30 a file is deleted that a kept manifest names: ", here->first, " manifest=", m.number));
+    }
+    Count("file deleted");
+    Trace("file ", here->first, " is deleted");
+    if (here->second.health != File::kWhole) given_up_.insert(here->first);
+    files_.erase(here);
+  }
+}
+
+void Cluster::Damage() {
+  if (!manifests_.empty() && random_.Chance(0.4)) {
+    manifests_[random_.Below(manifests_.size())].damaged = true;
+    Count("manifest damaged");
+    return;
+  }
+  if (files_.empty()) return;
+  auto it = files_.begin();
+  std::advance(it, random_.Below(files_.size()));
+  it->second.health = random_.Chance(0.5) ? File::kBadInside : File::kBadAtTheEnds;
+  Trace("file ", it->first, " is damaged");
+}
+
+const ManifestFile* Cluster::ResumePoint() const {
+  const auto looks_whole = [&](const Snapshot& snapshot) {
+    const auto file = files_.find(snapshot.Uri());
+    return file != files_.end() && file->second.health != File::kBadAtTheEnds;
+  };
+  for (auto m = manifests_.rbegin(); m != manifests_.rend(); ++m) {
+    if (!m->damaged && std::all_of(m->shards.begin(), m->shards.end(), looks_whole)) return &*m;
+  }
+  return nullptr;
+}
+
+// Line 28: the job goes on as a new one, from a manifest alone. Either the cluster is lost with its store (some of its tasks live on, and
+// hold what they hold), or it goes on and the job had ended.
+void Cluster::Resume(bool cluster_survives) {
+  if (job_.value() >= kJobsMax) return;
+  const ManifestFile* from = ResumePoint();
+  if (from == nullptr) return;
+  Count(cluster_survives ? "resumed after the end" : "resumed after the loss of the cluster");
+  Trace("resumes from manifest ", from->number, " of job ", from->job.value());
+  std::vector<Snapshot> snapshots = from->shards;
+  // What the manifest has a metric of is not evaluated again, though closures before it may be granted again: the files may hold a part of what
+  // came after it.
+  evaluated_ = from->evaluated;
+  Term term;
+  if (cluster_survives) {
+    Settle();
+    term = book_->durable().term;
+    EG_CHECK(store_->Remove(job_).ok());
+    durable_ = store_->accepted();
+  } else {
+    if (book_) KillCoordinator();
+    EachTask([&](Task& t) { Disconnect(&t); });
+    for (auto& s : servers_) {
+      if (random_.Chance(0.7)) s = nullptr;
+    }
+    std::erase(servers_, nullptr);
+    while (servers_.size() < kServers) NewServer(absl::StrCat(identities_++));
+    for (auto& w : workers_) {
+      if (random_.Chance(0.7)) w = nullptr;
+    }
+    std::erase(workers_, nullptr);
+    while (workers_.size() < kWorkers) NewWorker();
+    store_ = std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
+    backup_.reset();
+    unsynced_.reset();
+    lives_ = 0;
+    newest_term_ = 0;
+    EachTask([&](Task& t) {
+      t.earlier.clear();
+      newest_term_ = std::max(newest_term_, t.highest_term);
+    });
+  }
+  job_ = JobUid(job_.value() + 1);
+  sealing_ = end_told_ = false;
+  evaluations_.clear();
+  unsealed_.clear();
+  cuts_ = {};
+  round_.clear();
+  manifest_due_.reset();
+  sweeps_.clear();
+  answered_ = {};
+  lsn_ = {};
+  if (cluster_survives) {
+    book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, DurableState{});
+    settled_ = before_ = book_->durable();
+    Commit(book_->BeginLife(term));
+  } else {
+    StartCoordinator();
+  }
+  book_->CloseWindow();  // nobody holds anything of it
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const ps_server::Ledger& ledger = files_.at(snapshots[p].Uri()).state->shard->ledger();
+    resumed_open_[p] = ledger.open().size();
+    resumed_intervals_[p] = ledger.done().interval_count();
+    snapshots[p].resumed = true;
+  }
+  Commit(book_->ResumeFrom(std::move(snapshots)));
+  Settle();
+  const DurableState& state = book_->durable();
+  book_->SetNewLimit(Barrier());
+  cancelled_ = state.dead;
+  told_.Clear();
+  for (std::uint32_t c = 0; c < kClosures; ++c) counted_[c] = state.succeeded.Contains(c) ? 1 : 0;
 }
 
 void Cluster::AtTask(Worker* w, Down m) {
@@ -1279,6 +1862,7 @@ void Cluster::AtTask(Worker* w, Down m) {
         if (w->book.Holds(attempt)) continue;
         Up dropped;
         dropped.kind = Up::kDropped;
+        dropped.job = m.job;
         dropped.attempt = attempt;
         w->out.Push(std::move(dropped));
       }
@@ -1288,14 +1872,16 @@ void Cluster::AtTask(Worker* w, Down m) {
         if (w->book.Holds(held.attempt)) continue;
         Up dropped;  // since the Hello
         dropped.kind = Up::kDropped;
+        dropped.job = m.job;
         dropped.closure = held.closure;
         dropped.attempt = held.attempt;
         w->out.Push(std::move(dropped));
       }
-      w->book.OnMap(*m.map);
+      OnMap(w, *m.map);
       for (const worker::DoneReport& report : w->book.Unanswered()) {
         Up done;
         done.kind = Up::kDone;
+        done.job = report.work.job;
         done.closure = report.work.closure;
         done.attempt = report.work.attempt;
         done.v0 = report.v0;
@@ -1305,15 +1891,27 @@ void Cluster::AtTask(Worker* w, Down m) {
       }
       break;
     }
-    case Down::kMap: w->book.OnMap(*m.map); break;
+    case Down::kMap: OnMap(w, *m.map); break;
     case Down::kGrant: w->book.OnGrant(std::move(m.work)); break;
     case Down::kDoneAnswer:
       w->book.OnDoneAnswer(m.attempt, m.superseded);
       w->evaluated.erase(m.attempt);
       break;
-    case Down::kJobEnded: w->book.DropJob(kJob); break;
+    case Down::kJobEnded:
+      w->book.DropJob(m.job);
+      w->evaluated.clear();
+      break;
     default: break;
   }
+}
+
+// Versions and tags of two jobs do not compare.
+void Cluster::OnMap(Worker* w, const ShardMap& map) {
+  if (map.job != w->book.map().job) {
+    w->wait_for = {};
+    w->cache = {};
+  }
+  w->book.OnMap(map);
 }
 
 // I4, of the lives that a task has seen.
@@ -1346,8 +1944,8 @@ void Cluster::GrantEvaluation(Worker* w) {
     e.worker = w->task;
     Down m;
     m.kind = Down::kGrant;
-    m.work = Work{kJob, e.closure, e.attempt, worker::WorkKind::kEvaluate, true, {}};
-    w->in.Push(std::move(m));
+    m.work = Work{job_, e.closure, e.attempt, worker::WorkKind::kEvaluate, true, {}};
+    Send(w, std::move(m));
     return;
   }
 }
@@ -1366,7 +1964,7 @@ void Cluster::HandleEvaluated(Worker* w, const Up& m) {
     }
     all &= e.done;
   }
-  w->in.Push(std::move(answer));
+  Send(w, std::move(answer));
   if (all) FinishEvaluation();
 }
 
@@ -1393,6 +1991,7 @@ void Cluster::FinishEvaluation() {
   Count("evaluation");
   Trace("evaluation ends: closures=", Barrier());
   evaluations_.clear();
+  Settle();
   ++evaluated_;
   book_->SetNewLimit(Barrier());
 }
@@ -1407,7 +2006,7 @@ void Cluster::VoidEvaluation() {
       m.kind = Down::kDoneAnswer;
       m.attempt = e.attempt;
       m.superseded = true;
-      w->in.Push(std::move(m));
+      Send(w.get(), std::move(m));
     }
   }
   evaluations_.clear();
@@ -1418,13 +2017,14 @@ void Cluster::VoidEvaluation() {
 void Cluster::BeginSeal() {
   Count("ended early");
   Trace("the user cancels the job");
+  Settle();
   sealing_ = true;
   evaluations_.clear();
   for (auto& w : workers_) {
     if (!w->registered) continue;
     Down m;
     m.kind = Down::kJobEnded;
-    w->in.Push(std::move(m));
+    Send(w.get(), std::move(m));
   }
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const std::string& identity = book_->durable().map[p].server;
@@ -1441,7 +2041,7 @@ void Cluster::SendSeal(Server* s, std::uint32_t p) {
   m.kind = Down::kSeal;
   m.p = p;
   m.epoch = owner.epoch;
-  s->in.Push(std::move(m));
+  Send(s, std::move(m));
 }
 
 // A silent owner is unmapped: what it applies from now on is void. Then the user is told.
@@ -1456,12 +2056,15 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
   if (!unsealed_.empty() || book_->window_open()) return;
   Trace("the user is told of the end");
+  manifest_due_.reset();  // of earlier files: manifests are saved in the order in which they were gathered
+  if (auto newest = NewestOfAll()) SaveManifest(*std::move(newest));
+  Settle();
   end_told_ = true;
   for (auto& s : servers_) {
     if (!s->registered) continue;
     Down m;
     m.kind = Down::kJobEnded;
-    s->in.Push(std::move(m));
+    Send(s.get(), std::move(m));
   }
 }
 
@@ -1469,10 +2072,11 @@ void Cluster::CheckSealed(bool out_of_time) {
 void Cluster::CheckSealedEnd() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
-    if (!cuts_[p]) continue;
-    CheckState(*cuts_[p], p, true);
+    const auto cut = files_.find(cuts_[p]);
+    if (cuts_[p].empty() || cut == files_.end()) continue;
+    CheckState(*cut->second.state, p, true);
     if (options_.torn) continue;  // the journal may have forgotten why
-    const IntervalSet refused = cuts_[p]->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
+    const IntervalSet refused = cut->second.state->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
     if (!refused.empty()) Fail(absl::StrCat("20a the last cut refuses what nobody cancelled: p=", p, " refused=", refused.ToString()));
   }
 }
@@ -1494,11 +2098,16 @@ void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
   if (options_.torn) return;  // a journal that forgets what has ended has more open than it knows
   std::size_t open = 0;
   for (const auto& [c, bits] : state.shard->ledger().open()) open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
-  if (open > options_.open_max) Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p, " open=", open));
+  Largest("closures open at a shard", open);
+  Largest("intervals of done", state.shard->ledger().done().interval_count());
+  Largest("bytes of a ledger", state.shard->ledger().MemoryBytes());
+  if (open > options_.open_max + resumed_open_[p])
+    Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p, " open=", open));
   const std::size_t intervals = state.shard->ledger().done().interval_count();
   // The holes of `done`: granted and not ended, dead, to do or lost here, or ended since the Close; one interval more than holes.
   IntervalSet holes = before_.succeeded.Minus(state.shard->ledger().done()).Union(before_.dead);
-  if (intervals > options_.open_max + holes.interval_count() + 1) Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));
+  if (intervals > options_.open_max + holes.interval_count() + 1 + resumed_intervals_[p])
+    Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));
 }
 
 bool Cluster::Finished() {
@@ -1510,7 +2119,20 @@ bool Cluster::Finished() {
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const coordinator::ShardOwner& owner = book_->durable().map[p];
     Server* s = ConnectedServer(owner.server, true);
-    if (s == nullptr || !s->shards[p] || s->shards[p]->shard->epoch() != owner.epoch) return false;
+    const HeldState* held = s == nullptr ? nullptr : s->Holds(job_, p, owner.epoch);
+    if (held == nullptr) return false;
+    // What has ended is closed at its owner [24].
+    const DurableState& state = book_->durable();
+    if (!held->shard->ledger().done().ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;
+    if (!held->shard->ledger().refused().ContainsAll(state.dead)) return false;
+  }
+  // Nobody with a session holds what is not his [25].
+  for (const auto& s : servers_) {
+    if (!s->registered) continue;
+    if (!s->others.empty()) return false;
+    for (std::uint32_t p = 0; p < kShards; ++p) {
+      if (s->loading[p] || (s->shards[p] && !OwnerIs(*s, p, s->shards[p]->shard->epoch()))) return false;
+    }
   }
   return true;
 }
@@ -1536,7 +2158,7 @@ void Cluster::CheckEnd() {
       Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
   }
   if (!options_.torn) {
-    const auto stored = store_->Load(kJob);
+    const auto stored = store_->Load(job_);
     if (!stored.ok() || !(*stored == state)) Fail("the store does not hold the state");
   }
 }
@@ -1578,7 +2200,7 @@ WalkResult Cluster::Run() {
     }
     Trace("VIOLATION ", violation_);
   }
-  return {violation_, events_, std::move(counts_)};
+  return {violation_, events_, std::move(counts_), std::move(largest_)};
 }
 
 }  // namespace
@@ -1593,11 +2215,14 @@ WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
   options.touch = touches[seed % 5];
   options.snapshots = seed % 4 != 0;
   options.torn = seed % 4 == 3;
-  options.repairs_fail = seed % 7 == 3;
+  options.repairs_fail = seed / 4 % 7 < 2;
   options.evaluate = seed / 4 % 3 != 0;
   options.epoch = seed / 12 % 2 == 0 ? 2 : 7;
   options.foreign = seed / 4 % 4 == 1;
-  options.ends_early = seed % 11 == 5;
+  options.ends_early = seed % 11 == 5 || seed % 12 == 1;
+  options.gated = seed / 5 % 2 == 0;
+  options.damage = seed / 7 % 2 == 0;
+  options.resumes = seed / 2 % 3 == 0;
   options.open_max = 3 + static_cast<std::uint32_t>(seed / 3 % 10);
   return options;
 }
@@ -1627,6 +2252,54 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"no_begin_anew", Mutant::kNoBeginAnew},
       {"eval_before_todo_empty", Mutant::kEvalBeforeTodoEmpty},
       {"eval_survives_rollback", Mutant::kEvalSurvivesRollback},
+      {"refused_admits", Mutant::kRefusedAdmits},
+      {"duplicate_lowers_no_bar", Mutant::kDuplicateLowersNoBar},
+      {"refused_push_leaves_bit", Mutant::kRefusedPushLeavesBit},
+      {"vlsn_stays", Mutant::kVlsnStays},
+      {"unchanged_by_vlsn", Mutant::kUnchangedByVlsn},
+      {"close_leaves_lsn", Mutant::kCloseLeavesLsn},
+      {"close_of_any_time", Mutant::kCloseOfAnyTime},
+      {"open_not_freed", Mutant::kOpenNotFreed},
+      {"prune", Mutant::kPrune},
+      {"done_merges_holes", Mutant::kDoneMergesHoles},
+      {"ledger_not_in_snapshot", Mutant::kLedgerNotInSnapshot},
+      {"cut_in_two_turns", Mutant::kCutInTwoTurns},
+      {"reported_before_durable", Mutant::kReportedBeforeDurable},
+      {"source_goes_on", Mutant::kSourceGoesOn},
+      {"stale_settles", Mutant::kStaleSettles},
+      {"done_not_kept", Mutant::kDoneNotKept},
+      {"keeps_unnamed", Mutant::kKeepsUnnamed},
+      {"term_not_synced", Mutant::kTermNotSynced},
+      {"ack_before_commit", Mutant::kAckBeforeCommit},
+      {"any_attempt_done", Mutant::kAnyAttemptDone},
+      {"repair_counts", Mutant::kRepairCounts},
+      {"dead_may_succeed", Mutant::kDeadMaySucceed},
+      {"cancel_succeeded", Mutant::kCancelSucceeded},
+      {"told_at_once", Mutant::kToldAtOnce},
+      {"silent_owner_kept", Mutant::kSilentOwnerKept},
+      {"failed_repair_forgotten", Mutant::kFailedRepairForgotten},
+      {"rollback_keeps_epoch", Mutant::kRollbackKeepsEpoch},
+      {"rollback_keeps_start", Mutant::kRollbackKeepsStart},
+      {"todo_ignores_lost", Mutant::kTodoIgnoresLost},
+      {"assign_without_refused", Mutant::kAssignWithoutRefused},
+      {"move_keeps_epoch", Mutant::kMoveKeepsEpoch},
+      {"move_changes_start", Mutant::kMoveChangesStart},
+      {"grants_without_bound", Mutant::kGrantsWithoutBound},
+      {"close_holds_lost", Mutant::kCloseHoldsLost},
+      {"close_never_whole_again", Mutant::kCloseNeverWholeAgain},
+      {"adopt_outside_window", Mutant::kAdoptOutsideWindow},
+      {"adopt_of_any_life", Mutant::kAdoptOfAnyLife},
+      {"adopt_keeps_todo", Mutant::kAdoptKeepsTodo},
+      {"unknown_refused_lives", Mutant::kUnknownRefusedLives},
+      {"no_drop", Mutant::kNoDrop},
+      {"loading_adopted", Mutant::kLoadingAdopted},
+      {"adopt_unneeded", Mutant::kAdoptUnneeded},
+      {"adopt_older", Mutant::kAdoptOlder},
+      {"resume_keeps_attempts", Mutant::kResumeKeepsAttempts},
+      {"resume_forgets_open", Mutant::kResumeForgetsOpen},
+      {"takes_late_file", Mutant::kTakesLateFile},
+      {"deletes_named", Mutant::kDeletesNamed},
+      {"deletes_before_durable", Mutant::kDeletesBeforeDurable},
   };
   return names;
 }

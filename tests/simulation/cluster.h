@@ -38,8 +38,11 @@ struct WalkOptions {
   std::uint32_t epoch = 7;
   bool foreign = false;     // tasks may meet a coordinator of another store, of a term as high or higher (line 18)
   bool ends_early = false;  // the job is cancelled on the way: its shards are sealed (line 20a)
+  bool gated = false;       // commits become durable later than they are made, and messages wait for them
+  bool damage = false;      // files and manifests go bad (K6)
+  bool resumes = false;     // the job is lost with its cluster, or ends early, and a new one goes on from a manifest (line 28)
   std::uint32_t open_max = 4;
-  int fault_events = 1500;
+  int fault_events = 2500;
   int drain_events_max = 20000;
   bool trace = false;  // one line an event on stdout
   static WalkOptions FromSeed(std::uint64_t seed, fault::Mutant mutant = fault::Mutant::kNone);
@@ -48,7 +51,8 @@ struct WalkOptions {
 struct WalkResult {
   std::string violation;  // "" when the protocol held
   int events = 0;
-  std::map<std::string, std::uint64_t> counts;  // what happened: "rollback", "worker killed", …
+  std::map<std::string, std::uint64_t> counts;   // what happened: "rollback", "worker killed", …
+  std::map<std::string, std::uint64_t> largest;  // of lines 31 and 32: "closures open at a shard", …
 };
 
 WalkResult Walk(const WalkOptions& options);

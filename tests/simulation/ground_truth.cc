@@ -57,8 +57,29 @@ std::unique_ptr<HeldState> HeldState::FromSeed(const ShardModel& model, ShardEpo
 }
 
 std::unique_ptr<HeldState> HeldState::Copy() const {
-  auto copy = std::make_unique<HeldState>();
+  auto copy = Facts();
   copy->shard = shard->Snapshot();
+  return copy;
+}
+
+std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
+                                               fault::Mutant mutant, const ps_server::Ledger* other_ledger) const {
+  auto restored = Facts();
+  ps_server::ShardCut cut = shard->Cut();
+  if (other_ledger != nullptr) cut.ledger = *other_ledger;
+  if (resumed) {
+    cut.ledger = cut.ledger.WithoutAttempts();
+    restored->seen = {};
+  }
+  auto made = ps_server::Shard::Restore(model.settings(), std::move(cut), epoch, start, refused, mutant);
+  EG_CHECK_MSG(made.ok(), made.status().ToString());
+  restored->shard = *std::move(made);
+  return restored;
+}
+
+std::unique_ptr<HeldState> HeldState::Facts() const {
+  auto copy = std::make_unique<HeldState>();
+  copy->job = job;
   copy->count = count;
   copy->gradients = gradients;
   copy->seen = seen;

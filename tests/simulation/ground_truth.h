@@ -23,6 +23,7 @@ class ShardModel {
   std::uint32_t elements() const { return elements_; }
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
+  const ps_server::ShardSettings& settings() const { return settings_; }
   // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise real numbers that differ from
   // attempt to attempt, as those of a retried closure do.
   // Whether (c, u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so that two
@@ -46,6 +47,7 @@ struct Applied {
 
 // A shard's state and its ground truth.
 struct HeldState {
+  JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
   std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u), a SKIP counted as one
   std::uint64_t gradients = 0;                             // of the log, those that are no SKIP
@@ -57,6 +59,9 @@ struct HeldState {
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
                                              fault::Mutant mutant);
   std::unique_ptr<HeldState> Copy() const;
+  // Through a cut, as a file does [27, 21], and as a new job finds it where `resumed` [28].
+  std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
+                                      fault::Mutant mutant, const ps_server::Ledger* other_ledger = nullptr) const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
   // Line 13: a SKIP is recorded and changes no value.
@@ -68,6 +73,9 @@ struct HeldState {
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
   // As CheckValues, with the slots too, by applying the log to a new shard.
   std::string CheckReplay(const ShardModel& model) const;
+
+ private:
+  std::unique_ptr<HeldState> Facts() const;  // everything but the shard
 };
 
 }  // namespace evergrad::simulation

@@ -2,6 +2,7 @@
 //
 //   evergrad-simulation --seeds 0:10000 [--threads 2] [--mutant NAME]      exit 0: held; 1: a violation (with --mutant: the other way round)
 //   evergrad-simulation --seed 17 [--mutant NAME] [--trace]                one walk
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -86,6 +87,7 @@ std::optional<Args> Parse(int argc, char** argv) {
 struct Totals {
   Mutex mutex;
   std::map<std::string, std::uint64_t> counts ABSL_GUARDED_BY(mutex);
+  std::map<std::string, std::uint64_t> largest ABSL_GUARDED_BY(mutex);
   std::map<std::string, std::uint64_t> violations ABSL_GUARDED_BY(mutex);  // by kind
   std::uint64_t events ABSL_GUARDED_BY(mutex) = 0, failed ABSL_GUARDED_BY(mutex) = 0, first ABSL_GUARDED_BY(mutex) = ~0ull;
   std::string first_violation ABSL_GUARDED_BY(mutex);
@@ -100,13 +102,14 @@ int main(int argc, char** argv) {
   Totals totals;
   std::atomic<std::uint64_t> next{args.begin};
   const auto walk_all = [&] {
-    std::map<std::string, std::uint64_t> counts;
+    std::map<std::string, std::uint64_t> counts, largest;
     std::uint64_t events = 0;
     for (std::uint64_t seed; (seed = next.fetch_add(1)) < args.end;) {
       WalkOptions options = WalkOptions::FromSeed(seed, args.mutant);
       options.trace = args.trace;
       const simulation::WalkResult result = simulation::Walk(options);
       for (const auto& [what, n] : result.counts) counts[what] += n;
+      for (const auto& [what, n] : result.largest) largest[what] = std::max(largest[what], n);
       events += static_cast<std::uint64_t>(result.events);
       if (result.violation.empty()) continue;
       MutexLock lock(&totals.mutex);
@@ -119,6 +122,7 @@ int main(int argc, char** argv) {
     }
     MutexLock lock(&totals.mutex);
     for (const auto& [what, n] : counts) totals.counts[what] += n;
+    for (const auto& [what, n] : largest) totals.largest[what] = std::max(totals.largest[what], n);
     totals.events += events;
   };
   {
@@ -131,6 +135,7 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(args.end), static_cast<unsigned long long>(totals.events),
               static_cast<unsigned long long>(totals.failed));
   for (const auto& [what, n] : totals.counts) std::printf("  %-26s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  for (const auto& [what, n] : totals.largest) std::printf("  most %-21s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   for (const auto& [what, n] : totals.violations) std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   if (totals.failed > 0) {
     std::printf("first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s --trace\n",

@@ -15,6 +15,7 @@ namespace evergrad::simulation {
 namespace {
 
 using coordinator::ClosureBook;
+using coordinator::DurableState;
 using coordinator::MemoryStateStore;
 using fault::Mutant;
 using ps_server::PushCode;
@@ -58,6 +59,262 @@ TEST_CASE("term_ignores_tasks is caught") { Caught(Mutant::kTermIgnoresTasks, 10
 TEST_CASE("no_begin_anew is caught") { Caught(Mutant::kNoBeginAnew, 100, {"I4 the term fell for a task"}); }
 TEST_CASE("eval_before_todo_empty is caught") { Caught(Mutant::kEvalBeforeTodoEmpty, 200, {"29 an evaluation read values without an update"}); }
 TEST_CASE("eval_survives_rollback is caught") { Caught(Mutant::kEvalSurvivesRollback, 500, {"29 an evaluation read"}); }
+
+// At a shard.
+TEST_CASE("refused_admits is caught") { Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"}); }
+TEST_CASE("duplicate_lowers_no_bar is caught") { Caught(Mutant::kDuplicateLowersNoBar, 300, {"I9 a lower attempt was applied"}); }
+TEST_CASE("refused_push_leaves_bit is caught") {
+  Caught(Mutant::kRefusedPushLeavesBit, 50, {"I2 the ledger and the state disagree", "I3", "27 a shard changed"});
+}
+TEST_CASE("vlsn_stays is caught") { Caught(Mutant::kVlsnStays, 20, {"13 a pull said unchanged, but values differ"}); }
+TEST_CASE("unchanged_by_vlsn is caught") { Caught(Mutant::kUnchangedByVlsn, 600, {"13 a pull said unchanged, but values differ"}); }
+TEST_CASE("close_leaves_lsn is caught") { Caught(Mutant::kCloseLeavesLsn, 50, {"27 a shard changed and its lsn did not", "27 one name"}); }
+TEST_CASE("open_not_freed is caught") { Caught(Mutant::kOpenNotFreed, 20, {"I6 open[c] is kept"}); }
+TEST_CASE("prune is caught") { Caught(Mutant::kPrune, 20, {"I2 the ledger and the state disagree", "I1"}); }
+TEST_CASE("done_merges_holes is caught") { Caught(Mutant::kDoneMergesHoles, 20, {"I3 done but missing", "I6 open[c] is kept"}); }
+TEST_CASE("ledger_not_in_snapshot is caught") {
+  Caught(Mutant::kLedgerNotInSnapshot, 20, {"I2 the ledger and the state disagree", "27 a shard changed"});
+}
+TEST_CASE("cut_in_two_turns is caught") { Caught(Mutant::kCutInTwoTurns, 50, {"I2 the ledger and the state disagree", "27"}); }
+TEST_CASE("reported_before_durable is caught") {
+  Caught(Mutant::kReportedBeforeDurable, 50, {"27 a manifest names a file that is not there", "27 the journal"});
+}
+TEST_CASE("source_goes_on is caught") { Caught(Mutant::kSourceGoesOn, 50, {"I3", "I4 lsn fell", "I8"}); }
+
+// At a worker.
+TEST_CASE("stale_settles is caught") { Caught(Mutant::kStaleSettles, 20, {"I3 done but missing", "29"}); }
+TEST_CASE("keeps_unnamed is caught") { Caught(Mutant::kKeepsUnnamed, 300, {"I8 not quiet"}); }
+
+// At the coordinator.
+TEST_CASE("term_not_synced is caught") { Caught(Mutant::kTermNotSynced, 30, {"I4 a term is taken twice", "the journal does not give back"}); }
+TEST_CASE("any_attempt_done is caught") { Caught(Mutant::kAnyAttemptDone, 500, {"I3 done but missing", "29"}); }
+TEST_CASE("repair_counts is caught") { Caught(Mutant::kRepairCounts, 30, {"P2 metrics counted"}); }
+TEST_CASE("dead_may_succeed is caught") { Caught(Mutant::kDeadMaySucceed, 400, {"P2 a closure ended twice"}); }
+TEST_CASE("cancel_succeeded is caught") { Caught(Mutant::kCancelSucceeded, 200, {"P2 a closure ended twice"}); }
+TEST_CASE("told_at_once is caught") { Caught(Mutant::kToldAtOnce, 100, {"20 applied after the user was told of the cancel"}); }
+TEST_CASE("failed_repair_forgotten is caught") { Caught(Mutant::kFailedRepairForgotten, 200, {"I3 done but missing"}); }
+TEST_CASE("rollback_keeps_epoch is caught") { Caught(Mutant::kRollbackKeepsEpoch, 20, {"I5 two processes", "I3", "I4", "5 a move"}); }
+TEST_CASE("rollback_keeps_start is caught") { Caught(Mutant::kRollbackKeepsStart, 20, {"I3 done but missing", "I4 lsn fell"}); }
+TEST_CASE("todo_ignores_lost is caught") { Caught(Mutant::kTodoIgnoresLost, 200, {"I8 not quiet"}); }
+TEST_CASE("assign_without_refused is caught") { Caught(Mutant::kAssignWithoutRefused, 800, {"20 applied after the user was told of the cancel"}); }
+TEST_CASE("move_keeps_epoch is caught") { Caught(Mutant::kMoveKeepsEpoch, 20, {"I5 two processes"}); }
+TEST_CASE("move_changes_start is caught") { Caught(Mutant::kMoveChangesStart, 20, {"5 a move changed start"}); }
+TEST_CASE("grants_without_bound is caught") { Caught(Mutant::kGrantsWithoutBound, 300, {"I6 more closures are open"}); }
+TEST_CASE("adopt_unneeded is caught") { Caught(Mutant::kAdoptUnneeded, 300, {"P2 metrics counted", "P2 a closure ended twice"}); }
+TEST_CASE("no_drop is caught") { Caught(Mutant::kNoDrop, 800, {"I8 not quiet"}); }
+TEST_CASE("resume_keeps_attempts is caught") { Caught(Mutant::kResumeKeepsAttempts, 400, {"I8 not quiet", "I9"}); }
+TEST_CASE("resume_forgets_open is caught") { Caught(Mutant::kResumeForgetsOpen, 100, {"I2 the ledger and the state disagree"}); }
+TEST_CASE("deletes_named is caught") { Caught(Mutant::kDeletesNamed, 30, {"30 a file is deleted that a kept manifest names"}); }
+
+TEST_CASE("silent_owner_kept is caught") { Caught(Mutant::kSilentOwnerKept, 3000, {"20a applied after the user was told of the end"}); }
+TEST_CASE("ack_before_commit is caught") { Caught(Mutant::kAckBeforeCommit, 1000, {"P2 metrics counted", "20 applied after"}); }
+TEST_CASE("close_never_whole_again is caught") { Caught(Mutant::kCloseNeverWholeAgain, 3000, {"I8 not quiet"}); }
+TEST_CASE("deletes_before_durable is caught") { Caught(Mutant::kDeletesBeforeDurable, 3000, {"27 the journal names a file that is not there"}); }
+TEST_CASE("adopt_keeps_todo is caught") { Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"}); }
+
+// Walks cannot meet these, or not often enough: each is played on the classes themselves. What a cluster of one closure and one shard is made of.
+struct Played {
+  static constexpr JobUid kJob{1};
+  static ClosureBook::Options Options(Mutant mutant) { return {1, 1, 4, mutant}; }
+  static PushCode PushOne(const ShardModel& model, HeldState& held, Attempt attempt) {
+    std::array<float, kElementsMax> gradient{};
+    model.Gradient(0, 0, attempt, gradient.data());
+    ps_server::Push p;
+    p.epoch = held.shard->epoch();
+    p.closure = ClosureId(0);
+    p.update = UpdateIndex(0);
+    p.attempt = attempt;
+    p.rows = model.elements();
+    p.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
+    return held.shard->Apply(p).code;
+  }
+};
+
+// Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a worker to the owner before x.
+bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
+  ClosureBook::Options options = Played::Options(mutant);
+  const ShardModel model("counting", 0);
+  ClosureBook first(options, {});
+  first.BeginLife(Term{1});
+  first.CloseWindow();
+  ClosureBook::MapChange change = first.Rollback(ShardId(0), "before");
+  const auto before = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+  const DurableState torn = first.durable();
+  change = first.Rollback(ShardId(0), "x");
+  const auto x = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+
+  ClosureBook book(options, torn);
+  book.BeginLife(Term{2});
+  book.RegisterServer("before", {{ShardId(0), before->shard->epoch(), before->shard->start(), {}, {}}});
+  book.CloseWindow();
+  const auto granted = book.NextGrant(TaskId(1));
+  REQUIRE(granted);
+  const MapVersion v = book.durable().version;  // the map that the worker begins with
+  REQUIRE(Played::PushOne(model, *before, granted->attempt) == PushCode::kApplied);
+  if (another_life) book.BeginLife(Term{3});
+  book.RegisterServer("x", {{ShardId(0), x->shard->epoch(), x->shard->start(), {}, {}}});
+  if (another_life) book.CloseWindow();
+  book.RegisterWorker(TaskId(2), {{ClosureId(0), granted->attempt, true, {}, v}});
+  book.OnDone(ClosureId(0), granted->attempt, v, v);
+  return book.durable().map[0].server == "x" && book.Quiet() && x->shard->updates_applied() == 0;
+}
+TEST_CASE("adopt_outside_window loses an update under a torn journal, and the rule does not") {
+  CHECK(CountsWhatTheFormerOwnerTook(Mutant::kAdoptOutsideWindow, false));
+  CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, false));
+}
+TEST_CASE("adopt_of_any_life loses an update under a torn journal, and the rule does not") {
+  CHECK(CountsWhatTheFormerOwnerTook(Mutant::kAdoptOfAnyLife, true));
+  CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, true));
+}
+
+// Line 25: a tear took the cancel, the file that refuses it, and the rollback to that file, which is being loaded.
+bool GrantsWhatTheFileRefuses(Mutant mutant) {
+  ClosureBook::Options options = Played::Options(mutant);
+  ClosureBook first(options, {});
+  first.BeginLife(Term{1});
+  first.CloseWindow();
+  first.Rollback(ShardId(0), "a");
+  const DurableState torn = first.durable();
+  first.Cancel(ClosureId(0));
+  coordinator::Snapshot file;
+  file.file = "file";
+  file.epoch = first.durable().map[0].epoch;
+  file.refused = {0};
+  first.AddSnapshot(ShardId(0), file);
+  const auto assign = first.Rollback(ShardId(0), "b").assigns.at(0);
+  REQUIRE(assign.snapshot);
+
+  ClosureBook second(options, torn);
+  second.BeginLife(Term{2});
+  second.RegisterServer("b", {{ShardId(0), assign.epoch, assign.start, {}, {}, true}});
+  second.CloseWindow();
+  return second.durable().map[0].server == "b" && second.NextGrant(TaskId(1)).has_value();
+}
+TEST_CASE("loading_adopted grants without end what the file refuses, and the rule does not") {
+  CHECK(GrantsWhatTheFileRefuses(Mutant::kLoadingAdopted));
+  CHECK_FALSE(GrantsWhatTheFileRefuses(Mutant::kNone));
+}
+
+// Line 25: the same of a shard that is loaded and says what it refuses.
+bool GrantsWhatAShardRefuses(Mutant mutant) {
+  ClosureBook book(Played::Options(mutant), {});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  const auto assign = book.Rollback(ShardId(0), "a").assigns.at(0);
+  book.RegisterServer("a", {{ShardId(0), assign.epoch, assign.start, {}, {0}}});
+  return book.NextGrant(TaskId(1)).has_value();
+}
+TEST_CASE("unknown_refused_lives grants what its shard refuses, and the rule does not") {
+  CHECK(GrantsWhatAShardRefuses(Mutant::kUnknownRefusedLives));
+  CHECK_FALSE(GrantsWhatAShardRefuses(Mutant::kNone));
+}
+
+// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes it old.
+bool TakesAnOldClose(Mutant mutant) {
+  const ShardModel model("counting", 0);
+  const auto held = HeldState::FromSeed(model, ShardEpoch{1, 5}, MapVersion{1, 4}, {}, mutant);
+  held->shard->Close(ShardEpoch{1, 3}, MapVersion{1, 2}, {0}, {});
+  return Played::PushOne(model, *held, Attempt{1, 1}) == PushCode::kDuplicate;
+}
+TEST_CASE("close_of_any_time loses an update, and the rule does not") {
+  CHECK(TakesAnOldClose(Mutant::kCloseOfAnyTime));
+  CHECK_FALSE(TakesAnOldClose(Mutant::kNone));
+}
+
+// Lines 27 and 30: a file of an owner that is not any more is reported after its successor's.
+bool GoesBackToALateFile(Mutant mutant) {
+  ClosureBook book(Played::Options(mutant), {});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  coordinator::Snapshot late, newer;
+  late.file = "late";
+  newer.file = "newer";
+  late.epoch = book.Rollback(ShardId(0), "a").assigns.at(0).epoch;
+  newer.epoch = book.Move(ShardId(0), late.epoch, "b").assigns.at(0).epoch;
+  book.AddSnapshot(ShardId(0), newer);
+  book.AddSnapshot(ShardId(0), late);
+  return book.NewestSnapshot(ShardId(0))->file == "late";
+}
+TEST_CASE("takes_late_file goes back to a file that a sweep may have deleted, and the rule does not") {
+  CHECK(GoesBackToALateFile(Mutant::kTakesLateFile));
+  CHECK_FALSE(GoesBackToALateFile(Mutant::kNone));
+}
+
+// Lines 24 and 28: a closure whose repair failed for good, in a job that another goes on from.
+bool ResumesWhatIsLostAsDone(Mutant mutant) {
+  ClosureBook book(Played::Options(mutant), {});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  book.Rollback(ShardId(0), "a");
+  const auto granted = book.NextGrant(TaskId(1));
+  REQUIRE(granted);
+  const MapVersion v = book.durable().version;
+  REQUIRE(book.OnDone(granted->closure, granted->attempt, v, v).acknowledged);
+  book.Rollback(ShardId(0), "a");
+  const auto repair = book.NextGrant(TaskId(1));
+  REQUIRE(repair);
+  REQUIRE_FALSE(book.FailRepair(repair->closure, repair->attempt).empty());
+  const auto closes = book.MakeCloses(TaskId(9), "a");
+  REQUIRE(closes.size() == 1);
+  coordinator::Snapshot file;
+  file.file = "file";
+  file.done = closes[0].done;
+  file.refused = closes[0].refused;
+  ClosureBook next(Played::Options(mutant), {});
+  next.BeginLife(Term{1});
+  next.ResumeFrom({file});
+  return next.durable().succeeded.Contains(0);
+}
+TEST_CASE("close_holds_lost resumes what is lost as done, and the rule does not") {
+  CHECK(ResumesWhatIsLostAsDone(Mutant::kCloseHoldsLost));
+  CHECK_FALSE(ResumesWhatIsLostAsDone(Mutant::kNone));
+}
+
+// Lines 16 and 26 save work; nothing is lost without them. A Done that was made while the coordinator was away:
+bool RunsAgainWhatIsDone(Mutant mutant) {
+  ClosureBook book(Played::Options(mutant), {});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  book.Rollback(ShardId(0), "a");
+  worker::AttemptBook worker(mutant);
+  worker.OnMap({book.durable().version, {{}}, Played::kJob});
+  const auto granted = book.NextGrant(TaskId(1));
+  REQUIRE(granted);
+  REQUIRE(worker.OnGrant({Played::kJob, granted->closure, granted->attempt}));
+  worker.Begin(granted->attempt);
+  worker.Finish();
+  book.BeginLife(Term{2});
+  book.CloseWindow();
+  std::vector<ClosureBook::HeldAttempt> held;
+  for (const auto& h : worker.HeldForHello()) held.push_back({h.work.closure, h.work.attempt, h.work.all_targets, h.work.targets, h.v1});
+  book.RegisterWorker(TaskId(2), held);
+  for (const auto& done : worker.Unanswered()) book.OnDone(done.work.closure, done.work.attempt, done.v0, done.v1);
+  return book.NextGrant(TaskId(2)).has_value();
+}
+TEST_CASE("done_not_kept runs a closure again, and the rule does not") {
+  CHECK(RunsAgainWhatIsDone(Mutant::kDoneNotKept));
+  CHECK_FALSE(RunsAgainWhatIsDone(Mutant::kNone));
+}
+
+// Line 26: a worker that was given up registers beside the one that runs the closure now.
+bool RefusesTheHigherAttempt(Mutant mutant) {
+  ClosureBook book(Played::Options(mutant), {});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  book.Rollback(ShardId(0), "a");
+  const auto old = book.NextGrant(TaskId(1));
+  REQUIRE(old);
+  book.ReleaseWorker(TaskId(1));
+  const auto now = book.NextGrant(TaskId(2));
+  REQUIRE(now);
+  const MapVersion v = book.durable().version;
+  book.RegisterWorker(TaskId(3), {{old->closure, old->attempt, true, {}, v}});
+  return !book.OnDone(now->closure, now->attempt, v, v).acknowledged;
+}
+TEST_CASE("adopt_older refuses the Done of the higher attempt, and the rule does not") {
+  CHECK(RefusesTheHigherAttempt(Mutant::kAdoptOlder));
+  CHECK_FALSE(RefusesTheHigherAttempt(Mutant::kNone));
+}
 
 // A walk meets this once in some thousand seeds, so it is played: shard 0 went from server x, which is only cut off, to y; the worker's
 // push went to y; the coordinator died, a tear took the record of that move, and y died. Returns whether x lacks the update although
@@ -147,27 +404,39 @@ TEST_CASE("the walks meet every fault and every answer") {
     for (const auto& [what, n] : result.counts) met.insert(what);
   }
   for (const char* what : {"applied",
+                           "applied to an earlier job",
                            "attempt superseded",
                            "begun anew",
+                           "broken push refused",
                            "busy",
                            "call doubled",
                            "call lost",
                            "closure cancelled",
+                           "commits lost with the coordinator",
                            "coordinator killed",
                            "duplicate",
                            "ended early",
                            "evaluation",
                            "evaluation void",
+                           "file damaged",
+                           "file deleted",
                            "foreign coordinator",
+                           "journal checkpoint",
                            "journal from a backup",
                            "journal torn",
+                           "manifest",
+                           "manifest damaged",
                            "move",
-                           "older snapshot",
+                           "over budget",
                            "pull unchanged",
                            "refused by a sealed shard",
                            "repair failed",
                            "repair granted",
+                           "resumed after the end",
+                           "resumed after the loss of the cluster",
+                           "resumed from a file",
                            "rollback",
+                           "rolled back to a file",
                            "rolled back to the seed",
                            "sealed",
                            "server doubled",
@@ -177,6 +446,8 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "silent owner unmapped",
                            "skip recorded",
                            "snapshot",
+                           "snapshot given up",
+                           "snapshot of an unchanged shard",
                            "worker killed"}) {
     INFO(what);
     CHECK(met.contains(what));

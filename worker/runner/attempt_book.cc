@@ -13,7 +13,7 @@ std::vector<Attempt> AttemptBook::OnRegistered(Term term, const std::set<Attempt
   const auto gone = [&](Attempt attempt) {
     if (adopted.contains(attempt)) return false;
     dropped.push_back(attempt);
-    return true;
+    return mutant_ != fault::Mutant::kKeepsUnnamed;
   };
   std::erase_if(unanswered_, [&](const DoneReport& report) { return gone(report.work.attempt); });
   if (running_ && gone(running_->work.attempt)) running_.reset();
@@ -87,6 +87,7 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
   const auto it = running_->unsettled.find(update.value());
   // A late answer to a push that another copy of it has settled.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
+  if (mutant_ == fault::Mutant::kStaleSettles && answer == PushAnswer::kStale) answer = PushAnswer::kDuplicate;
   switch (answer) {
     case PushAnswer::kApplied:
     case PushAnswer::kDuplicate:
@@ -101,7 +102,7 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
     case PushAnswer::kTransport: return {Next::kBackoff, {}};
     case PushAnswer::kSuperseded:
     case PushAnswer::kRefused: running_.reset(); return {Next::kDropAttempt, {}};
-    case PushAnswer::kOverBudget:
+    case PushAnswer::kOverBudget: return {over_budget_ == OverBudget::kPause ? Next::kBackoff : Next::kFail, {}};
     case PushAnswer::kInvalid: return {Next::kFail, {}};
   }
   return {Next::kFail, {}};
@@ -121,7 +122,7 @@ DoneReport AttemptBook::Finish() {
   DoneReport report{std::move(running_->work), running_->v0, running_->v1};
   if (mutant_ == fault::Mutant::kV0AtEnd) report.v0 = map_.version;
   running_.reset();
-  unanswered_.push_back(report);
+  if (mutant_ != fault::Mutant::kDoneNotKept) unanswered_.push_back(report);
   return report;
 }
 

@@ -50,7 +50,7 @@ enum class PushAnswer { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBu
 enum class Next {
   kSettled,      // nothing more to do for this (update, shard)
   kWaitForMap,   // STALE above our map: resend once a map >= `wait_for` is here
-  kBackoff,      // STALE at our map, transport error, BUSY: resend after a delay (10 ms to 1 s, doubling)
+  kBackoff,      // STALE at our map, transport error, BUSY, OVER_BUDGET under `pause`: resend after a delay (10 ms to 1 s, doubling)
   kDropAttempt,  // SUPERSEDED | REFUSED: the attempt has been dropped from the book. Also for an answer to an attempt that does not run any more
   kFail,         // INVALID | OVER_BUDGET under `fail`
 };
@@ -61,7 +61,9 @@ struct Disposition {
 
 class AttemptBook {
  public:
-  explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone) : mutant_(mutant) {}
+  enum class OverBudget { kFail, kPause };  // what OVER_BUDGET means for the attempt [15]
+  explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone, OverBudget over_budget = OverBudget::kFail)
+      : mutant_(mutant), over_budget_(over_budget) {}
 
   // --- session
   // Line 26: one message. Whatever `adopted` does not name is dropped; returns what was dropped. (The line says so of older
@@ -118,6 +120,7 @@ class AttemptBook {
     std::map<std::uint32_t, std::set<ShardId>> unsettled;  // update -> shards
   };
   fault::Mutant mutant_;
+  OverBudget over_budget_;
   ShardMap map_;
   Term term_;
   std::deque<Work> queued_;

@@ -17,6 +17,13 @@ Snapshot File(const std::string& name, IntervalSet done, IntervalSet refused = {
   return snapshot;
 }
 
+// Of the shard's present owner.
+Snapshot Of(const ClosureBook& book, std::uint32_t p, const std::string& name, IntervalSet done) {
+  Snapshot snapshot = File(name, std::move(done));
+  snapshot.epoch = book.durable().map[p].epoch;
+  return snapshot;
+}
+
 ClosureBook NewBook(std::uint32_t shards, DurableState state = {}) {
   ClosureBook::Options options;
   options.closures = kClosures;
@@ -41,8 +48,8 @@ TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run 
   book.Rollback(ShardId(0), "a");
   book.Rollback(ShardId(1), "a");
   for (int i = 0; i < 6; ++i) RunOne(&book);
-  book.AddSnapshot(ShardId(1), File("old", IntervalSet::Range(0, 2)));
-  book.AddSnapshot(ShardId(1), File("new", IntervalSet::Range(0, 4)));
+  book.AddSnapshot(ShardId(1), Of(book, 1, "old", IntervalSet::Range(0, 2)));
+  book.AddSnapshot(ShardId(1), Of(book, 1, "new", IntervalSet::Range(0, 4)));
   const auto change = book.Rollback(ShardId(1), "b");
   REQUIRE(change.assigns.size() == 1);
   REQUIRE(change.assigns[0].snapshot);
@@ -67,18 +74,48 @@ TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run 
     CHECK(registration.change.assigns[0].snapshot->file == "new");
   }
   SECTION("a repeated report, and giving up what is not known, change nothing") {
-    CHECK(book.AddSnapshot(ShardId(1), File("new", {})).empty());
+    CHECK(book.AddSnapshot(ShardId(1), Of(book, 1, "new", {})).empty());
     CHECK(book.RemoveSnapshots(ShardId(1), {"file:///c/none"}).empty());
   }
+}
+
+TEST_CASE("a file of an owner before the present one is not entered: a sweep may have deleted it") {
+  ClosureBook book = NewBook(1);
+  book.Rollback(ShardId(0), "a");
+  const Snapshot late = Of(book, 0, "late", IntervalSet::Range(0, 2));
+  book.Rollback(ShardId(0), "b");
+  CHECK(book.AddSnapshot(ShardId(0), late).empty());
+  CHECK(book.NewestSnapshot(ShardId(0)) == nullptr);
+}
+
+TEST_CASE("in the start-up window a shard of the last life is adopted once it is loaded, and its owner by the journal is to drop it") {
+  ClosureBook first = NewBook(1);
+  first.Rollback(ShardId(0), "a");
+  const DurableState torn = first.durable();
+  first.Rollback(ShardId(0), "b");
+  const ShardOwner held = first.durable().map[0];
+  const auto registers = [&](std::uint64_t term, bool loading) {
+    ClosureBook book({kClosures, 1, 4096, fault::Mutant::kNone}, torn);
+    book.BeginLife(Term(term));
+    return book.RegisterServer("b", {{ShardId(0), held.epoch, held.start, {}, {}, loading}}).change;
+  };
+  const auto adopted = registers(2, false);
+  CHECK(adopted.drops.empty());
+  CHECK(adopted.record.map.at(0) == held);
+  REQUIRE(adopted.former.size() == 1);
+  CHECK(adopted.former[0].first == "a");
+  CHECK(adopted.former[0].second.second == torn.map[0].epoch);
+  CHECK(registers(2, true).drops.size() == 1);   // what its file refuses is not known
+  CHECK(registers(3, false).drops.size() == 1);  // the life in between may have sent workers to the owner before
 }
 
 TEST_CASE("replaying the records gives the snapshots back, whatever was added and removed in one transaction") {
   ClosureBook book = NewBook(1);
   Record all = book.Rollback(ShardId(0), "a").record;
-  AppendRecord(book.AddSnapshot(ShardId(0), File("a", {})), &all);
-  AppendRecord(book.AddSnapshot(ShardId(0), File("b", {})), &all);
+  AppendRecord(book.AddSnapshot(ShardId(0), Of(book, 0, "a", {})), &all);
+  AppendRecord(book.AddSnapshot(ShardId(0), Of(book, 0, "b", {})), &all);
   AppendRecord(book.RemoveSnapshots(ShardId(0), {"file:///c/a"}), &all);
-  AppendRecord(book.AddSnapshot(ShardId(0), File("c", {})), &all);
+  AppendRecord(book.AddSnapshot(ShardId(0), Of(book, 0, "c", {})), &all);
   DurableState replayed;
   ApplyRecord(all, &replayed);
   CHECK(replayed.snapshots == book.durable().snapshots);
