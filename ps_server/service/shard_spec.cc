@@ -24,6 +24,7 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.job = job;
   settings.shard = ShardId(spec.shard());
   settings.variable = variable.name();
+  settings.variable_index = variable.index();
   EG_ASSIGN_OR_RETURN(settings.variable_shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
   settings.row_begin = spec.row_begin();
   settings.row_end = spec.row_end();

@@ -64,7 +64,8 @@ struct ShardSettings {
   JobUid job;
   ShardId shard;
   std::string variable;
-  tensor::Shape variable_shape;  // of the whole variable
+  tensor::Shape variable_shape;      // of the whole variable
+  std::uint32_t variable_index = 0;  // its place in the plan
   std::uint64_t row_begin = 0, row_end = 0;
   InitializerSettings initializer;
   OptimizerSettings optimizer;

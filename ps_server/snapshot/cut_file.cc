@@ -22,6 +22,7 @@ v1::ShardSpec SpecOf(const ShardSettings& settings) {
   spec.set_row_end(settings.row_end);
   v1::VariableSpec& variable = *spec.mutable_variable();
   variable.set_name(settings.variable);
+  variable.set_index(settings.variable_index);
   for (const std::uint64_t dim : settings.variable_shape.dims()) variable.add_shape(dim);
   variable.set_dtype(v1::DTYPE_FLOAT32);
   v1::Initializer& initializer = *variable.mutable_initializer();

@@ -215,6 +215,7 @@ struct Stage {
     spec->set_shard(shard);
     spec->set_row_end(rows);
     spec->mutable_variable()->set_name("count");
+    spec->mutable_variable()->set_index(3);
     spec->mutable_variable()->add_shape(rows);
     spec->mutable_variable()->add_shape(1);
     spec->mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
@@ -347,6 +348,8 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
     CHECK(std::string(reinterpret_cast<const char*>(report->sha256.data()), 32) == file.sha256());
     CHECK(report->value_digest == states[shard].digest());
     CHECK(report->header.plan_fingerprint() == kPlan);
+    // To the last field: the second variable of a plan could not be resumed without its index.
+    CHECK(report->header.dense().SerializeAsString() == Stage::AssignOf(shard).assign().spec().SerializeAsString());
   }
   CHECK(*client::FromProto(files[1].done()) == IntervalSet{1, 2});
   CHECK(*client::FromProto(files[1].refused()) == IntervalSet{5});
