@@ -16,6 +16,7 @@
 #include "common/fs/file.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/job_audit.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/local_cluster.h"
 #include "coordinator/psctl/text_table.h"
@@ -458,6 +459,7 @@ std::vector<Verb> JobVerbs() {
           {"job", "show", "show one job", Show},
           {"job", "watch", "follow a job to its end", Watch},
           {"job", "cancel", "cancel a job", Cancel},
+          {"job", "audit", "prove from its ledgers which examples were applied, and how often", AuditJob},
           {"job", "validate", "check a job file; lists every mistake", Validate},
           {"job", "reference", "print every key of a job file", Reference}};
 }

@@ -389,9 +389,17 @@ spec:
         if sum(line["text"] == "submitted" for line in of["event"]) != 1:
             raise Failure("metrics.jsonl: the submission does not stand there once")
 
+    def check_audit(self):
+        """The ledgers of the newest checkpoint, read from its files, say that every example of every epoch was applied once (P3)."""
+        audit = json.loads(self.cluster.psctl("job", "audit", "--checkpoint", self.show()["checkpoint"]["path"], "--output", "json").stdout)
+        if not audit["exact"] or any(e["applied"] != self.examples for e in audit["epochs"]):
+            raise Failure("psctl job audit: %s" % audit)
+
     def check_exact(self):
         """Every sample was counted once an epoch, every update once on every shard, in values, slots and ledger counters (P1, P2, P3)."""
         import numpy
+        if self.checkpoint != "off":
+            self.check_audit()
         folder = self.show()["runs_folder"]
         with zipfile.ZipFile(os.path.join(folder, "weights.npz")) as z:
             arrays = {n[:-4]: numpy.load(io.BytesIO(z.read(n))) for n in z.namelist()}
