@@ -355,6 +355,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     one.shard = ShardId(h.shard());
     one.epoch = client::FromProto<ShardEpoch>(h.epoch());
     one.start = client::FromProto<MapVersion>(h.start());
+    one.loading = h.loading();
     absl::StatusOr<IntervalSet> done = client::FromProto(h.done()), refused = client::FromProto(h.refused());
     if (!done.ok()) return done.status();
     if (!refused.ok()) return refused.status();
@@ -430,6 +431,16 @@ void Job::Ready(TaskId task) {
       drop->set_shard(shard.value());
       *drop->mutable_epoch() = client::ToProto(epoch);
       host_->Send(task, std::move(message));
+    }
+    // What it holds newer than the journal knew is not its former owner's any more, which may have registered before it.
+    for (const auto& [owner, held] : change.former) {
+      const Server* other = ServerOf(owner);
+      if (other == nullptr || !other->ready) continue;
+      v1::CoordinatorMessage message;
+      message.mutable_drop()->set_job_uid(id_.uid.value());
+      message.mutable_drop()->set_shard(held.first.value());
+      *message.mutable_drop()->mutable_epoch() = client::ToProto(held.second);
+      host_->Send(other->task, std::move(message));
     }
     if (book_ && placed_) {
       for (std::uint32_t p = 0; p < assigned_.size(); ++p) {

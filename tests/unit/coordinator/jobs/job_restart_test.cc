@@ -248,5 +248,31 @@ TEST_CASE("a job that cannot be taken up is named") {
   CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
 }
 
+TEST_CASE("a shard that is adopted from its newest owner is dropped by the one that the torn journal names") {
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  store.torn_max = 64;
+  FakeCluster c({}, store);
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
+  const FakeServer zombie = c.servers["0"];
+  REQUIRE(zombie.shards.size() == 2);
+  // Its shards go to the other one; then the journal forgets that, and it was not dead after all.
+  c.job->OnServerLost(zombie.task, "0", "silent", false);
+  REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
+  const auto owner_of_first = [&] { return c.host.memory.Load(c.job->uid())->map[zombie.shards.begin()->first].server; };
+  while (owner_of_first() != "0") REQUIRE(c.host.memory.TearTail(1) == 1);
+  c.Restart();
+  c.Deliver();
+  CHECK(c.servers["0"].shards.empty());
+  CHECK(c.servers["1"].shards.size() == 4);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers)
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
 }  // namespace
 }  // namespace evergrad::coordinator
