@@ -563,13 +563,13 @@ void ClosureBook::EndServerSession(TaskId server_session) {
 }
 
 bool ClosureBook::ClosesSettled() const {
-  std::set<std::uint32_t> settled;
+  std::vector<bool> settled(options_.shards);  // asked with each answer: no allocation for each shard
   for (const auto& [key, sent] : sent_closes_) {
     const std::uint32_t p = key.second;
-    if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next && sent.revision == revision_) settled.insert(p);
+    if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next && sent.revision == revision_) settled[p] = true;
   }
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
-    if (!settled.contains(p) && !(DoneFor(p).empty() && RefusedFor(p).empty())) return false;
+    if (!settled[p] && !(DoneFor(p).empty() && RefusedFor(p).empty())) return false;
   }
   return true;
 }

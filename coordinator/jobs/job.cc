@@ -349,8 +349,10 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
                               v1::Registered* registered) {
   // Everything is read before anything changes.
   std::vector<ClosureBook::HeldShard> held;
+  std::set<std::uint32_t> loading;
   for (const v1::HeldShard& h : hello.shards()) {
     if (h.job_uid() != id_.uid.value()) continue;
+    if (h.loading()) loading.insert(h.shard());
     ClosureBook::HeldShard one;
     one.shard = ShardId(h.shard());
     one.epoch = client::FromProto<ShardEpoch>(h.epoch());
@@ -368,6 +370,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.identity = identity;
   server.endpoint = hello.endpoint();
   server.process = hello.process_uid();
+  server.loading = std::move(loading);
   if (server_tally_[identity].Begin(server.process, OlderThanJob(hello))) whole_due_ = true;
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
@@ -445,7 +448,8 @@ void Job::Ready(TaskId task) {
     if (book_ && placed_) {
       for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
         if (book_->durable().map[p].server != identity) continue;
-        assigned_[p] = true;  // held as mapped; those sent anew are reset below
+        // Held as mapped; those sent anew are reset below. Of what it still loads it says so when it has.
+        assigned_[p] = server->loading.count(p) == 0;
         unplaced_.erase(ShardId(p));
         if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
       }
@@ -590,7 +594,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < assigned_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
-        if (phase_ == Phase::kSaving) TickCheckpoints(host_->Now());
+        if (phase_ == Phase::kSaving && !round_) TickCheckpoints(host_->Now());
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
@@ -794,7 +798,10 @@ std::string Job::WaitingFor() const {
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";
-  if (phase_ == Phase::kSaving && servers.empty() && !checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
+  if (phase_ == Phase::kSaving && servers.empty()) {
+    if (!checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
+    return round_waiting_.empty() ? "" : absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(), " left");
+  }
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   return workers.empty() ? servers : workers;
 }

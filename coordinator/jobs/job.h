@@ -233,6 +233,7 @@ class Job {
     MonoTime away_since{0};
     v1::Endpoint endpoint;
     std::uint64_t process = 0;  // uid
+    std::set<std::uint32_t> loading;  // shards of which its Hello said so
   };
   struct PerWorker {                        // by identity, over all of its processes
     std::uint64_t steps = 0, examples = 0;  // of closures that counted

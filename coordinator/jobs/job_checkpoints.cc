@@ -20,11 +20,12 @@ namespace {
 constexpr std::chrono::seconds kRoundMax{60};          // a manifest goes out without the shards that have not answered
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failing
 constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
+constexpr std::size_t kSnapshotsMax = 64;              // of a shard, beyond `keep`: manifests that cannot be written free none of them
 
 // No retry makes it better, and no fault of a machine explains it.
 bool IsForGood(absl::StatusCode code) {
   return code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented ||
-         code == absl::StatusCode::kAlreadyExists;
+         code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kFailedPrecondition;  // a part of the path is a file
 }
 
 // The file of an Assign cannot be used, whoever reads it.
@@ -42,7 +43,8 @@ std::string Job::CheckpointFolder() const { return coordinator::CheckpointFolder
 void Job::TickCheckpoints(MonoTime now) {
   if (!checkpoints() || window_open_ || !book_ || !placed_) return;
   if (round_) CheckRound(now);
-  if (round_ || manifest_writing_ || ended() || now < next_round_) return;
+  // What the journal cannot take now is not made: a file that it does not know helps nobody.
+  if (round_ || manifest_writing_ || ended() || now < next_round_ || !host_->StoreTrouble().empty()) return;
   switch (phase_) {
     case Phase::kTraining:
     case Phase::kEvaluating:
@@ -78,6 +80,9 @@ void Job::BeginRound() {
     };
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (!assigned_[p.value()] || unplaced_.count(p) != 0) continue;
+      // While no manifest can be written nothing is freed, neither files nor what is known of them.
+      const std::size_t known = book_->durable().snapshots[p.value()].size();
+      if (known >= id_.spec.checkpoint.keep + kSnapshotsMax && phase_ != Phase::kSaving && phase_ != Phase::kSealedSaving) continue;
       const ShardEpoch epoch = book_->durable().map[p.value()].epoch;
       v1::CutShard* one = cut->add_shards();
       one->set_shard(p.value());
@@ -95,11 +100,18 @@ void Job::CheckRound(MonoTime now) {
   // Who is gone, or holds another state by now, does not answer for this round.
   std::erase_if(round_waiting_, [&](const auto& entry) {
     const ShardOwner& owner = book_->durable().map[entry.first.value()];
-    const Server* server = ServerOf(owner.server);
-    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready || server->task != entry.second.task;
+    const Server* server = FindServer(entry.second.task);
+    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready || server->identity != owner.server;
   });
-  const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_
-                                                   : phase_ != Phase::kSaving && now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
+  const bool slow = !round_waiting_.empty() && now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
+  if (slow) {
+    // Its server tries again by itself, for want of room say, and its log names the cause.
+    const auto& [shard, ordered] = *round_waiting_.begin();
+    CheckpointTrouble(absl::DeadlineExceededError(absl::StrCat("not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
+                                                               " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/",
+                                                               book_->durable().map[shard.value()].server)));
+  }
+  const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
   if (round_waiting_.empty() || late) EndRound();
 }
 
@@ -121,11 +133,10 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
     CleanCause(&cause);
     const auto code = static_cast<absl::StatusCode>(cause.code());
     // Dropped, assigned anew or ordered again meanwhile: the next round asks again.
-    if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted && code != absl::StatusCode::kNotFound &&
-        code != absl::StatusCode::kFailedPrecondition) {
+    if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted && code != absl::StatusCode::kNotFound) {
       CheckpointTrouble(absl::Status(code, absl::StrCat("ps_server/", owner.server, ": ", cause.message())), cause.kind() == "user");
     }
-    if (round_) CheckRound(host_->Now());
+    if (round_ && round_waiting_.empty()) EndRound();  // who is gone is looked for by the tick: not once for each of many shards
     return absl::OkStatus();
   }
   const v1::ShardFile& file = durable.file();
@@ -133,6 +144,8 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   auto done = client::FromProto(file.done()), refused = client::FromProto(file.refused());
   if (!done.ok()) return done.status();
   if (!refused.ok()) return refused.status();
+  if (done->FirstAtLeast(plan_->closures()) || refused->FirstAtLeast(plan_->closures()))
+    return absl::InvalidArgumentError(absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(), " closures=", plan_->closures()));
   if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() || file.sha256().size() != 32 || file.shard() != shard.value() ||
       client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
     return absl::InvalidArgumentError(
@@ -151,9 +164,13 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   snapshot.vlsn = file.vlsn();
   snapshot.done = *std::move(done);
   snapshot.refused = *std::move(refused);
-  if (ordered) round_waiting_.erase(waiting);
+  if (ordered) {
+    round_waiting_.erase(waiting);
+    // A disk that is slow but works is waited for.
+    if (phase_ == Phase::kSealedSaving) seal_deadline_ = host_->Now() + options_.seal_timeout;
+  }
   if (!Persist(book_->AddSnapshot(shard, std::move(snapshot)))) return absl::OkStatus();
-  if (round_) CheckRound(host_->Now());
+  if (round_ && round_waiting_.empty()) EndRound();
   return absl::OkStatus();
 }
 
@@ -167,16 +184,13 @@ void Job::EndRound() {
 
 std::optional<v1::Manifest> Job::MakeManifest() const {
   v1::Manifest manifest;
-  bool anything = false;
   for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
     v1::ShardFile* entry = manifest.add_shards();
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    // A file lies beside its manifest. The shard of a job that has resumed does not begin from the seed: it must have one of its own first.
-    const bool own = newest != nullptr && !newest->resumed;
-    if (!own && !checkpoint_.resumed_from().empty()) return std::nullopt;
-    if (!own) continue;
-    anything = true;
+    // Nothing can go on from a manifest with a gap, and it would hide an older one that is whole. A file lies beside its manifest: that of
+    // another job fills none.
+    if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);
     entry->set_bytes(newest->bytes);
     entry->set_sha256(newest->sha256);
@@ -187,7 +201,6 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
     *entry->mutable_done() = client::ToProto(newest->done);
     *entry->mutable_refused() = client::ToProto(newest->refused);
   }
-  if (!anything) return std::nullopt;
   manifest.set_job_uid(id_.uid.value());
   manifest.set_job_name(id_.spec.name);
   manifest.set_yaml(id_.yaml);
@@ -217,6 +230,7 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
 }
 
 void Job::WriteManifest() {
+  if (!checkpoints() || phase_ >= Phase::kWriting) return;
   std::optional<v1::Manifest> manifest = MakeManifest();
   std::vector<std::string> files;
   if (manifest) {
@@ -229,7 +243,7 @@ void Job::WriteManifest() {
   }
   if (phase_ == Phase::kSaving && (!manifest || !EverythingIsSaved())) {
     // A server went away in the middle: the next round follows once every shard is there again.
-    next_round_ = host_->Now() + options_.retry_min;
+    next_round_ = host_->Now() + RetryDelay(++manifest_failures_);
     return;
   }
   if (!manifest || (files == manifest_files_ && !last)) {
@@ -321,8 +335,10 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
     std::set<std::string> free;
     for (const Snapshot& known : book_->durable().snapshots[p]) {
       const bool is_named = known.folder == folder && named.contains(known.file);
-      // Another job's file serves until one of our own is in a manifest.
-      if (&known != newest && (known.resumed ? named.contains(newest->file) : !is_named)) free.insert(known.Uri());
+      // Another job's file serves until one of our own is in a manifest; of another plan's job for good: the seed takes its place under the same
+      // plan only.
+      const bool is_free = known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
+      if (&known != newest && is_free) free.insert(known.Uri());
     }
     sweep.newest[ShardId(p)] = {newest->epoch, newest->lsn};
     if (!free.empty()) AppendRecord(book_->RemoveSnapshots(ShardId(p), free), &all);
@@ -412,7 +428,9 @@ bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
   const std::optional<Snapshot>& next = change.assigns.front().snapshot;
   Event("rollback", absl::StrCat("shard ", shard.value(), " cannot be restored from its snapshot: ", cause.message(), "; ",
                                  next ? absl::StrCat("the one before is used: ", next->file) : "it begins from the seed"));
-  if (Persist(change.record)) ApplyChange(change);
+  if (!Persist(change.record)) return true;
+  ApplyChange(change);
+  AfterRollback("a shard goes further back");
   return true;
 }
 
@@ -478,7 +496,11 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   }
   examples_done_ += resumed_examples_;
   epoch_began_ = host_->Now();
+  // The lines of these epochs are written once the manifest's numbers are in them.
+  restoring_ = true;
   FoldClosures(host_->Now());
+  restoring_ = false;
+  epoch_lines_ = 0;
   std::set<std::uint64_t> evaluated;
   for (const v1::FinishedMetric& metric : point.manifest.metrics()) {
     if (metric.epoch() == 0 || metric.epoch() > epoch_rows_.size()) continue;
@@ -488,7 +510,8 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
     evaluated.insert(metric.epoch());
     if (metric.name() == "loss") row.set_eval_loss(metric.value());
     if (metric.name() == "accuracy") row.set_eval_accuracy(metric.value());
-    if (metric.name() == "count") row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
+    // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
+    if (metric.name() == "count" && std::abs(metric.value()) < 0x1p53) row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
   }
   // Barriers whose evaluation stands are behind us.
   const std::uint64_t epochs = id_.spec.training.epochs;

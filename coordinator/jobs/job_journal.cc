@@ -170,8 +170,9 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_started_mono_ns(started_at_.count());
   s->set_ended_mono_ns(ended_at_.count());
   *s->mutable_described() = described_;
-  s->set_has_plan(plan_.has_value());
-  if (plan_) s->set_plan_fingerprint(plan_message_.fingerprint());
+  // While it is looked for what to resume from, the plan has no book yet: after a restart it is described again.
+  s->set_has_plan(plan_.has_value() && phase_ != Phase::kDescribing);
+  if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
   s->set_barrier_epochs(barrier_epochs_);
   s->set_evaluated_epochs(evaluated_epochs_);
   FillCounters(s->mutable_counters());
@@ -348,7 +349,12 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
       assigned_.assign(shard_bytes_.size(), false);
       assigned_from_.assign(shard_bytes_.size(), std::string());
       assign_failures_.assign(shard_bytes_.size(), 0);
-      for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
+      for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) {
+        placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
+        // A file newer than the assignment was made of it; else it is the one that its owner may be reading still.
+        const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+        if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch)) assigned_from_[p] = newest->Uri();
+      }
     }
   }
   barrier_epochs_ = s.barrier_epochs();

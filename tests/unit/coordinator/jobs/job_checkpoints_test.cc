@@ -257,7 +257,8 @@ TEST_CASE("what cannot be written for good fails a job that asked for checkpoint
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   AddTasks(c);
-  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::PermissionDeniedError("cannot write: path=/runs reason=Permission denied"); };
+  const auto code = GENERATE(absl::StatusCode::kPermissionDenied, absl::StatusCode::kFailedPrecondition);  // the latter: a part of the path is a file
+  c.cut_error = [code](const v1::CutShards&, std::uint32_t) { return absl::Status(code, "cannot write: path=/runs"); };
   REQUIRE(c.RunToEnd());
   if (given) {
     CHECK(c.Status().state() == "FAILED");
@@ -295,6 +296,9 @@ TEST_CASE("the last checkpoint waits for room, and says so") {
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::DeadlineExceededError("the server tries again by itself"); };
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(20)));
   CHECK(c.Status().phase() == "saving");
+  CHECK_THAT(c.job->WaitingFor(), Contains("shards to be saved: 4 left"));
+  CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(60)));
+  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: not saved after 60 s: shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
   // The answers that were kept back are given up when the servers' sessions end; they are ordered again.
@@ -430,6 +434,170 @@ TEST_CASE("a coordinator that dies takes its snapshots up again from the journal
   CHECK(Newest(c).complete());
 }
 
+TEST_CASE("a coordinator that dies while it looks for what to resume from looks again") {
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), store);
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::DESCRIBE; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  c.Finish(c.workers["0"], c.workers["0"].held.front());  // the file thread is asked, and has not answered
+  c.AddServer("2");                                       // so that the job is written down as a whole
+  c.job->Tick();
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Restart();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("no manifest has a gap: nothing could go on from it, and it would hide one that is whole") {
+  FakeCluster c(Saving());
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  c.cut_error = [](const v1::CutShards&, std::uint32_t shard) { return shard == 3 ? absl::UnavailableError("busy") : absl::OkStatus(); };
+  AddTasks(c);
+  CHECK_FALSE(c.Run([&] { return c.Status().checkpoint().number() > 0; }, std::chrono::seconds(5)));
+  CHECK(c.cuts == 3);
+  SECTION("written once the last shard has a file") {
+    c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+    REQUIRE(c.Run([&] { return c.Status().checkpoint().number() > 0; }));
+    const v1::Manifest manifest = Newest(c);
+    for (const v1::ShardFile& file : manifest.shards()) CHECK_FALSE(file.file().empty());
+  }
+  SECTION("not at the early end either") {
+    c.job->Cancel();
+    REQUIRE(c.RunToEnd());
+    CHECK_FALSE(snapshot::FindNewestManifest(*c.host.disk, kFolder).ok());
+  }
+}
+
+TEST_CASE("while manifests cannot be written, files and what is known of them stay bounded") {
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) {
+    spec.checkpoint.keep = 1;
+    spec.training.epochs = 12;
+  }));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // has room
+  c.host.disk->SetBytesMax(c.host.disk->bytes());
+  const auto most = [&] {
+    std::size_t n = 0;
+    const DurableState state = *c.host.memory.Load(c.job->uid());
+    for (const auto& snapshots : state.snapshots) n = std::max(n, snapshots.size());
+    return n;
+  };
+  for (int i = 0; i < 80; ++i) {
+    REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+    c.Finish(c.workers["0"], c.workers["0"].held.front());
+    c.Run([] { return false; }, std::chrono::seconds(6));
+  }
+  CHECK(most() > 40);
+  CHECK(most() <= 65);
+  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("manifest"));
+}
+
+TEST_CASE("another plan's job goes back to the file that it resumed from when its own are damaged, never to the seed") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) {
+                  spec.checkpoint.resume = true;
+                  spec.checkpoint.keep = 1;
+                  spec.data.batch_size = 8;
+                  spec.training.epochs = 4;
+                }),
+                {}, JobUid(0xd00d), c.host.disk);
+  std::uint64_t finish = 10;
+  d.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  AddTasks(d);
+  REQUIRE(d.Run([&] { return d.Status().closures_succeeded() == 10; }));
+  d.Run([] { return false; }, std::chrono::seconds(2));
+  const std::vector<Snapshot> known = d.host.memory.Load(d.job->uid())->snapshots[0];
+  REQUIRE(known.size() == 2);
+  CHECK(known[0].replace_ledger);
+  REQUIRE(d.host.disk->Damage(known[1].Uri(), 100, std::byte{1}).ok());
+  d.assigns.clear();
+  d.AddServer(d.servers["0"].shards.count(0) != 0 ? "0" : "1", /*keeps=*/false);
+  d.AddWorker("1");
+  REQUIRE(d.Run([&] { return d.job->WaitingFor().empty() && !d.assigns.empty(); }));
+  std::string from;
+  for (const v1::Assign& assign : d.assigns)
+    if (assign.spec().shard() == 0) from = assign.snapshot().uri();
+  CHECK(from == known[0].Uri());
+  finish = ~0ull;
+  FinishHeld(d);
+  REQUIRE(d.RunToEnd());
+  CHECK(d.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("the lines of epochs that a former job has done carry what it measured") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  const bool every = GENERATE(true, false);
+  FakeCluster d(Saving([&](config::JobSpec& spec, JobOptions&) {
+                  spec.checkpoint.resume = true;
+                  spec.training.epochs = 4;
+                  spec.training.evaluate_every_epochs = every ? 1 : 3;
+                }),
+                {}, JobUid(0xd00d), c.host.disk);
+  AddTasks(d);
+  REQUIRE(d.RunToEnd());
+  d.Deliver();
+  const std::string& text = d.host.files.at("/runs/fake-000000000000d00d/metrics.jsonl");
+  std::uint64_t epoch = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    const Json line = Json::parse(text.substr(begin, end - begin));
+    begin = end + 1;
+    if (line["kind"] != "epoch") continue;
+    REQUIRE(line["epoch"] == ++epoch);
+    CHECK(line["train_loss"].is_number());
+    if (epoch <= 2) CHECK(line["train_loss"].get<double>() == c.Status().epoch_rows(static_cast<int>(epoch) - 1).train_loss());
+  }
+  CHECK(epoch == 4);
+}
+
+TEST_CASE("a shard that is being restored counts as taken when its server says so, over a new session and a new coordinator") {
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  FakeCluster c(Saving(), store);
+  AddTasks(c);
+  std::uint64_t finish = 3;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 3; }));
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  finish = 6;
+  FinishHeld(c, finish);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6; }));
+  c.Run([] { return false; }, std::chrono::seconds(1));
+  const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1";
+  c.hold_assign = [](const v1::Assign& assign) { return assign.spec().shard() == 0; };
+  c.assigns.clear();
+  c.AddServer(owner, /*keeps=*/false);
+  REQUIRE(c.Run([&] { return c.assigns.size() == 2; }));
+  c.servers[owner].shards[0].loading = true;
+  if (GENERATE(true, false))
+    c.Restart();
+  else
+    c.AddServer(owner, /*keeps=*/true);
+  c.Deliver();
+  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/" + owner + " has not yet taken 1 shard"));
+  v1::TaskMessage damaged;
+  damaged.mutable_assigned()->set_job_uid(c.job->uid().value());
+  damaged.mutable_assigned()->set_shard(0);
+  *damaged.mutable_assigned()->mutable_epoch() = c.servers[owner].shards[0].assign.epoch();
+  *damaged.mutable_assigned()->mutable_error() = client::ToErrorDetail(absl::DataLossError("damaged"));
+  c.hold_assign = [](const v1::Assign&) { return false; };
+  c.Say(c.servers[owner].task, damaged);
+  REQUIRE(c.Run([&] { return c.job->WaitingFor().empty(); }));
+  CHECK_THAT(AllEvents(c), Contains("shard 0 cannot be restored from its snapshot: damaged; the one before is used"));
+  finish = ~0ull;
+  FinishHeld(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
 TEST_CASE("malformed reports of files change nothing") {
   FakeCluster c(Saving());
   AddTasks(c);
@@ -456,6 +624,7 @@ TEST_CASE("malformed reports of files change nothing") {
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_sha256("short"); });
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->mutable_done()->add_bounds(7); });
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_shard(1); });
+  spoiled([](v1::ShardDurable* d) { *d->mutable_file()->mutable_done() = client::ToProto(IntervalSet::Range(0, 17)); });  // the plan has 16
   CHECK(c.Try(c.servers[other].task, good).ok());  // another's shard: counted, ignored
   v1::TaskMessage old = good;
   old.mutable_shard_durable()->mutable_epoch()->set_n(0);

@@ -90,6 +90,7 @@ struct FakeServer {
   struct Shard {
     v1::Assign assign;
     bool sealed = false;
+    bool loading = false;  // as its Hello says
     IntervalSet done;
     std::uint64_t lsn = 0;
     std::optional<v1::ShardFile> saved;  // of its present state
@@ -242,6 +243,7 @@ class FakeCluster {
       *held->mutable_epoch() = shard.assign.epoch();
       *held->mutable_start() = shard.assign.start();
       *held->mutable_done() = client::ToProto(shard.done);
+      held->set_loading(shard.loading);
     }
     server.task = TaskId(next_task++);
     server.identity = identity;
@@ -503,7 +505,7 @@ class FakeCluster {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
         assigns.push_back(message.assign());
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, {}, 0, std::nullopt};
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, {}, 0, std::nullopt};
         if (message.assign().has_snapshot()) {
           if (absl::Status status = Load(message.assign(), &server.shards[message.assign().spec().shard()]); !status.ok()) {
             server.shards.erase(message.assign().spec().shard());
