@@ -369,7 +369,10 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   if (snapshot.epoch != state_.map[p].epoch && options_.mutant != Mutant::kTakesLateFile) return all;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
-    if (known.Uri() == uri) return all;
+    if (known.Uri() != uri) continue;
+    if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return all;
+    // Written anew because somebody took it away: the same state, but an attempt's number may have moved since, and with it the hash.
+    record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));
   Commit(record, &all);

@@ -152,7 +152,7 @@ class ClosureBook {
   // Line 21 with a state that the caller knows, of which s.done and s.refused are these ({} for the seed). For models of the cluster.
   MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done, const IntervalSet& snapshot_refused);
   // Line 27. A file that is known already (by its URI), or that is not of the shard's present epoch, changes nothing: after a newer owner's file this
-  // one would be the newest, and a sweep may have deleted it.
+  // one would be the newest, and a sweep may have deleted it. One of a known name and another hash takes the place of that one.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   // These are given up: damaged, or no kept manifest names them. Delete a file only once this is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);

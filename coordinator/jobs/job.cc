@@ -800,7 +800,8 @@ std::string Job::WaitingFor() const {
   if (window_open_) return "tasks to register anew";
   if (phase_ == Phase::kSaving && servers.empty()) {
     if (!checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
-    return round_waiting_.empty() ? "" : absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(), " left");
+    if (!round_waiting_.empty()) return absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(), " left");
+    return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   return workers.empty() ? servers : workers;

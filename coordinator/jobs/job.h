@@ -478,7 +478,7 @@ class Job {
   std::map<ShardId, Ordered> round_waiting_;  // not answered yet
   MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
   std::uint32_t manifest_failures_ = 0;
-  std::vector<std::string> manifest_files_;  // by shard, of the newest manifest
+  std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash
   v1::CheckpointStatus checkpoint_;
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;

@@ -234,7 +234,7 @@ void Job::WriteManifest() {
   std::optional<v1::Manifest> manifest = MakeManifest();
   std::vector<std::string> files;
   if (manifest) {
-    for (const v1::ShardFile& entry : manifest->shards()) files.push_back(entry.file());
+    for (const v1::ShardFile& entry : manifest->shards()) files.push_back(entry.file() + entry.sha256());
   }
   const bool last = phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving;
   if (manifest_writing_) {
@@ -283,7 +283,7 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   }
   manifest_failures_ = 0;
   manifest_files_.clear();
-  for (const v1::ShardFile& entry : manifest.shards()) manifest_files_.push_back(entry.file());
+  for (const v1::ShardFile& entry : manifest.shards()) manifest_files_.push_back(entry.file() + entry.sha256());
   checkpoint_.set_number(saved->number);
   checkpoint_.set_uri(saved->uri);
   checkpoint_.set_written_ms(manifest.written_ms());
@@ -464,9 +464,10 @@ void Job::LookForResume() {
         return BeginPlan();
       }
       if (!point.ok()) {
-        Fail(MakeError(UserError(absl::Status(point.status().code(), absl::StrCat("checkpoint.resume: ", point.status().message()))), "user",
-                       "coordinator"),
-             true);
+        // Another setting or other files help, or it is a disk that cannot be read now.
+        const bool user = BlameOf(point.status()) == Blame::kUser || IsForGood(point.status().code());
+        const absl::Status cause(point.status().code(), absl::StrCat("checkpoint.resume: ", point.status().message()));
+        Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"), user);
         return;
       }
       absl::StatusOr<Resumption> resumption = PlanResumption(*point, plan_message_, id_.uid);
@@ -501,6 +502,12 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   FoldClosures(host_->Now());
   restoring_ = false;
   epoch_lines_ = 0;
+  // They took this job no time: a speed is of what it does itself.
+  training_seconds_ = 0;
+  for (v1::EpochRow& row : epoch_rows_) {
+    row.set_seconds(0);
+    row.set_examples_per_second(0);
+  }
   std::set<std::uint64_t> evaluated;
   for (const v1::FinishedMetric& metric : point.manifest.metrics()) {
     if (metric.epoch() == 0 || metric.epoch() > epoch_rows_.size()) continue;

@@ -307,6 +307,13 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_job_uid(seal.job_uid());
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
+  // One that is still being read would be live, and not sealed, when it is there: nothing of this job wants it any more.
+  if (const auto it = held_.find(key); it != held_.end() && it->second.loading && !it->second.file.empty() &&
+      it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
+    --loading_;
+    held_.erase(it);
+    options_.restorer->Cancel(key.job, key.shard);
+  }
   options_.host->lane(key.shard).Seal(key, client::FromProto<ShardEpoch>(seal.epoch()), [this, message = std::move(message), session = session_] {
     options_.executor->Post([this, message, session] { SendIn(session, message); });
   });

@@ -77,6 +77,21 @@ TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run 
     CHECK(book.AddSnapshot(ShardId(1), Of(book, 1, "new", {})).empty());
     CHECK(book.RemoveSnapshots(ShardId(1), {"file:///c/none"}).empty());
   }
+  SECTION("a file that was written anew under its name is known by its new hash, also to who replays the records") {
+    const DurableState before = book.durable();
+    book.Rollback(ShardId(1), "b");
+    DurableState replayed = book.durable();
+    Snapshot first = Of(book, 1, "again", IntervalSet::Range(0, 4)), second = first;
+    first.sha256 = "a";
+    second.sha256 = "b";
+    Record all;
+    AppendRecord(book.AddSnapshot(ShardId(1), first), &all);
+    AppendRecord(book.AddSnapshot(ShardId(1), second), &all);
+    ApplyRecord(all, &replayed);
+    CHECK(replayed.snapshots == book.durable().snapshots);
+    CHECK(replayed.snapshots[1].size() == before.snapshots[1].size() + 1);
+    CHECK(book.NewestSnapshot(ShardId(1))->sha256 == "b");
+  }
 }
 
 TEST_CASE("a file of an owner before the present one is not entered: a sweep may have deleted it") {

@@ -598,6 +598,27 @@ TEST_CASE("a shard that is being restored counts as taken when its server says s
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
+TEST_CASE("the speed of a job that resumed is of what it did itself, however early it ends") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) {
+                  spec.checkpoint.resume = true;
+                  spec.training.epochs = 4;
+                }),
+                {}, JobUid(0xd00d), c.host.disk);
+  d.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 18; };
+  AddTasks(d);
+  REQUIRE(d.Run([&] { return d.Status().closures_succeeded() == 18; }));
+  d.job->Cancel();
+  REQUIRE(d.RunToEnd());
+  const Json result = Json::parse(d.host.files.at("/runs/fake-000000000000d00d/result.json"));
+  CHECK(result["examples_per_second"].is_null());
+  REQUIRE(d.Status().epoch_rows_size() == 2);
+  CHECK(d.Status().epoch_rows(1).seconds() == 0);
+  CHECK(d.Status().epoch_rows(1).train_loss() == c.Status().epoch_rows(1).train_loss());
+}
+
 TEST_CASE("malformed reports of files change nothing") {
   FakeCluster c(Saving());
   AddTasks(c);

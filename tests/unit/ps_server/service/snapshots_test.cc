@@ -500,8 +500,8 @@ TEST_CASE("while a shard is read from its file it is loading: pushes are stale, 
   CHECK(a.Unread() == 0);
 }
 
-TEST_CASE("a newer assignment, a drop or the end of the job ends a restore: nothing of it is held or answered") {
-  for (const std::string way : {"seed", "file", "drop", "ended"}) {
+TEST_CASE("a newer assignment, a drop, a seal or the end of the job ends a restore: nothing of it is held or answered") {
+  for (const std::string way : {"seed", "file", "drop", "sealed", "ended"}) {
     INFO(way);
     Stage a;
     a.Hold(0);
@@ -513,6 +513,13 @@ TEST_CASE("a newer assignment, a drop or the end of the job ends a restore: noth
     if (way == "seed") a.Give(Stage::AssignOf(0, {1, 9}));
     if (way == "file") a.Give(Stage::RestoreOf(file, {1, 9}));
     if (way == "drop") a.Give(Stage::DropOf(0, {1, 8}));
+    if (way == "sealed") {
+      v1::CoordinatorMessage seal;
+      seal.mutable_seal()->set_job_uid(kJob);
+      *seal.mutable_seal()->mutable_epoch() = client::ToProto(ShardEpoch{1, 8});
+      a.Give(seal);
+      CHECK(a.Next().has_sealed());
+    }
     if (way == "ended") {
       v1::CoordinatorMessage ended;
       ended.mutable_job_ended()->set_job_uid(kJob);
