@@ -2,6 +2,7 @@
 
 Everything waits for conditions with a deadline; nothing sleeps for luck. Only processes started here are ever signalled, by pid.
 """
+import ctypes
 import io
 import json
 import os
@@ -45,6 +46,11 @@ def mix(index, bits):
     return x ^ (x >> 31)
 
 
+def die_with_parent():
+    """In the child: a script that is ended from outside (a test's timeout) leaves no daemon behind to disturb the next one. Called from the main thread."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Daemon:
     def __init__(self, cluster, role, identity, arguments):
         self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
@@ -82,7 +88,8 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
             log.flush()
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder)
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder,
+                                            preexec_fn=die_with_parent)
         if self.role != "worker":
             self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
         if self.data_proxy:

@@ -867,7 +867,7 @@ def r1(c, r):
     killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
     recovery = {"worker": [], "ps_server": [], "coordinator": []}
     while done < kills:
-        job = c.submit(examples=1500, epochs=2, step_ms=int(6 * c.scale))
+        job = c.submit(examples=1500, epochs=2, step_ms=int(6 * c.scale), checkpoint="{every: %dms}" % r.choice((100, 300, 1000)))
         job.wait_steps(1)
         before = c.pids()
         for _ in range(min(6, kills - done)):
