@@ -320,6 +320,15 @@ ShardFileReport ReportOf(const ShardFileReader& reader) {
   report.done = reader.done();
   report.refused = reader.refused();
   report.open_closures = static_cast<std::uint64_t>(reader.ledger().open_size());
+  for (const v1::OpenClosure& open : reader.ledger().open()) {
+    IntervalSet updates;
+    for (int word = 0; word < open.bits_size(); ++word) {
+      for (std::uint64_t bit = 0; bit < 64; ++bit) {
+        if ((open.bits(word) >> bit & 1) != 0) updates.Add(static_cast<std::uint64_t>(word) * 64 + bit);
+      }
+    }
+    report.open.emplace_back(ClosureId(open.closure()), std::move(updates));
+  }
   report.bytes = reader.bytes();
   report.sha256 = reader.sha256();
   for (const v1::SectionEntry& entry : reader.footer().sections()) {

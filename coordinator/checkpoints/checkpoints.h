@@ -69,8 +69,9 @@ struct ResumePoint {
   // Newer ones and why not: unreadable, or a file that they name is damaged; then files that cannot be seen from here, if it is so.
   std::vector<absl::Status> passed_over;
 };
-// The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (both ends and the
-// ledger are read here, every byte when a server loads it); one with files that cannot be seen from here only when there is no other. Never of `self`.
+// The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (every
+// byte is read here, so it takes as long as that; a server that loads one reads it again); one with files that cannot be seen from here only
+// when there is no other. Never of `self`.
 // Looks where this job would save: in `checkpoint.directory`, else beside `runs_folder` (the NEW job's). NotFound, marked as the user's, names
 // the folders that were looked at: nothing was ever saved. DataLoss, likewise: something was, and none of it can be used; all that was passed over.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config::CheckpointSpec& spec, absl::string_view runs_folder,

@@ -59,7 +59,7 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, 
   return std::nullopt;
 }
 
-// The files that the manifest names: both ends, counters, ledger.
+// The files that the manifest names, every byte: a server that found damage later would have nothing older to begin from.
 struct Look {
   absl::Status damaged, unseen;  // the first of each
   std::uint64_t open_closures = 0;
@@ -68,7 +68,7 @@ Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Man
   Look look;
   for (int i = 0; i < manifest.shards_size() && look.damaged.ok(); ++i) {
     if (manifest.shards(i).file().empty()) continue;
-    const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/false);
+    const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/true);
     if (report.ok())
       look.open_closures += report->open_closures;
     else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))

@@ -85,6 +85,8 @@ nlohmann::json JsonOf(const FileRow& row) {
   json["done"] = r.done.ToString();
   json["refused"] = r.refused.ToString();
   json["open_closures"] = r.open_closures;
+  json["open"] = nlohmann::json::array();
+  for (const auto& [closure, updates] : r.open) json["open"].push_back({{"closure", closure.value()}, {"updates", updates.ToString()}});
   json["bytes"] = r.bytes;
   json["value_bytes"] = r.value_bytes;
   json["slot_bytes"] = r.slot_bytes;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|network|proxy|coordinator|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 $SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
@@ -24,65 +24,8 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
 from proxy import Proxy, Rules  # noqa: E402
-
-SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "network": [], "proxy": [], "coordinator": [], "checker": []}
-
-
-def scenario(chain, name, what):
-    def register(function):
-        SCENARIOS[name] = (function, what)
-        CHAINS[chain].append(name)
-        return function
-    return register
-
-
-def restart(daemon, failpoints=None, extra=()):
-    """A daemon under other failpoints (or none), without a trace of the former life."""
-    if daemon.alive():
-        daemon.resume()
-        daemon.kill()
-    daemon.start(failpoints, extra)
-
-
-def only_these_died(before, cluster, *dead):
-    """P4: every other process keeps its pid."""
-    names = {d.name for d in dead}
-    for name, pid in cluster.pids().items():
-        if name not in names and before.get(name) != pid:
-            raise Failure("%s restarted: pid %s became %s" % (name, before.get(name), pid))
-
-
-def events(job, kind, words=""):
-    """The job's events of one kind, oldest first."""
-    return [e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]]
-
-
-def granted_again(result, job):
-    if result["closures"]["attempts"] < job.closures + 1:
-        raise Failure("the closure was not granted again: %s" % result["closures"])
-
-
-def names_death(result, victim):
-    if not any(victim.name in str(d) for d in result["deaths"]):
-        raise Failure("result.json names no death of %s: %s" % (victim.name, result["deaths"]))
-
-
-def until_killed(cluster, victim, **shape):
-    """Jobs, until the failpoint under which `victim` was started has killed it; the job in which it did."""
-    return cluster.submit_until("the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape)
-
-
-def others_or_restart(cluster, victim):
-    """With nobody else to do the work, the dead one comes back."""
-    if len(cluster.workers) == 1:
-        victim.start()
-
-
-def back(victim):
-    """Alive and without failpoints, whatever became of it."""
-    restart(victim)
-
+from stage import (CHAINS, SCENARIOS, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
+                   until_killed)
 
 # ------------------------------------------------------------------ workers
 
@@ -462,23 +405,6 @@ def w17(c, r):
     c.wait_tasks()
 
 
-# ------------------------------------------------------------------ servers
-
-@scenario("servers", "S1", "kill a server under load; it comes back (same index, other address)")
-def s1(c, r):
-    steps = r.randint(10, 60)
-    victim = r.choice(c.servers)
-    before = c.pids()
-    address = victim.address
-    job = c.disturb(steps, lambda _: victim.kill(), victim.start, examples=1600, step_ms=3)
-    victim.start()
-    while victim.address == address:  # by chance
-        restart(victim)
-    result = job.finish()
-    only_these_died(before, c, victim)
-    names_death(result, victim)
-
-
 # ------------------------------------------------------------------ work that stands still
 
 @scenario("workers", "X1", "a worker that lives and does not get on: it loses its work, is set aside, and comes back")
@@ -580,30 +506,6 @@ def wrong_pushes(c, r, job, *flags):
     return True
 
 
-@scenario("servers", "S9", "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed")
-def s9(c, r):
-    others = c.workers[1:]
-    for w in others:
-        w.kill()
-    # Before the job, so that the seed alone says which update of the closure is the last that this life applies.
-    victim = r.choice(c.servers)
-    restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
-    c.wait_usable()
-    job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=4)
-    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
-    if job.progress() != 0:
-        raise Failure("the only closure had ended before the server was killed")
-    victim.start()
-    result = job.finish()
-    names_death(result, victim)
-    if not events(job, "rollback", victim.name):
-        raise Failure("the job does not say that %s was rolled back" % victim.name)
-    restart(victim)
-    for w in others:
-        w.start()
-    c.wait_tasks()
-
-
 def worker_steps(job):
     status = job.show()
     if status["state"] in ("FAILED", "CANCELLED"):
@@ -625,6 +527,9 @@ def s12(c, r):
         raise Failure("the first server ended")
     second.terminate()
     c.extras.remove(second)
+
+
+import checkpoints  # noqa: E402,F401  (registers its scenarios)
 
 
 # ------------------------------------------------------------------ network

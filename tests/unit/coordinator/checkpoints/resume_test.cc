@@ -97,7 +97,14 @@ TEST_CASE("a damaged manifest and one that names a damaged file are passed over 
   CHECK(Has(std::string(point->passed_over[0].message()), snapshot::ManifestName(2)));
 
   const std::string shard = young.folder + "/" + snapshot::ShardFileName(ShardId(1), {1, 1}, 1);
-  REQUIRE(files.Truncate(shard, 500).ok());
+  SECTION("cut short") { REQUIRE(files.Truncate(shard, 500).ok()); }
+  SECTION("a bit in the middle of its values") {
+    const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
+    const std::size_t block = bytes.find("EGBK");  // the first one: values
+    REQUIRE(block != std::string::npos);
+    REQUIRE(files.Damage(shard, block + 32, std::byte{1}).ok());
+    CHECK(snapshot::DescribeShardFile(files, shard).ok());
+  }
   point = Find(files);
   REQUIRE(point.ok());
   CHECK(point->manifest.job_uid() == 1);

@@ -27,6 +27,7 @@ TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, sh
   REQUIRE(json["files"].size() == 2);
   CHECK(json["files"][0]["state"] == "whole");
   CHECK(json["files"][0]["done"] == "0-2,5");
+  CHECK(json["files"][0]["open"].dump() == R"([{"closure":3,"updates":"0-1,3"}])");
   CHECK(json["files"][1]["lsn"] == 121);
   CHECK(json["files"][1]["sha256"].get<std::string>().size() == 64);
   CHECK(json["files"][1]["digest"].get<std::string>().size() == 16);

@@ -1,0 +1,573 @@
+"""Scenarios of checkpoints: K1 to K9, and the servers' that need them (S1 to S4, S7 to S9, E1). Registered with the others of scenarios.py."""
+import os
+import shutil
+import time
+
+from cluster import Failure, wait_for
+from saved import (block_starts, check_agrees, check_restored, exported, flip, folder_of, manifests, members, rollbacks, tool, verified, wait_saved)
+from stage import events, names_death, only_these_died, restart, scenario
+
+OFTEN = "{every: 50ms, keep: 20}"  # kept so long that what a scenario looks at is not swept meanwhile
+
+
+def disturb_saved(c, steps, fault, undo=None, **shape):
+    """As Cluster.disturb, once the job was saved in the middle, too. A disk may be slow: each next job is twice as long."""
+    shape = dict(dict(examples=2400, step_ms=3, checkpoint=OFTEN), **shape)
+    for _ in range(6):
+        job = c.submit(**shape)
+        job.wait_steps(steps)
+        wait_saved(job)
+        fault(job)
+        if not job.ended():
+            return job
+        if undo is not None:
+            undo()
+        job.finish()
+        shape["examples"] *= 2
+    raise Failure("six jobs had ended before they were saved and the fault came")
+
+
+def kill_saved(c, victims, steps, **shape):
+    def kill(_):
+        for victim in victims:
+            victim.kill()
+
+    def start():
+        for victim in victims:
+            victim.start()
+    return disturb_saved(c, steps, kill, start, **shape)
+
+
+def saved_often(c, count, **shape):
+    """A job that has ended and has `count` checkpoints at least, no two with the same files; its folder."""
+    for _ in range(6):
+        job = c.submit(**shape)
+        job.finish()
+        folder = os.path.dirname(job.show()["checkpoint"]["path"].replace("file://", ""))
+        files = []
+        for path in manifests(folder):
+            names = {f["file"] for f in verified(c, path)["files"]}
+            if names in files:  # the last one of a job may hold what the one before does
+                os.unlink(path)
+            else:
+                files.append(names)
+        if len(files) >= count:
+            return job, folder
+        shape["examples"] *= 2
+    raise Failure("six jobs had fewer than %d checkpoints" % count)
+
+
+# ------------------------------------------------------------------ servers
+
+@scenario("servers", "S1", "kill a server under load; it comes back (same index, other address), its shards from their newest snapshots")
+def s1(c, r):
+    victim = r.choice(c.servers)
+    before = c.pids()
+    address = victim.address
+    job = kill_saved(c, [victim], steps=r.randint(20, 80))
+    victim.start()
+    while victim.address == address:  # by chance
+        restart(victim)
+    result = job.finish()
+    only_these_died(before, c, victim)
+    names_death(result, victim)
+    repair = check_restored(job, result)
+    if not 0 < repair["closures_rerun"] < job.closures:
+        raise Failure("want some of %d closures to be run again, not all: %s" % (job.closures, repair))
+    print("       %d shards restored, %d of %d closures run again" % (repair["shards_rolled_back"], repair["closures_rerun"], job.closures))
+
+
+@scenario("servers", "S2", "kill a server while a worker recovers")
+def s2(c, r):
+    worker, victim = r.choice(c.workers), r.choice(c.servers)
+    before = c.pids()
+
+    def fault(job):
+        worker.kill()
+        worker.start()
+        victim.kill()
+        victim.start()
+    job = disturb_saved(c, r.randint(20, 60), fault)
+    result = job.finish()
+    only_these_died(before, c, victim, worker)
+    names_death(result, victim)
+    check_restored(job, result)
+
+
+@scenario("servers", "S3", "kill all servers; start them again")
+def s3(c, r):
+    before = c.pids()
+    job = kill_saved(c, c.servers, steps=r.randint(20, 60))
+    for s in c.servers:
+        s.start()
+    result = job.finish()
+    only_these_died(before, c, *c.servers)
+    for s in c.servers:
+        names_death(result, s)
+    repair = check_restored(job, result)
+    if repair["shards_rolled_back"] < 2 * job.shards:
+        raise Failure("not every shard was restored: %s of %d" % (repair, 2 * job.shards))
+
+
+@scenario("servers", "S4", "SIGSTOP a server, SIGCONT, for less and for more than server_lost_after")
+def s4(c, r):
+    victim = r.choice(c.servers)
+    pids = c.pids()
+    lost_after = 1.5 * c.scale
+    # Less: its session may end, nothing else does. Where the machine itself takes too long between the two signals, it was not less: again.
+    for _ in range(8):
+        since = [0.0]
+
+        def fault(_):
+            since[0] = time.monotonic()
+            victim.stop()
+        job = c.disturb(r.randint(10, 40), fault, victim.resume, examples=1000, step_ms=3, checkpoint=OFTEN)
+        if r.random() < 0.5:
+            wait_for("its session to end", lambda: events(job, "away", victim.name) or time.monotonic() - since[0] > 0.8 * lost_after)
+        victim.resume()
+        took = time.monotonic() - since[0]
+        result = job.finish()
+        if not events(job, "rollback"):
+            if result["repair"] != {"shards_rolled_back": 0, "closures_rerun": 0, "updates_redone": 0}:
+                raise Failure("something was run again: %s" % result["repair"])
+            break
+        if took + c.pauses.longest < 0.8 * lost_after:
+            raise Failure("stopped for %.2f s of %.2f: %s" % (took, lost_after, events(job, "rollback")))
+    else:
+        raise Failure("eight times it was stopped for longer than meant")
+    # More: whatever it acknowledged since its last snapshot is void, and it learns so when it wakes.
+    job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
+    try:
+        if len(c.servers) > 1:
+            wait_for("its shards to be given to others", lambda: rollbacks(job))
+        else:
+            wait_for("it to be declared lost", lambda: events(job, "rollback", "is lost"))
+    finally:
+        victim.resume()
+    result = job.finish()
+    only_these_died(pids, c)
+    check_restored(job, result)
+    c.wait_tasks()
+
+
+@scenario("servers", "S7", "kill the server again, a worker, and the coordinator while its shards are under repair")
+def s7(c, r):
+    victim, worker = r.choice(c.servers), r.choice(c.workers)
+    # Saved at the beginning only: a long repair.
+    for _ in range(6):
+        before = c.pids()
+        job = c.disturb(r.randint(60, 100), lambda _: victim.kill(), victim.start, examples=3000, epochs=1, step_ms=int(6 * c.scale),
+                        checkpoint="{every: 10m}")
+        victim.start()
+
+        def repairing():
+            status = job.show()
+            return status["state"] != "RUNNING" or int(status["closures_rerun"]) > 0
+        wait_for("the repair to begin", repairing)
+        again = max([n for _, _, n in rollbacks(job)] or [0])
+        under_way = not job.ended() and int(job.show()["closures_rerun"]) < again
+        for d in r.sample([victim, worker, c.coordinator], 3):
+            d.kill()
+        for d in r.sample([victim, worker, c.coordinator], 3):
+            d.start()
+        result = job.finish()
+        only_these_died(before, c, victim, worker, c.coordinator)
+        if under_way:
+            print("       %d closures were to be run again; %s" % (again, result["repair"]))
+            break
+    else:
+        raise Failure("six repairs had ended before the kills")
+    if len(rollbacks(job)) < 2:
+        raise Failure("the second death of %s rolled nothing back: %s" % (victim.name, events(job, "rollback")))
+    c.wait_usable()
+
+
+@scenario("proxy", "S8", "cut a server from the coordinator only, let others have its shards, heal")
+def s8(c, r):
+    victim = r.choice(c.servers)
+    c.wait_usable()
+    pids = c.pids()
+
+    replacement = None
+    try:
+        job = disturb_saved(c, r.randint(20, 60), lambda _: victim.session_proxy.cut(), victim.session_proxy.heal, examples=4000)
+        if len(c.servers) == 1:
+            replacement = c.add("ps_server", "7", ["--index", "7"])
+        # Workers reach it still, and it acknowledges what they push: all of that is void.
+        wait_for("its shards to be given away", lambda: rollbacks(job) or job.ended())
+    finally:
+        victim.session_proxy.heal()
+    result = job.finish()
+    only_these_died(pids, c)
+    names_death(result, victim)
+    repair = check_restored(job, result)
+    if repair["closures_rerun"] == 0:
+        raise Failure("nothing that the cut server acknowledged was run again: %s" % repair)
+    if replacement is not None:
+        replacement.terminate()
+        c.extras.remove(replacement)
+    c.wait_usable()
+
+    def held():
+        return {t["identity"]: t["shards"] for t in c.tasks() if t["role"] == "ps_server"}
+    wait_for("the server that was cut to drop what it held: %s" % held(), lambda: not any(held().values()))
+
+
+@scenario("servers", "S9", "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed")
+def s9(c, r):
+    others = c.workers[1:]
+    for w in others:
+        w.kill()
+    # Before the job, so that the seed alone says which update of the closure is the last that this life applies.
+    victim = r.choice(c.servers)
+    restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
+    c.wait_usable()
+    job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=4)
+    wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+    if job.progress() != 0:
+        raise Failure("the only closure had ended before the server was killed")
+    victim.start()
+    result = job.finish()
+    names_death(result, victim)
+    if not events(job, "rollback", victim.name):
+        raise Failure("the job does not say that %s was rolled back" % victim.name)
+    restart(victim)
+    c.wait_tasks()
+    # With snapshots: the first pushes of the attempt are in them, the last ones are not.
+    for _ in range(6):
+        job = c.submit(examples=800, batch=10, epochs=1, steps_per_closure=80, step_ms=int(8 * c.scale), checkpoint=OFTEN)
+        wait_for("checkpoints in mid-closure", lambda: (job.show()["checkpoint"] or {"manifests": 0})["manifests"] >= 3 or job.ended())
+        victim.kill()
+        partial = 0
+        for path in manifests(folder_of(job))[-1:]:
+            partial = check_agrees(job, verified(c, path))
+        victim.start()
+        result = job.finish()
+        if partial and rollbacks(job):
+            break
+    else:
+        raise Failure("six closures had ended before the server was killed")
+    repair = check_restored(job, result)
+    if repair["closures_rerun"] == 0 or result["duplicates_refused"] == 0:
+        raise Failure("%d updates of the closure were in the snapshot: %s, %d duplicates refused" % (partial, repair, result["duplicates_refused"]))
+    print("       %d updates of the closure in the newest manifest, %d duplicates refused" % (partial, result["duplicates_refused"]))
+    for w in others:
+        w.start()
+    c.wait_tasks()
+
+
+@scenario("servers", "E1", "a server is rolled back during the evaluation: the metric equals the undisturbed one exactly")
+def e1(c, r):
+    quiet = c.submit(checkpoint=OFTEN).finish()
+    victim = r.choice(c.servers)
+    for w in c.workers:
+        restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale))
+    c.wait_usable()
+    for _ in range(6):
+        job = c.submit(epochs=1, checkpoint=OFTEN)
+        wait_for("the evaluation", lambda: job.progress() == job.steps)
+        wait_saved(job, 1, job.closures)
+        victim.kill()
+        victim.start()
+        result = job.finish()
+        if result["metrics"]["count"] != job.examples or quiet["metrics"]["count"] != 2 * job.examples:
+            raise Failure("the metric differs: %s, undisturbed (two epochs) %s" % (result["metrics"], quiet["metrics"]))
+        if events(job, "rollback", "evaluating begins again"):
+            break
+        for w in c.workers:
+            restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale))
+        c.wait_usable()
+    else:
+        raise Failure("six evaluations were over before the server died: %s" % events(job, "rollback"))
+    check_restored(job, result)
+    for w in c.workers:
+        restart(w)
+    c.wait_tasks()
+
+
+# ------------------------------------------------------------------ checkpoints
+
+@scenario("checkpoints", "K1", "kill whoever writes a checkpoint at every named point of it")
+def k1(c, r):
+    before = c.pids()
+    points = [(c.servers, name, hits) for name, hits in (("snapshot.before_cut", 20), ("snapshot.write", 20), ("snapshot.before_commit", 20), ("snapshot.after_commit", 20),
+                                                        ("snapshot.report", 20), ("fs.write", 60), ("fs.sync", 20), ("fs.link", 20), ("fs.sync_folder", 20))]
+    points += [([c.coordinator], name, 4) for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")]
+    r.shuffle(points)
+    if c.scale < 1.5:  # all of them in the long form
+        points = [p for p in points if p[0] is c.servers][:3] + [p for p in points if p[0] is not c.servers][:2]
+    job, died = None, 0
+    for who, name, hits in points:
+        victim = r.choice(who)
+        restart(victim, "%s=%d*kill" % (name, r.randint(1, hits)))
+        for _ in range(6):
+            if job is None or job.ended():
+                if job is not None:
+                    job.finish()
+                job = c.submit(examples=3000, epochs=1, step_ms=3, checkpoint="{every: 30ms, keep: 4}")
+            wait_for("%s to end %s, or the job to end" % (name, victim.name), lambda: not victim.alive() or job_ended(c, job))
+            if not victim.alive():
+                break
+        else:
+            raise Failure("six jobs ended, and %s never came at %s" % (name, victim.name))
+        died += 1
+        if victim is c.coordinator:
+            # Nobody sweeps now: the newest is whole, and what it says is what its files hold.
+            for path in manifests(os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint"))[-1:]:
+                check_agrees(job, verified(c, path))
+        restart(victim)
+    if not job.ended():
+        wait_saved(job, 1)
+    job.finish()
+    said = verified(c, folder_of(job))
+    check_agrees(job, said)
+    if not said["manifest"]["complete"]:
+        raise Failure("the last checkpoint of a finished job is not complete: %s" % said["manifest"])
+    only_these_died(before, c, c.coordinator, *c.servers)
+    print("       killed at %d points" % died)
+    c.wait_usable()
+
+
+def job_ended(c, job):
+    return c.coordinator.alive() and job.ended()
+
+
+def damaged_copy(folder, to):
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+    return to
+
+
+def must_name(c, folder, path, what):
+    """verify of the folder ends with 1 and names the file, and where in it."""
+    code, said, errors = tool(c, "verify", folder)
+    if code == 1 and said is not None and not said["whole"]:
+        errors = said["passed_over"] + [f["error"] for f in said["files"] if f["state"] == "damaged"]
+        if len(errors) == 1 and os.path.basename(path) in errors[0] and ("offset=" in errors[0] or "size" in errors[0] or "bytes" in errors[0]):
+            return
+    raise Failure("%s of %s: exit code %d: %s" % (what, os.path.basename(path), code, errors))
+
+
+@scenario("checkpoints", "K2", "flip one bit, truncate at any block: named with file and place; the checkpoint before is used, and that is said")
+def k2(c, r):
+    store = os.path.join(c.folder, "store %d" % c.jobs)
+    shape = dict(examples=2400, epochs=2, step_ms=2)
+    job, folder = saved_often(c, 2, checkpoint="{every: 50ms, keep: 20, directory: %r}" % store, **shape)
+    shape["examples"] = job.examples
+    files = {path: {f["file"] for f in verified(c, path)["files"]} for path in manifests(folder)}
+    newest = manifests(folder)[-1]
+    names = [os.path.join(folder, name) for name in files[newest]]
+    trial = os.path.join(c.folder, "trial")
+    for _ in range(24 if c.scale > 1.5 else 4):
+        for original in (r.choice(names), newest):
+            copy = damaged_copy(folder, trial)
+            path = os.path.join(copy, os.path.basename(original))
+            if r.random() < 0.5:
+                what = "bit flipped in byte %d" % flip(path, r)
+            else:
+                edges = [e for start, end, _ in block_starts(path) for e in (start, end)] or [64, os.path.getsize(path) - 1]
+                size = r.choice(edges + [r.randrange(os.path.getsize(path)), 0])
+                os.truncate(path, min(size, os.path.getsize(path) - 1))
+                what = "cut to %d bytes" % size
+            must_name(c, copy, path, what)
+    # What resume takes then.
+    only_new = sorted(files[newest].difference(*(files[path] for path in manifests(folder)[:-1])))
+    kind = r.choice(("manifest", "values", "ends"))
+    if kind == "manifest":
+        path = newest
+        flip(path, r)
+    else:
+        path = os.path.join(folder, r.choice(only_new))
+        if kind == "values":
+            start, end, _ = next(b for b in block_starts(path) if b[2] == 1)
+            flip(path, r, start + 32, end)
+        else:
+            os.truncate(path, os.path.getsize(path) - r.randint(1, 64))
+    job = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true, directory: %r}" % store, **shape)
+    result = job.finish()
+    if not events(job, "warning", "passed over") or os.path.basename(path) not in str(events(job, "warning", "passed over")):
+        raise Failure("it is not said that %s was passed over: %s" % (path, job.show()["events"]))
+    if result["resumed_from"] is None or os.path.basename(result["resumed_from"]) == os.path.basename(newest):
+        raise Failure("resumed from %s, of which %s is damaged" % (result["resumed_from"], path))
+    print("       damaged %s (%s): %s" % (os.path.basename(path), kind, events(job, "state", "resumed at step")[0][:60]))
+
+
+@scenario("checkpoints", "K3", "save on these servers, resume on 1, 3 and 4: values and slots are bit-equal")
+def k3(c, r):
+    job = c.submit(examples=1200, epochs=1, step_ms=1, checkpoint=OFTEN)
+    result = job.finish()
+    saved = verified(c, folder_of(job))
+    check_agrees(job, saved)
+    arrays = exported(c, folder_of(job))
+    digests = [(f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in saved["files"]]
+    here = c.servers
+    for count in (1, 3, 4):
+        away, more = here[count:], []
+        try:
+            for s in away:
+                s.terminate()
+            for i in range(len(here), count):
+                more.append(c.add("ps_server", str(i), ["--index", str(i)]))
+            wanted = {str(i) for i in range(count)}
+
+            def alive():
+                return {t["identity"] for t in c.tasks() if t["role"] == "ps_server" and t["state"] == "alive"} == wanted
+            wait_for("%d servers" % count, alive)
+            again = c.submit(examples=1200, epochs=1, step_ms=1, name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}")
+            result = again.finish()
+            used = {s["server"] for s in result["shards"]}
+            if len(used) != count:
+                raise Failure("resumed on %d servers, used %s" % (count, used))
+            if result["closures"]["attempts"] != 0 or not events(again, "state", "resumed at step %d of %d" % (job.steps, job.steps)):
+                raise Failure("something was trained: %s" % result["closures"])
+            said = verified(c, folder_of(again))
+            if [(f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in said["files"]] != digests:
+                raise Failure("not bit-equal on %d servers:\n%s\n%s" % (count, digests, [(f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in said["files"]]))
+            there = exported(c, folder_of(again))
+            if sorted(there) != sorted(arrays) or any(there[n].tobytes() != arrays[n].tobytes() or there[n].shape != arrays[n].shape for n in arrays):
+                raise Failure("exported arrays differ on %d servers" % count)
+        finally:
+            for d in more:
+                d.terminate()
+                c.extras.remove(d)
+            for s in away:
+                if not s.alive():
+                    s.start()
+        c.wait_tasks()
+
+
+@scenario("checkpoints", "K4", "checkpoints one after another under full load: ledger and values agree in every one")
+def k4(c, r):
+    long = c.scale > 1.5
+    job, folder = saved_often(c, 3, examples=12000 if long else 3000, epochs=2, step_ms=4 if long else 2, steps_per_closure=r.choice((4, 16)),
+                              checkpoint="{every: %s, keep: 100}" % ("1s" if long else "50ms"))
+    partial, incomplete = 0, 0
+    every = manifests(folder)
+    for path in every:
+        said = verified(c, path)
+        partial += check_agrees(job, said)
+        incomplete += not said["manifest"]["complete"]
+        if all(f["state"] == "whole" for f in said["files"]) and path in (every[-1], every[len(every) // 2]):
+            values = exported(c, path)["counting/updates"].ravel()
+            want = [f["updates_applied"] for f in said["files"] if f["variable"] == "counting/updates"]
+            if list(values) != want:
+                raise Failure("export of %s: want %s got %s" % (path, want, list(values)))
+    print("       %d checkpoints, %d of them of different moments, %d updates of open closures in them" % (len(every), incomplete, partial))
+
+
+def cancelled(c, steps, shape):
+    """A job that was saved and cancelled in the middle. `shape`: what it was in the end."""
+    for _ in range(6):
+        job = c.submit(checkpoint=OFTEN, **shape)
+        wait_saved(job)
+        job.wait_steps(steps)
+        c.psctl("job", "cancel", job.name, expect=None)
+        if job.wait_state("CANCELLED", "SUCCEEDED")["state"] == "CANCELLED":
+            return job
+        job.check_exact()
+        shape["examples"] *= 2
+    raise Failure("six jobs ended before they were cancelled")
+
+
+@scenario("checkpoints", "K5", "cancel, resubmit with `resume: true`: it continues at the step where it was, exact over both")
+def k5(c, r):
+    shape = dict(examples=3000, epochs=1, step_ms=3, steps_per_closure=r.choice((4, 10)))
+    job = cancelled(c, r.randint(60, 150), shape)
+    said = verified(c, folder_of(job))
+    partial = check_agrees(job, said)
+    whole = set(members(said["files"][0]["done"])).intersection(*(members(f["done"]) for f in said["files"]))
+    steps = sum(min(job.steps_per_closure, job.steps - closure * job.steps_per_closure) for closure in whole)
+    if not 0 < steps < job.steps:
+        raise Failure("the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps))
+    again = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}", **shape)
+    result = again.finish()  # every sample once, over both
+    if not events(again, "state", "resumed at step %d of %d from " % (steps, job.steps)):
+        raise Failure("want it to resume at step %d: %s" % (steps, events(again, "state")))
+    if result["resumed_from"] != said["manifest"]["path"]:
+        raise Failure("resumed from %s, the newest is %s" % (result["resumed_from"], said["manifest"]["path"]))
+    if result["closures"]["attempts"] < again.closures - len(whole) or (partial and not result["duplicates_refused"]):
+        raise Failure("%d closures were done and %d updates of others: %s, %d duplicates" % (len(whole), partial, result["closures"], result["duplicates_refused"]))
+    print("       resumed at step %d of %d, %d updates of open closures kept" % (steps, job.steps, partial))
+
+
+@scenario("checkpoints", "K6", "the newest file of a lost shard is damaged: the one before is used, that is said, no other shard goes further back")
+def k6(c, r):
+    victim = r.choice(c.servers)
+    for examples in (2400, 4800, 9600, 19200):
+        held = []
+
+        def fault(job):
+            held[:] = [s["shard"] for s in job_shards(c, job) if s["server"] == victim.identity]
+            victim.kill()
+        job = disturb_saved(c, r.randint(40, 80), fault, victim.start, examples=examples, checkpoint="{every: 50ms, keep: 100}")
+        folder = folder_of(job)
+        # A file may be durable that nobody was told of: all that are newer than the manifest before count as the newest.
+        last = {f["shard"]: f for f in verified(c, manifests(folder)[-1])["files"]}
+        older = {}
+        for path in manifests(folder):
+            for f in verified(c, path)["files"]:
+                if f["state"] == "whole" and f["shard"] in held and f["file"] != last[f["shard"]].get("file"):
+                    older[f["shard"]] = f
+        if older:
+            break
+        victim.start()
+        job.finish()
+    else:
+        raise Failure("four jobs had no shard of %s that was saved twice" % victim.name)
+    shard = r.choice(sorted(older))
+    keep = older[shard]
+    damaged = 0
+    for name in sorted(os.listdir(folder)):
+        if name.startswith("shard-%05d." % shard) and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]:
+            flip(os.path.join(folder, name), r)
+            damaged += 1
+    victim.start()
+    result = job.finish()
+    said = events(job, "rollback", "shard %d cannot be restored from its snapshot" % shard)
+    if not said or ("the one before is used: %s" % keep["file"]) not in said[-1] or len(said) > damaged:
+        raise Failure("want the file %s to be used after %d damaged ones: %s" % (keep["file"], damaged, events(job, "rollback")))
+    if [e for e in events(job, "rollback", "cannot be restored") if e not in said]:
+        raise Failure("another shard went further back: %s" % events(job, "rollback"))
+    check_restored(job, result)
+
+
+def job_shards(c, job):
+    """Who holds which shard now."""
+    listed = c.psctl_json("variable", "list", "--job", job.name)
+    found = []
+    for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+        found += variable["shards"]
+    return found
+
+
+@scenario("checkpoints", "K8", "resume in the middle of an epoch under another batch size is refused with the reason; more epochs are not")
+def k8(c, r):
+    shape = dict(examples=3000, epochs=1, step_ms=3)
+    job = cancelled(c, r.randint(20, 60), shape)
+    resume = "{every: 50ms, keep: 20, resume: true}"
+    for change, word in ((dict(batch=20), "spec.data.batch_size was=10 is=20"), (dict(seed=8), "spec.data.shuffle.seed was=7 is=8"),
+                         (dict(steps_per_closure=5), "spec.training.steps_per_closure was=4 is=5"), (dict(examples=2990), "examples was=%d is=2990" % shape["examples"])):
+        again = c.submit(name=job.name, checkpoint=resume, **dict(shape, **change))
+        status = again.wait_state("FAILED", "SUCCEEDED", "CANCELLED")
+        cause = status["first_cause"] or {"message": "", "kind": ""}
+        if status["state"] != "FAILED" or cause["kind"] != "user" or "cannot resume" not in cause["message"] or word not in cause["message"]:
+            raise Failure("resume with %s: %s %s" % (change, status["state"], cause))
+    again = c.submit(name=job.name, checkpoint=resume, **dict(shape, epochs=2))
+    again.finish()
+    if not events(again, "state", "resumed at step"):
+        raise Failure("it did not resume: %s" % events(again, "state"))
+
+
+@scenario("checkpoints", "K9", "kill a server while it restores a shard: the next one does")
+def k9(c, r):
+    victim = r.choice(c.servers)
+    before = c.pids()
+    job = kill_saved(c, [victim], steps=r.randint(20, 60), examples=3000)
+    victim.start("snapshot.restore=%d*kill" % r.randint(1, 4))
+    wait_for("%s to be killed while it restores" % victim.name, lambda: not victim.alive() or job.ended())
+    if victim.alive():
+        raise Failure("%s restored nothing: %s" % (victim.name, events(job, "rollback")))
+    victim.start()
+    result = job.finish()
+    only_these_died(before, c, victim)
+    check_restored(job, result, 2)

@@ -1,0 +1,229 @@
+"""Checkpoints as the scenarios read them: through `psctl checkpoint`, and against what the plan of a counting job says.
+
+The plan's order (common/plan, common/random) is computed here a second time, so that a snapshot is judged by other code than the one that made it.
+"""
+import glob
+import io
+import json
+import os
+import re
+import subprocess
+import zipfile
+
+from cluster import MASK, Failure, mix, wait_for
+from stage import events
+
+
+# ------------------------------------------------------------------ what the plan says
+
+def philox(key, low, high):
+    """Philox 4x32-10, the first word, for arrays of counters."""
+    import numpy
+    word = numpy.uint64(0xFFFFFFFF)
+    half = numpy.uint64(32)
+    c0, c1 = low & word, low >> half
+    c2 = numpy.full_like(low, high & 0xFFFFFFFF)
+    c3 = numpy.full_like(low, high >> 32)
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p0, p1 = numpy.uint64(0xD2511F53) * c0, numpy.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ numpy.uint64(k0), p1 & word, (p0 >> half) ^ c3 ^ numpy.uint64(k1), p0 & word
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c0
+
+
+def key_of(seed, name):
+    h = 0xCBF29CE484222325
+    for byte in seed.to_bytes(8, "little") + name.encode():
+        h = ((h ^ byte) * 0x100000001B3) & MASK
+    h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & MASK
+    return h ^ (h >> 31)
+
+
+def permutation(n, key):
+    import numpy
+    bits = 1
+    while bits < 32 and (n - 1) >> (2 * bits):
+        bits += 1
+    shift, mask = numpy.uint64(bits), numpy.uint64((1 << bits) - 1)
+    image = numpy.arange(n, dtype=numpy.uint64)
+    walking = numpy.arange(n)
+    while len(walking):
+        left, right = image[walking] >> shift, image[walking] & mask
+        for turn in range(4):
+            left, right = right, left ^ (philox(key, right, turn) & mask)
+        image[walking] = left << shift | right
+        walking = walking[image[walking] >= n]
+    return image.astype(numpy.int64)
+
+
+def members(text):
+    """"0-4,7" as a list."""
+    found = []
+    for part in text.split(",") if text else []:
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+class CountingPlan:
+    def __init__(self, job):
+        self.job, self.orders = job, {}
+        self.steps_per_epoch = -(-job.examples // job.batch)
+        self.closures_per_epoch = -(-self.steps_per_epoch // job.steps_per_closure)
+
+    def steps(self, closure):
+        first = closure % self.closures_per_epoch * self.job.steps_per_closure
+        return min(self.job.steps_per_closure, self.steps_per_epoch - first)
+
+    def samples(self, closure, updates):
+        """The samples of these updates of a closure, all of them in one array."""
+        import numpy
+        epoch, first = closure // self.closures_per_epoch, closure % self.closures_per_epoch * self.job.steps_per_closure
+        if epoch not in self.orders:
+            self.orders[epoch] = permutation(self.job.examples, key_of(self.job.seed, "epoch/%d" % epoch))
+        batches = [self.orders[epoch][(first + u) * self.job.batch:(first + u + 1) * self.job.batch] for u in updates]
+        return numpy.concatenate(batches) if batches else numpy.empty(0, dtype=numpy.int64)
+
+
+# ------------------------------------------------------------------ files
+
+def tool(cluster, verb, path, *arguments):
+    """psctl checkpoint VERB: its exit code, and what it says as JSON (None where it prints none)."""
+    r = subprocess.run([os.path.join(cluster.bin, "psctl"), "checkpoint", verb, path, "--output", "json"] + list(arguments), stdin=subprocess.DEVNULL,
+                       capture_output=True, text=True, timeout=120, cwd=cluster.folder)
+    try:
+        said = json.loads(r.stdout)
+    except ValueError:
+        said = None
+    return r.returncode, said, r.stderr
+
+
+def folder_of(job):
+    return os.path.join(job.show()["runs_folder"], "checkpoint")
+
+
+def manifests(folder):
+    """Oldest first."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "manifest-*.egmanifest")))
+
+
+def verified(cluster, path):
+    code, said, errors = tool(cluster, "verify", path)
+    if code != 0 or not said["whole"]:
+        raise Failure("%s is not whole: exit code %d\n%s" % (path, code, errors))
+    return said
+
+
+def check_agrees(job, said):
+    """Ledger, values, slots and counters of each shard file of a manifest say the same: what its ledger has recorded, and nothing else, was applied once.
+
+    Returns how many updates of closures that had not ended were in it."""
+    import numpy
+    plan, partial = CountingPlan(job), 0
+    for entry in said["files"]:
+        if entry["state"] == "seed":
+            continue
+        begin, end = entry["row_begin"], entry["row_end"]
+        applied = [(c, list(range(plan.steps(c)))) for c in members(entry["done"])] + [(o["closure"], members(o["updates"])) for o in entry["open"]]
+        partial += sum(len(members(o["updates"])) for o in entry["open"])
+        if entry["refused"]:
+            raise Failure("a closure was refused: %s" % entry)
+        if entry["variable"] == "counting/updates":
+            want = numpy.full(end - begin, sum(len(updates) for _, updates in applied), dtype=numpy.int64)
+            if entry["updates_applied"] != want[0]:
+                raise Failure("updates applied: want %d got %d in %s" % (want[0], entry["updates_applied"], entry["file"]))
+        else:
+            want = numpy.zeros(job.examples, dtype=numpy.int64)
+            for closure, updates in applied:
+                numpy.add.at(want, plan.samples(closure, updates), 1)
+            want = want[begin:end]
+        for key, factor in (("digest", 1), ("slot_digest", 2)):
+            bits = (want * factor).astype("<f4").view("<u4")
+            digest = sum(mix(begin + i, int(b)) for i, b in enumerate(bits)) & MASK
+            if int(entry[key], 16) != digest:
+                raise Failure("%s of %s is not what its ledger says: want %016x got %s; done %s, open %s"
+                              % (key, entry["file"], digest, entry[key], entry["done"], entry["open"]))
+    return partial
+
+
+def exported(cluster, path, name="exported"):
+    """The arrays of `psctl checkpoint export`."""
+    import numpy
+    to = os.path.join(cluster.folder, name + ".npz")
+    code, _, errors = tool(cluster, "export", path, "--to", to)
+    if code != 0:
+        raise Failure("export of %s: exit code %d\n%s" % (path, code, errors))
+    with zipfile.ZipFile(to) as z:
+        return {n[:-4]: numpy.load(io.BytesIO(z.read(n))) for n in z.namelist()}
+
+
+def flip(path, r, begin=0, end=None):
+    """One bit of bytes [begin, end)."""
+    at = r.randrange(begin, os.path.getsize(path) if end is None else end)
+    with open(path, "r+b") as f:
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1 << r.randrange(8)]))
+    return at
+
+
+def block_starts(path):
+    """Offsets of a shard file's blocks (FORMAT.md), and where each payload ends."""
+    with open(path, "rb") as f:
+        data = f.read()
+    at = 64 + (int.from_bytes(data[16:20], "little") + 31) // 32 * 32
+    found = []
+    while data[at:at + 4] == b"EGBK":
+        size = int.from_bytes(data[at + 12:at + 16], "little")
+        found.append((at, at + 32 + size, int.from_bytes(data[at + 4:at + 8], "little")))
+        at += 32 + (size + 31) // 32 * 32
+    return found
+
+
+# ------------------------------------------------------------------ a running job's
+
+def wait_saved(job, count=2, closures=1):
+    """Until `count` manifests were written, and in the newest each shard has ended `closures` closures at least. False where the job ended before."""
+    def there():
+        status = job.show()
+        if status["state"] not in ("QUEUED", "STARTING", "RUNNING"):
+            return "ended"
+        saved = status["checkpoint"]
+        if saved is None or saved["manifests"] < count:
+            return None
+        code, said, _ = tool(job.cluster, "describe", saved["path"])
+        if code != 0:  # swept meanwhile, or the next one is there
+            return None
+        return "saved" if all(len(members(entry.get("done", ""))) >= closures for entry in said["files"]) else None
+    return wait_for("%d checkpoints of %s with %d closures in each shard" % (count, job.name, closures), there) == "saved"
+
+
+def rollbacks(job):
+    """What the job says about each: how many shards went back to a snapshot, to the seed, and how many closures are run again."""
+    found = []
+    for text in events(job, "rollback"):
+        number = [re.search(pattern, text) for pattern in (r"(\d+) shards? go(?:es)? back to the newest snapshot", r"(\d+) shards? go(?:es)? back to the seed",
+                                                          r"up to (\d+) closures")]
+        if number[0] or number[1]:
+            found.append(tuple(int(n.group(1)) if n else 0 for n in number))
+    return found
+
+
+def check_restored(job, result, at_least=1):
+    """Everything that was lost came from snapshots, less than all was run again, and result.json says so."""
+    found = rollbacks(job)
+    if len(found) < at_least or sum(snapshots for snapshots, _, _ in found) == 0:
+        raise Failure("want at least %d rollbacks to snapshots: %s" % (at_least, events(job, "rollback")))
+    if any(seeds for _, seeds, _ in found):
+        raise Failure("shards went back to the seed, though they were saved: %s" % events(job, "rollback"))
+    repair = result["repair"]
+    if repair["shards_rolled_back"] != sum(snapshots for snapshots, _, _ in found):
+        raise Failure("result.json: %s, and the events: %s" % (repair, events(job, "rollback")))
+    if any(again >= job.closures for _, _, again in found):
+        raise Failure("everything was run again, though there were snapshots: %s" % events(job, "rollback"))
+    if (len(found) == 1 and repair["closures_rerun"] < found[0][2]) or (repair["updates_redone"] > 0) != (repair["closures_rerun"] > 0):
+        raise Failure("result.json does not count what was run again: %s, events %s" % (repair, events(job, "rollback")))
+    return repair
