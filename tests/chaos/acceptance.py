@@ -2,19 +2,26 @@
 """Trains real data on real local clusters and holds the accuracy lines.
 
   acceptance.py --bin build/release/bin --data data [--quick] [names …]
+  acceptance.py --bin build/release/bin --data data --kills 20 [--seed S]
 
 Full size: the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0 %), and with 2+2 on a copy of the training file sorted by class
 (>= 85.5 %). `--quick` is what `./evergrad test` runs: the 12k subset, 2+2 (>= 83.5 %), median of three seeds, for its test split has 2,000 images only and
 asynchronous runs differ. In a 2+2 run each worker did >= 30 % of the steps and each server holds >= 30 % of the bytes.
+`--kills`: the quickstart on 2+2 with a checkpoint each 5 s, while so many processes of any role are killed (>= 85.5 %, and an exact audit).
 """
 import argparse
 import glob
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import Cluster, Failure, wait_for  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
@@ -61,15 +68,20 @@ def run(case, bin_folder, data, runs):
     return not problems
 
 
+def data_settings(data, data_set):
+    folder, settings = os.path.join(data, data_set), []
+    for part, prefix in (("train", "train"), ("eval", "t10k")):
+        for kind, suffix in (("images", "images-idx3-ubyte.gz"), ("labels", "labels-idx1-ubyte.gz")):
+            settings += ["--set", "spec.data.%s.%s=%s" % (part, kind, json.dumps(os.path.abspath(os.path.join(folder, "%s-%s" % (prefix, suffix)))))]
+    return settings
+
+
 def train(case, seed, bin_folder, data, runs):
     """One job on a local cluster of its own; result.json, or None when psctl did not end with 0."""
     name, job, data_set, workers, servers, _, _ = case
     command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local", "--workers", str(workers), "--servers", str(servers),
                "--runs", runs, "--set", "spec.data.shuffle.seed=%d" % seed, "--set", "spec.training.seed=%d" % seed]
-    folder = os.path.join(data, data_set)
-    for part, prefix in (("train", "train"), ("eval", "t10k")):
-        for kind, suffix in (("images", "images-idx3-ubyte.gz"), ("labels", "labels-idx1-ubyte.gz")):
-            command += ["--set", "spec.data.%s.%s=%s" % (part, kind, json.dumps(os.path.abspath(os.path.join(folder, "%s-%s" % (prefix, suffix)))))]
+    command += data_settings(data, data_set)
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ended.returncode != 0:
         print("FAILED %s: psctl ended with %d\n%s\n%s" % (name, ended.returncode, ended.stdout[-3000:], ended.stderr[-3000:]))
@@ -78,13 +90,64 @@ def train(case, seed, bin_folder, data, runs):
         return json.load(f)
 
 
+def kills(count, seed, bin_folder, data):
+    """The quickstart while random processes are killed, at even distances of steps; True, False, or None when its data is not there."""
+    if not os.path.exists(os.path.join(data, "fashion-mnist", "train-images-idx3-ubyte.gz")):
+        print("skipped: no fashion-mnist in %s (./evergrad data)" % data)
+        return None
+    print("seed=%d" % seed)
+    draw = random.Random(seed)
+    killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
+    try:
+        with Cluster(bin_folder, seed=seed, scale=2.5) as c:
+            c.up()
+            begun = time.monotonic()
+            c.psctl("job", "submit", os.path.join(ROOT, "configs/quickstart.yaml"), "--set", "spec.checkpoint={every: 5s}", *data_settings(data, "fashion-mnist"))
+
+            def job():
+                return c.psctl_json("job", "show", "fashion-mlp")
+            for i in range(count):
+                status = wait_for("the job to get on", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") or s["steps_total"] > 0 and
+                                                                s["steps_done"] * (count + 1) >= s["steps_total"] * (i + 1) else None)(job()), 600)
+                if status["state"] != "RUNNING":
+                    break
+                victim = draw.choice(c.workers + c.servers + [c.coordinator])
+                victim.kill()
+                victim.start()
+                killed[victim.role] += 1
+            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None)(job()), 900)
+            took = time.monotonic() - begun
+            if status["state"] != "SUCCEEDED":
+                raise Failure("the job is %s: %s" % (status["state"], status["first_cause"]))
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                result = json.load(f)
+            audit = c.psctl("job", "audit", "--checkpoint", result["checkpoint"]["path"], "--output", "json", expect=None)
+            accuracy = result["metrics"]["accuracy"]
+            print("killed: %s; %.0f s; accuracy %.4f (line 0.855); repair %s; %d attempts for %d closures; %d duplicates refused; %d deaths; audit %s"
+                  % (", ".join("%d times a %s" % (n, role) for role, n in killed.items()), took, accuracy, result["repair"], result["closures"]["attempts"],
+                     result["closures"]["succeeded"], result["duplicates_refused"], len(result["deaths"]), "exact" if audit.returncode == 0 else audit.stdout + audit.stderr))
+            if sum(killed.values()) < count:
+                raise Failure("the job ended after %d of %d kills" % (sum(killed.values()), count))
+            if accuracy < 0.855 or audit.returncode != 0:
+                raise Failure("want an accuracy of 0.855 and an exact audit")
+    except Failure as why:
+        print("FAILED: %s" % why)
+        return False
+    print("ok     kills")
+    return True
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--data", default=os.environ.get("EVERGRAD_DATA", os.path.join(ROOT, "data")))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"))
     parser.add_argument("names", nargs="*")
     a = parser.parse_args()
+    if a.kills:
+        return {True: 0, False: 1, None: 77}[kills(a.kills, a.seed, os.path.abspath(a.bin), a.data)]
     cases = [c for c in (QUICK if a.quick else FULL) if not a.names or c[0] in a.names]
     with tempfile.TemporaryDirectory(prefix="evergrad acceptance ") as runs:  # With a space: paths may have them.
         outcomes = [run(c, os.path.abspath(a.bin), a.data, runs) for c in cases]
