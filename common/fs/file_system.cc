@@ -29,6 +29,12 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case ENOTEMPTY: return absl::FailedPreconditionError(text("the folder is not empty", ""));
     case ENAMETOOLONG:
     case ELOOP: return absl::InvalidArgumentError(text(std::strerror(error), ""));
+    // A network's disk that is away for now: no fault of a path or a file.
+    case ESTALE:
+    case ETIMEDOUT:
+    case EBUSY:
+    case ENOTCONN:
+    case EHOSTDOWN: return absl::UnavailableError(text(std::strerror(error), "the file system does not answer as it should"));
     case EIO: return absl::DataLossError(text("the device reports an error", "see the kernel's log, and use another disk"));
     default: return absl::ErrnoToStatus(error, absl::StrCat(what, ": path=", path));
   }

@@ -357,6 +357,7 @@ class Job {
   std::optional<v1::Manifest> MakeManifest() const;  // nullopt: a shard has nothing durable that a manifest could name
   void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of);
   bool EverythingIsSaved() const;
+  bool SnapshotsAreFull(ShardId shard) const;
   void GiveUpSnapshots(const std::set<std::string>& named);
   void CheckpointTrouble(const absl::Status& status, bool users = false);  // `users`: a setting or a file of theirs
 

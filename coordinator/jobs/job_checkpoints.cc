@@ -64,6 +64,7 @@ void Job::BeginRound() {
   round_began_ = host_->Now();
   next_round_ = round_began_ + id_.spec.checkpoint.every;
   round_waiting_.clear();
+  std::size_t held_up = 0;
   const std::string folder = CheckpointFolder();
   for (const auto& [task, server] : servers_) {
     if (!server.ready) continue;
@@ -81,8 +82,10 @@ void Job::BeginRound() {
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (!assigned_[p.value()] || unplaced_.count(p) != 0) continue;
       // While no manifest can be written nothing is freed, neither files nor what is known of them.
-      const std::size_t known = book_->durable().snapshots[p.value()].size();
-      if (known >= id_.spec.checkpoint.keep + kSnapshotsMax && phase_ != Phase::kSaving && phase_ != Phase::kSealedSaving) continue;
+      if (SnapshotsAreFull(p) && phase_ != Phase::kSaving && phase_ != Phase::kSealedSaving) {
+        ++held_up;
+        continue;
+      }
       const ShardEpoch epoch = book_->durable().map[p.value()].epoch;
       v1::CutShard* one = cut->add_shards();
       one->set_shard(p.value());
@@ -92,7 +95,13 @@ void Job::BeginRound() {
     }
     send();
   }
+  if (held_up > 0 && checkpoint_.trouble().empty())
+    CheckpointTrouble(absl::ResourceExhaustedError(absl::StrCat("no file of an older one can be given up (see the log): shards=", held_up)));
   CheckRound(round_began_);
+}
+
+bool Job::SnapshotsAreFull(ShardId shard) const {
+  return book_->durable().snapshots[shard.value()].size() >= id_.spec.checkpoint.keep + kSnapshotsMax;
 }
 
 void Job::CheckRound(MonoTime now) {
@@ -151,6 +160,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
     return absl::InvalidArgumentError(
         absl::StrCat("a durable file that does not fit together: shard=", shard.value(), " file=", client::CleanText(file.file(), 200)));
   }
+  if (!ordered && SnapshotsAreFull(shard)) return absl::OkStatus();  // nobody asked for it
   Snapshot snapshot;
   snapshot.folder = CheckpointFolder();
   snapshot.file = file.file();

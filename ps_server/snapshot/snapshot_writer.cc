@@ -16,6 +16,8 @@ bool IsWorthARetry(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
+    case absl::StatusCode::kAborted:  // a file system's; the writer's own "a newer order took its place" never comes here
+    case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;
   }

@@ -236,6 +236,8 @@ TEST_CASE("a full disk is ResourceExhausted and says what to do") {
   CHECK(WriteWhole(files, "/a", "1234567890").ok());
   // A device that is always full.
   CHECK(FileError(ENOSPC, "cannot write file", "/x").code() == absl::StatusCode::kResourceExhausted);
+  // A disk of the network that is away: to be tried again, by whoever asks.
+  for (const int error : {ESTALE, ETIMEDOUT, EBUSY, ENOTCONN, EHOSTDOWN}) CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
 }
 
 TEST_CASE("a loss of power keeps what was committed, whole, and loses the rest") {

@@ -264,6 +264,24 @@ TEST_CASE("errors at the edges are tried again with a new cut until the file is 
   }
 }
 
+TEST_CASE("what a file system calls aborted or too late is tried again: nobody would be told otherwise") {
+  Stage stage;
+  Owner owner(10);
+  for (const auto code : {absl::StatusCode::kAborted, absl::StatusCode::kDeadlineExceeded}) {
+    owner.Push();
+    Answer answer;
+    SnapshotWriter::Order order = stage.Order(&owner, &answer);
+    order.take = [code, failed = std::make_shared<bool>(false), take = order.take](std::function<void(absl::StatusOr<ShardCut>)> ready) {
+      if (!std::exchange(*failed, true)) return ready(absl::Status(code, "stale file handle"));
+      take(std::move(ready));
+    };
+    REQUIRE(stage.writer->Submit(std::move(order)).ok());
+    answer.event.Wait();
+    CHECK(answer.result.ok());
+    CHECK(answer.answers == 1);
+  }
+}
+
 TEST_CASE("what a retry cannot mend is answered") {
   Stage stage;
   Owner owner(10);
