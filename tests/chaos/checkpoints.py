@@ -18,13 +18,14 @@ def disturb_saved(c, steps, fault, undo=None, **shape):
         job.wait_steps(steps)
         wait_saved(job)
         fault(job)
-        if not job.ended():
+        status = job.show()
+        if status["state"] == "RUNNING" and int(status["steps_done"]) < job.steps:  # so something was in hand
             return job
         if undo is not None:
             undo()
         job.finish()
         shape["examples"] *= 2
-    raise Failure("six jobs had ended before they were saved and the fault came")
+    raise Failure("six jobs had done their steps before they were saved and the fault came")
 
 
 def kill_saved(c, victims, steps, **shape):
@@ -161,9 +162,9 @@ def s4(c, r):
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
     # Saved at the beginning only: a long repair.
-    for _ in range(6):
+    for slower in (1, 2, 4, 8, 16):
         before = c.pids()
-        job = c.disturb(r.randint(60, 100), lambda _: victim.kill(), victim.start, examples=3000, epochs=1, step_ms=int(6 * c.scale),
+        job = c.disturb(r.randint(60, 100), lambda _: victim.kill(), victim.start, examples=3000, epochs=1, step_ms=int(6 * c.scale * slower),
                         checkpoint="{every: 10m}")
         victim.start()
 
@@ -179,13 +180,11 @@ def s7(c, r):
             d.start()
         result = job.finish()
         only_these_died(before, c, victim, worker, c.coordinator)
-        if under_way:
+        if under_way and len(rollbacks(job)) >= 2:
             print("       %d closures were to be run again; %s" % (again, result["repair"]))
             break
     else:
-        raise Failure("six repairs had ended before the kills")
-    if len(rollbacks(job)) < 2:
-        raise Failure("the second death of %s rolled nothing back: %s" % (victim.name, events(job, "rollback")))
+        raise Failure("five repairs had ended before the kills")
     c.wait_usable()
 
 
@@ -239,36 +238,43 @@ def s9(c, r):
     if not events(job, "rollback", victim.name):
         raise Failure("the job does not say that %s was rolled back" % victim.name)
     # With snapshots: the first pushes of the attempt are in them, the last ones are not.
-    for _ in range(6):
-        job = c.submit(examples=800, batch=10, epochs=1, steps_per_closure=80, step_ms=int(8 * c.scale), checkpoint=OFTEN)
-        wait_for("checkpoints in mid-closure", lambda: (job.show()["checkpoint"] or {"manifests": 0})["manifests"] >= 3 or job.ended())
+    for steps in (80, 160, 320, 640, 1280):
+        job = c.submit(examples=10 * steps, batch=10, epochs=1, steps_per_closure=steps, step_ms=int(8 * c.scale), checkpoint=OFTEN)
+        partial = wait_for("a checkpoint in mid-closure, or the end", lambda: updates_saved(c, job) or (job.ended() and -1))
         victim.kill()
-        partial = 0
-        for path in manifests(folder_of(job))[-1:]:
-            partial = check_agrees(job, verified(c, path))
         victim.start()
         result = job.finish()
-        if partial and rollbacks(job):
+        if partial > 0 and rollbacks(job) and result["repair"]["closures_rerun"] > 0:
             break
     else:
-        raise Failure("six closures had ended before the server was killed")
+        raise Failure("five closures had ended before the server was killed")
     repair = check_restored(job, result)
-    if repair["closures_rerun"] == 0 or result["duplicates_refused"] == 0:
-        raise Failure("%d updates of the closure were in the snapshot: %s, %d duplicates refused" % (partial, repair, result["duplicates_refused"]))
-    print("       %d updates of the closure in the newest manifest, %d duplicates refused" % (partial, result["duplicates_refused"]))
+    if result["duplicates_refused"] == 0:
+        raise Failure("%d updates of the closure were in each snapshot: %s, no duplicate refused" % (partial, repair))
+    print("       at least %d updates of the closure in each shard's snapshot, %d duplicates refused" % (partial, result["duplicates_refused"]))
     for w in others:
         w.start()
     c.wait_tasks()
+
+
+def updates_saved(c, job):
+    """Of closures that have not ended, in each shard of the newest checkpoint that every update touches."""
+    saved = job.show()["checkpoint"]
+    code, said, _ = tool(c, "verify", saved["path"]) if saved is not None and saved["manifests"] > 0 else (1, None, "")
+    if code != 0:
+        return 0
+    check_agrees(job, said)
+    return min(sum(len(members(o["updates"])) for o in f.get("open", [])) for f in said["files"] if f.get("variable", "counting/updates") == "counting/updates")
 
 
 @scenario("servers", "E1", "a server is rolled back during the evaluation: the metric equals the undisturbed one exactly")
 def e1(c, r):
     quiet = c.submit(checkpoint=OFTEN).finish()
     victim = r.choice(c.servers)
-    for w in c.workers:
-        restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale))
-    c.wait_usable()
-    for _ in range(6):
+    for longer in (1, 2, 4, 8, 16):
+        for w in c.workers:
+            restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale * longer))
+        c.wait_usable()
         job = c.submit(epochs=1, checkpoint=OFTEN)
         wait_for("the evaluation", lambda: job.progress() == job.steps)
         wait_saved(job, 1, job.closures)
@@ -279,11 +285,8 @@ def e1(c, r):
             raise Failure("the metric differs: %s, undisturbed (two epochs) %s" % (result["metrics"], quiet["metrics"]))
         if events(job, "rollback", "evaluating begins again"):
             break
-        for w in c.workers:
-            restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale))
-        c.wait_usable()
     else:
-        raise Failure("six evaluations were over before the server died: %s" % events(job, "rollback"))
+        raise Failure("five evaluations were over before the server died: %s" % events(job, "rollback"))
     check_restored(job, result)
     for w in c.workers:
         restart(w)
@@ -309,7 +312,7 @@ def k1(c, r):
             if job is None or job.ended():
                 if job is not None:
                     job.finish()
-                job = c.submit(examples=3000, epochs=1, step_ms=3, checkpoint="{every: 30ms, keep: 4}")
+                job = c.submit(examples=3000, epochs=1, step_ms=3, checkpoint="{every: 30ms, keep: 1}")
             wait_for("%s to end %s, or the job to end" % (name, victim.name), lambda: not victim.alive() or job_ended(c, job))
             if not victim.alive():
                 break
@@ -465,9 +468,10 @@ def cancelled(c, steps, shape):
         wait_saved(job)
         job.wait_steps(steps)
         c.psctl("job", "cancel", job.name, expect=None)
-        if job.wait_state("CANCELLED", "SUCCEEDED")["state"] == "CANCELLED":
+        if job.wait_state("CANCELLED", "SUCCEEDED")["state"] == "SUCCEEDED":
+            job.check_exact()
+        elif job.result()["closures"]["succeeded"] < job.closures:
             return job
-        job.check_exact()
         shape["examples"] *= 2
     raise Failure("six jobs ended before they were cancelled")
 
@@ -564,12 +568,20 @@ def k8(c, r):
 @scenario("checkpoints", "K9", "kill a server while it restores a shard: the next one does")
 def k9(c, r):
     victim = r.choice(c.servers)
-    before = c.pids()
-    job = kill_saved(c, [victim], steps=r.randint(20, 60), examples=3000)
-    victim.start("snapshot.restore=%d*kill" % r.randint(1, 4))
-    wait_for("%s to be killed while it restores" % victim.name, lambda: not victim.alive() or job.ended())
-    if victim.alive():
-        raise Failure("%s restored nothing: %s" % (victim.name, events(job, "rollback")))
+    job = None
+    for _ in range(6):
+        if job is not None:
+            job.finish()
+            restart(victim)
+        before = c.pids()
+        job = kill_saved(c, [victim], steps=r.randint(20, 60), examples=3000)
+        victim.start("snapshot.restore=%d*kill" % r.randint(1, 4))
+        wait_for("%s to be killed while it restores" % victim.name, lambda: not victim.alive() or job.ended())
+        if not victim.alive():
+            break
+        # Its shards went to others: it came back too late.
+    else:
+        raise Failure("six times %s restored nothing: %s" % (victim.name, events(job, "rollback")))
     victim.start()
     result = job.finish()
     only_these_died(before, c, victim)
