@@ -401,6 +401,7 @@ int Show(Context& context, const std::vector<std::string>& args) {
   }
   v1::JobStatus status = answer->job();
   status.set_runs_folder(ShowPath(context, status.runs_folder()));
+  if (status.has_checkpoint()) status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
   context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n"
               << ProgressLine(status) << "\n";
   context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(),

@@ -156,6 +156,7 @@ class Watcher {
       v1::JobStatus shown = *last_;
       const std::string folder = shown.runs_folder();
       shown.set_runs_folder(ShowPath(context_, folder));
+      if (shown.has_checkpoint()) shown.mutable_checkpoint()->set_uri(ShowPath(context_, shown.checkpoint().uri()));
       std::function<bool(const std::string&)> there;
       if (fs::Exists(folder)) there = [&](const std::string& name) { return fs::Exists(absl::StrCat(folder, "/", name)); };
       for (const std::string& line : SummaryLines(shown, there)) context_.out << line << "\n";
