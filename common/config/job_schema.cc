@@ -878,7 +878,8 @@ const Table<CheckpointSpec>& CheckpointTable() {
       "spec.checkpoint",
       {EveryKey(), Integer<CheckpointSpec>("keep", &CheckpointSpec::keep, 1, 100, "so many checkpoints are kept"),
        Flag<CheckpointSpec>("resume", &CheckpointSpec::resume,
-                            "go on from the newest checkpoint of an earlier job of this name, or be refused with the reason"),
+                            "go on from the newest checkpoint of an earlier job of this name; with none the job begins at its first step, one that does "
+                            "not fit is refused with the reason"),
        DirectoryKey()},
       {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
   return table;

@@ -31,7 +31,7 @@ bool IsForGood(absl::StatusCode code) {
 // The file of an Assign cannot be used, whoever reads it.
 bool IsUnusable(absl::StatusCode code) {
   return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound || code == absl::StatusCode::kFailedPrecondition ||
-         code == absl::StatusCode::kUnimplemented;
+         code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kPermissionDenied;
 }
 
 }  // namespace
