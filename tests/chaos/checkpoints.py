@@ -302,7 +302,7 @@ def k1(c, r):
                                                         ("snapshot.after_commit", 20), ("snapshot.report", 20), ("fs.write", 60), ("fs.sync", 20), ("fs.link", 20), ("fs.sync_folder", 20))]
     points += [([c.coordinator], name, 4) for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")]
     r.shuffle(points)
-    if c.scale < 1.5:  # all of them in the long form
+    if c.forms == 1:  # all of them in the long form
         points = [p for p in points if p[0] is c.servers][:2] + [p for p in points if p[0] is not c.servers][:1]
     job, died = None, 0
     for who, name, hits in points:
@@ -366,7 +366,7 @@ def k2(c, r):
     folder = os.path.dirname(newest)
     names = sorted(os.path.join(folder, name) for name in names_of(said[newest]))
     trial = os.path.join(c.folder, "trial")
-    for _ in range(24 if c.scale > 1.5 else 2):
+    for _ in range(24 if c.forms > 1 else 2):
         for original in (r.choice(names), newest):
             copy = damaged_copy(folder, trial)
             path = os.path.join(copy, os.path.basename(original))
@@ -446,7 +446,7 @@ def k3(c, r):
 
 @scenario("checkpoints", "K4", "checkpoints one after another under full load: ledger and values agree in every one")
 def k4(c, r):
-    long = c.scale > 1.5
+    long = c.forms > 1
     job, every = saved_often(c, 3, examples=12000 if long else 3000, epochs=2, step_ms=4 if long else 2, steps_per_closure=r.choice((4, 16)),
                              checkpoint="{every: %s, keep: 100}" % ("1s" if long else "50ms"))
     partial, incomplete = 0, 0
