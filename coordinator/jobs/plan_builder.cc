@@ -46,6 +46,7 @@ std::string Serialized(const google::protobuf::Message& message) {
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint) {
   v1::Plan same = plan;
   same.clear_fingerprint();
+  same.clear_data_fingerprint();  // beside the plan in what is hashed
   same.clear_epochs();
   same.clear_eval_examples();
   same.clear_eval_batch_size();
@@ -142,6 +143,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     }
     ++index;
   }
+  message.set_data_fingerprint(described.data_fingerprint());
   // It travels in one message beside the job's YAML and the map.
   if (message.ByteSizeLong() > kPlanBytesMax) {
     return UserError(absl::InvalidArgumentError(

@@ -23,7 +23,7 @@ class Dataset {
   // Copies examples `indices` with transforms applied; images is [n, …], labels is [n]. InvalidArgument: an index that is not
   // in the source, spans of another size.
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const = 0;
-  // Files: size, mtime, SHA-256 of the first and last MiB; one line a file.
+  // What the contents are (fingerprint.h), one line a file.
   virtual std::string Fingerprint() const = 0;
 };
 

@@ -20,7 +20,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::uint64_t kEndBytes = 1u << 20;
+constexpr std::uint64_t kEndBytes = 1u << 20, kWholeBytesMax = 256u << 20;
 
 struct Descriptor {
   int fd = -1;
@@ -61,7 +61,7 @@ absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
 
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   EG_CHECK(hash != nullptr && EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr) == 1);
-  if (size <= 2 * kEndBytes) {
+  if (size <= kWholeBytesMax) {
     EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, size, hash.get()));
   } else {
     EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, kEndBytes, hash.get()));
@@ -70,8 +70,9 @@ absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int digest_bytes = 0;
   EG_CHECK(EVP_DigestFinal_ex(hash.get(), digest, &digest_bytes) == 1);
-  return absl::StrFormat("%s size=%d mtime=%d.%09d sha256=%s", path, size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
-                         absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes)));
+  const std::string hex = absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_bytes));
+  if (size <= kWholeBytesMax) return absl::StrFormat("size=%d sha256=%s", size, hex);
+  return absl::StrFormat("size=%d mtime=%d.%09d sha256=%s", size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, hex);
 }
 
 }  // namespace evergrad::worker

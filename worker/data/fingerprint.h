@@ -1,4 +1,4 @@
-// What tells two files apart without reading all of either.
+// What tells the contents of two files apart. Copies of one file, on other hosts or under other names, are the same.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace evergrad::worker {
 
-// "<path> size=<bytes> mtime=<seconds>.<nanoseconds> sha256=<hex>", the hash over the first MiB and the last MiB of the file as
-// stored (of all of it, once, when it has at most 2 MiB). User error naming the file when it cannot be read.
+// "size=<bytes> sha256=<hex>", the hash over all of the file as stored. Above 256 MiB, where reading it once more would be felt: over its first and
+// its last MiB, with "mtime=<seconds>.<nanoseconds>" for what lies between. User error naming the file when it cannot be read.
 absl::StatusOr<std::string> FileFingerprint(const std::string& path);
 
 }  // namespace evergrad::worker

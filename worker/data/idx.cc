@@ -234,7 +234,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source
   EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, FileFingerprint(source.images));
   EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, FileFingerprint(source.labels));
   return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms),
-                                                 Table(label_transforms), absl::StrCat(image_fingerprint, "\n", label_fingerprint)));
+                                                 Table(label_transforms), absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
 }
 
 }  // namespace evergrad::worker

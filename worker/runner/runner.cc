@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -92,6 +93,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::string name, runs_folder;
     std::uint64_t seed = 0;
     std::shared_ptr<const config::JobSpec> spec;
+    std::string data_fingerprint;  // of the plan; "": it says nothing
     absl::Status spec_error, plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
     std::shared_ptr<const plan::Plan> plan;
     std::shared_ptr<const Layout> layout;
@@ -221,6 +223,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     auto plan = plan::Plan::Create(client::PlanSpecOf(proto));
     auto layout = Layout::FromPlan(proto);
     job->plan_error = plan.ok() ? layout.status() : plan.status();
+    job->data_fingerprint = proto.data_fingerprint();
     if (!job->plan_error.ok()) return;
     job->plan = std::make_shared<const plan::Plan>(*std::move(plan));
     job->layout = std::make_shared<const Layout>(*std::move(layout));
@@ -510,7 +513,21 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                            : UserError(absl::FailedPreconditionError(
                                  absl::StrCat("data changed since the plan was made: source=", which, " want=", want, " examples got=", got)));
       };
-      if (needs.train) EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
+      if (needs.train) {
+        EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
+        // [33] Other contents of the same size would be trained on in the place of those that the plan was made of.
+        if (const std::string got = job->train->Fingerprint(); !job->data_fingerprint.empty() && got != job->data_fingerprint) {
+          const auto line = [](const std::string& text) { return absl::StrReplaceAll(text, {{"\n", ", "}}); };
+          std::string where;
+          if (work.closure.value() < job->plan->closures()) {
+            const plan::ClosureRange range = job->plan->Closure(work.closure);
+            where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
+          }
+          return UserError(absl::FailedPreconditionError(
+              absl::StrCat("data changed since the plan was made: file=", job->spec->data.train ? job->spec->data.train->images : "",
+                           where, " want=", line(job->data_fingerprint), " got=", line(got))));
+        }
+      }
       if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
     }
     if (work.kind == WorkKind::kTrain && work.closure.value() >= job->plan->closures()) {

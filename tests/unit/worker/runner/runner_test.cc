@@ -33,8 +33,8 @@ TEST_CASE("a describe closure tells examples, variables with initialiser and opt
   CHECK(d.variables(3).optimizer().type() == "sgd");
   CHECK(d.variables(3).optimizer().learning_rate() == 0.5);
   CHECK(d.parameters() == 16 * 8 + 8 + 8 * 3 + 3);
-  CHECK_THAT(d.data_fingerprint(), Catch::Contains("train-images") && Catch::Contains("train-labels") && Catch::Contains("sha256="));
-  CHECK_THAT(d.data_fingerprint(), !Catch::Contains("eval-"));  // no part of the plan
+  CHECK_THAT(d.data_fingerprint(), Catch::Contains("images: size=") && Catch::Contains("\nlabels: size=") && Catch::Contains("sha256="));
+  CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') == 1);  // what is evaluated on is no part of the plan
   CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
 }
 
@@ -500,6 +500,19 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
     CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
+  }
+  SECTION("a file of the same size with other contents: what is trained on is never exchanged silently (K7)") {
+    stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+    stage.job.mutable_plan()->set_data_fingerprint("images: size=1 sha256=00\nlabels: size=1 sha256=00");
+    v1::CoordinatorMessage ended;
+    ended.mutable_job_ended()->set_job_uid(kJob);
+    stage.Message(ended);
+    stage.Register();
+    stage.Grant(1);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("data changed since the plan was made: file=") && Catch::Contains("closure=1 epoch=1 examples=[") &&
+                                             Catch::Contains("want=images: size=1 sha256=00, labels: size=1") && Catch::Contains("got=images: size="));
   }
 }
 
