@@ -24,8 +24,7 @@ absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source
   RestoreOptions what;
   what.source.uri = source.uri();
   if (source.uri().empty()) return absl::InvalidArgumentError("a snapshot without a path");
-  what.source.expected.emplace();
-  what.source.expected->bytes = source.bytes();
+  what.source.expected = snapshot::ShardFileReader::Expected{source.bytes(), {}};
   snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
   if (source.sha256().size() != sha256.size()) {
     return absl::InvalidArgumentError(

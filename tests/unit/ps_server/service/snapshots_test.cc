@@ -1,4 +1,6 @@
 // Orders to cut and shards restored from files, on real executors and I/O threads: what the coordinator is told, what workers see meanwhile.
+#include <algorithm>
+#include <cstdio>
 #include <deque>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +9,7 @@
 #include "common/snapshot/shard_file.h"
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -37,9 +40,9 @@ class GatedFiles final : public fs::FileSystem {
     closed_ = false;
     changed_.NotifyAll();
   }
-  void AwaitSomebody() {
+  void AwaitSomebody(int threads = 1) {
     MutexLock lock(&mu_);
-    while (waiting_ == 0) changed_.Wait(&mu_);
+    while (waiting_ < threads) changed_.Wait(&mu_);
   }
 
  private:
@@ -85,7 +88,7 @@ struct Stage {
   metrics::Registry registry;
   fault::Failpoints failpoints;
   fs::MemoryFileSystem files{{&failpoints}};
-  GatedFiles gated{&files};
+  GatedFiles gated;
   log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> lanes;
   std::unique_ptr<runtime::ThreadExecutor> executor = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
@@ -98,7 +101,7 @@ struct Stage {
   CondVar changed;
   std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
 
-  Stage() {
+  explicit Stage(fs::FileSystem* real = nullptr) : gated(real != nullptr ? real : &files) {
     ShardHost::Options host_options;
     for (int i = 0; i < 2; ++i) {
       lanes.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{absl::StrCat("lane-", i)}));
@@ -703,6 +706,44 @@ TEST_CASE("cuts under pushes all the time restore to exactly the updates of thei
   }
 }
 
+// Not a test: run it by name on a quiet machine. Pushes to a 16 MiB shard (and a slot of the same size) through its lane, one at a time, on a real
+// disk.
+TEST_CASE("measured: pushes through a lane while snapshots are written all the time", "[.measure]") {
+  constexpr std::uint64_t kRows = 4u << 20;
+  test::TempFolder folder;
+  const auto disk = fs::MakeLocalFileSystem();
+  Stage a(disk.get());
+  a.Hold(0, kRows);
+  std::uint64_t next = 0;
+  const auto push = [&](std::vector<double>* ms) {
+    RequestBuilder request;
+    request.Push(0, next / 64, static_cast<std::uint32_t>(next % 64), Floats(kRows, 1));
+    ++next;
+    tensor::AlignedBuffer frame = request.Frame();
+    auto shared = std::make_shared<SharedReply>();
+    const MonoTime begin = a.clock.Now();
+    a.host->Handle({std::move(frame), nullptr}, std::make_unique<EventResponder>(shared));
+    shared->event.Wait();
+    ms->push_back(std::chrono::duration<double, std::milli>(a.clock.Now() - begin).count());
+    REQUIRE(shared->reply->push() == v1::APPLIED);
+  };
+  const auto show = [](const char* name, std::vector<double> ms) {
+    std::sort(ms.begin(), ms.end());
+    std::printf("%-14s n=%zu p50=%.1f ms p99=%.1f ms max=%.1f ms\n", name, ms.size(), ms[ms.size() / 2], ms[ms.size() * 99 / 100], ms.back());
+  };
+  std::vector<double> alone, beside;
+  for (int round = 0; round < 8; ++round) {  // in turns: what else the machine does meets both
+    for (int i = 0; i < 40; ++i) push(&alone);
+    v1::CoordinatorMessage cut = Stage::CutOf({0});
+    cut.mutable_cut()->set_folder(folder / "job");
+    a.Give(cut);
+    while (a.Unread() == 0) push(&beside);
+    REQUIRE_FALSE(a.NextDurable().has_error());
+  }
+  show("no snapshot", alone);
+  show("with snapshots", beside);
+}
+
 TEST_CASE("a server ends while orders wait on both sides") {
   Stage a;
   for (std::uint32_t shard = 0; shard < 8; ++shard) a.Hold(shard);
@@ -716,7 +757,7 @@ TEST_CASE("a server ends while orders wait on both sides") {
     a.Give(Stage::RestoreOf(other, {1, 8}));
   }
   a.Give(Stage::CutOf({1, 2, 3}));
-  a.gated.AwaitSomebody();
+  a.gated.AwaitSomebody(2);  // one reads, one writes
   for (const auto& lane : a.lanes) lane->Shutdown();
   a.executor->Shutdown();
   a.gated.Release();
