@@ -18,7 +18,10 @@ void Resize(std::uint32_t shards, DurableState* state) {
 
 }  // namespace
 
-bool Record::empty() const { return *this == Record{}; }
+bool Record::empty() const {
+  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() && todo_add.empty() && todo_remove.empty() && lost_add.empty() &&
+         snapshot_add.empty() && snapshot_remove.empty();
+}
 
 void ApplyRecord(const Record& record, DurableState* state) {
   if (record.term) state->term = *record.term;
