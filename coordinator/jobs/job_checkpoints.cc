@@ -70,12 +70,12 @@ void Job::BeginRound() {
     if (!server.ready) continue;
     v1::CoordinatorMessage message;
     v1::CutShards* cut = message.mutable_cut();
-    const auto send = [&] {
+    const auto send = [&, to = task] {
       if (cut->shards_size() == 0) return;
       cut->set_job_uid(id_.uid.value());
       cut->set_folder(folder);
       cut->set_plan_fingerprint(plan_message_.fingerprint());
-      host_->Send(task, message);
+      host_->Send(to, message);
       message.Clear();
       cut = message.mutable_cut();
     };
