@@ -48,7 +48,8 @@ std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_vi
 }
 
 bool SaveErrorIsFinal(const absl::Status& status) {
-  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
+  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status);
 }
 
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request) {

@@ -48,7 +48,8 @@ inline constexpr std::size_t kWarningsMax = 16;
 // at. InvalidArgument: not a manifest. Errors of the file system: the manifest is not durable (after a crash it may be there all the same);
 // which of them a retry mends is SaveErrorIsFinal's to say.
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request);
-// Permission, an unknown scheme, a part of the path that is a file, a name too long: no retry mends it.
+// Permission, an unknown scheme, a part of the path that is a file, a name too long, two jobs in one folder: no retry mends it. Of manifests and of
+// shards' files.
 bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {
@@ -90,7 +91,7 @@ struct Resumption {
 // shards begin with a new ledger in which so many epochs of the new plan are done. Otherwise FailedPrecondition, marked as the user's, that
 // says what differs and what to do; also when some shard was not saved yet, and when the new plan has fewer epochs than are done.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self);
-// "eval" or "train" metric `name` at the end of epoch `epoch` (0-based, as in the message); nullptr: there is none.
+// "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the message); nullptr: there is none.
 const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics, absl::string_view scope, std::uint64_t epoch,
                                      absl::string_view name);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/client/protocol.h"
 #include "common/plan/plan.h"
 #include "common/snapshot/manifest.h"
 #include "common/snapshot/messages.h"
@@ -90,20 +91,6 @@ std::string Joined(const std::vector<absl::Status>& statuses) {
 absl::Status Refused(const ResumePoint& point, absl::string_view why, absl::string_view advice) {
   return UserError(absl::FailedPreconditionError(
       absl::StrCat("cannot resume: ", why, ": checkpoint=", point.uri, " (", advice, ", or leave out spec.checkpoint.resume to begin anew)")));
-}
-
-absl::StatusOr<plan::Plan> PlanOf(const v1::Plan& message) {
-  plan::PlanSpec spec;
-  spec.train_examples = message.train_examples();
-  spec.batch_size = message.batch_size();
-  spec.steps_per_closure = message.steps_per_closure();
-  spec.epochs = message.epochs();
-  spec.shuffle = message.shuffle();
-  spec.shuffle_seed = message.shuffle_seed();
-  spec.eval_examples = message.eval_examples();
-  spec.eval_batch_size = message.eval_batch_size();
-  spec.eval_steps_per_closure = message.eval_steps_per_closure();
-  return plan::Plan::Create(spec);
 }
 
 std::string ShapeText(const v1::VariableSpec& variable) { return absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"); }
@@ -259,7 +246,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   if (manifest.job_uid() == self.value()) return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
     return absl::DataLossError(absl::StrCat("manifest has no entry for each shard: path=", point.uri));
-  const auto now = PlanOf(plan), then = PlanOf(was);
+  const auto now = plan::Plan::Create(client::PlanSpecOf(plan)), then = plan::Plan::Create(client::PlanSpecOf(was));
   if (!now.ok()) return now.status();
   if (!then.ok()) return absl::DataLossError(absl::StrCat("manifest has a plan that is none: path=", point.uri, " reason=", then.status().message()));
   for (const v1::ShardFile& entry : manifest.shards()) {

@@ -22,16 +22,17 @@ constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failin
 constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
 constexpr std::size_t kSnapshotsMax = 64;              // of a shard, beyond `keep`: manifests that cannot be written free none of them
 
-// No retry makes it better, and no fault of a machine explains it.
-bool IsForGood(absl::StatusCode code) {
-  return code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented ||
-         code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kFailedPrecondition;  // a part of the path is a file
-}
-
 // The file of an Assign cannot be used, whoever reads it.
 bool IsUnusable(absl::StatusCode code) {
   return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound || code == absl::StatusCode::kFailedPrecondition ||
          code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kPermissionDenied;
+}
+
+// Which states a manifest names: a file written anew under its name has another hash.
+std::vector<std::string> FilesOf(const v1::Manifest& manifest) {
+  std::vector<std::string> files;
+  for (const v1::ShardFile& entry : manifest.shards()) files.push_back(entry.file() + entry.sha256());
+  return files;
 }
 
 }  // namespace
@@ -241,22 +242,18 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
 
 void Job::WriteManifest() {
   if (!checkpoints() || phase_ >= Phase::kWriting) return;
-  std::optional<v1::Manifest> manifest = MakeManifest();
-  std::vector<std::string> files;
-  if (manifest) {
-    for (const v1::ShardFile& entry : manifest->shards()) files.push_back(entry.file() + entry.sha256());
-  }
-  const bool last = phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving;
   if (manifest_writing_) {
     manifest_again_ = true;
     return;
   }
+  std::optional<v1::Manifest> manifest = MakeManifest();
+  const bool last = phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving;
   if (phase_ == Phase::kSaving && (!manifest || !EverythingIsSaved())) {
     // A server went away in the middle: the next round follows once every shard is there again.
     next_round_ = host_->Now() + RetryDelay(++manifest_failures_);
     return;
   }
-  if (!manifest || (files == manifest_files_ && !last)) {
+  if (!manifest || (FilesOf(*manifest) == manifest_files_ && !last)) {
     if (phase_ == Phase::kSealedSaving) FinishJob();
     return;
   }
@@ -283,17 +280,15 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   if (ended() || !book_ || phase_ >= Phase::kWriting) return;
   const bool last = last_of == report_generation_ && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving);
   if (!saved.ok()) {
-    ++manifest_failures_;
-    next_round_ = std::max(next_round_, host_->Now() + RetryDelay(manifest_failures_));
-    if (phase_ == Phase::kSaving) next_round_ = host_->Now() + RetryDelay(manifest_failures_);
+    const MonoTime again = host_->Now() + RetryDelay(++manifest_failures_);
+    next_round_ = phase_ == Phase::kSaving ? again : std::max(next_round_, again);
     CheckpointTrouble(saved.status());
     if (last && phase_ == Phase::kSealedSaving) return FinishJob();
     if (std::exchange(manifest_again_, false)) WriteManifest();
     return;
   }
   manifest_failures_ = 0;
-  manifest_files_.clear();
-  for (const v1::ShardFile& entry : manifest.shards()) manifest_files_.push_back(entry.file() + entry.sha256());
+  manifest_files_ = FilesOf(manifest);
   checkpoint_.set_number(saved->number);
   checkpoint_.set_uri(saved->uri);
   checkpoint_.set_written_ms(manifest.written_ms());
@@ -374,7 +369,7 @@ void Job::CheckpointTrouble(const absl::Status& status, bool users) {
   Touch();
   if (!checkpoints() || phase_ >= Phase::kWriting) return;
   // Once it has worked it is a trouble of the machines: they are given time.
-  if ((!users && !IsForGood(status.code())) || checkpoint_.manifests() != 0) {
+  if ((!users && !SaveErrorIsFinal(status)) || checkpoint_.manifests() != 0) {
     const MonoTime now = host_->Now();
     if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
     trouble_said_at_ = now;
@@ -475,7 +470,7 @@ void Job::LookForResume() {
       }
       if (!point.ok()) {
         // Another setting or other files help, or it is a disk that cannot be read now.
-        const bool user = BlameOf(point.status()) == Blame::kUser || IsForGood(point.status().code());
+        const bool user = BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
         const absl::Status cause(point.status().code(), absl::StrCat("checkpoint.resume: ", point.status().message()));
         Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"), user);
         return;

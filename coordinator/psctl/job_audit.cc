@@ -2,7 +2,6 @@
 #include "coordinator/psctl/job_audit.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/interval_set.h"
 #include "common/base/status.h"
+#include "common/client/protocol.h"
 #include "common/config/job_spec.h"
 #include "common/daemon/option_table.h"
 #include "common/plan/plan.h"
@@ -25,17 +25,6 @@ namespace evergrad::psctl {
 namespace {
 
 constexpr char kSparse[] = "counting/samples";  // pushed only where a batch has samples
-
-absl::StatusOr<plan::Plan> PlanOf(const v1::Plan& message) {
-  plan::PlanSpec spec;
-  spec.train_examples = message.train_examples();
-  spec.batch_size = message.batch_size();
-  spec.steps_per_closure = message.steps_per_closure();
-  spec.epochs = message.epochs();
-  spec.shuffle = message.shuffle();
-  spec.shuffle_seed = message.shuffle_seed();
-  return plan::Plan::Create(spec);
-}
 
 // Whether update u of closure c has rows for this shard (LEDGER line 3).
 bool Touches(const plan::Plan& plan, const v1::ShardSpec& spec, ClosureId c, std::uint32_t u) {
@@ -53,7 +42,7 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
 }  // namespace
 
 absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& manifest_uri, const v1::Manifest& manifest) {
-  EG_ASSIGN_OR_RETURN(const plan::Plan plan, PlanOf(manifest.plan()));
+  EG_ASSIGN_OR_RETURN(const plan::Plan plan, plan::Plan::Create(client::PlanSpecOf(manifest.plan())));
   const std::string folder = fs::FolderOf(manifest_uri);
   const config::ParsedJob parsed = config::ParseJob(manifest.yaml(), {});
   Audit audit;
@@ -68,8 +57,6 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
     IntervalSet done;
     if (!entry.file().empty()) {
       EG_ASSIGN_OR_RETURN(const snapshot::ShardFileReport report, snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/true));
-      EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(files, fs::JoinUri(folder, entry.file())));
-      EG_RETURN_IF_ERROR(reader->ReadLedger());
       done = report.done;
       refused.UnionWith(report.refused);
       const auto violated = [&](const std::string& what) {
@@ -81,10 +68,11 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
       ForEach(done, plan.closures(), [&](std::uint64_t c) {
         for (std::uint32_t u = 0; u < plan.Closure(ClosureId(c)).steps; ++u) want += Touches(plan, spec, ClosureId(c), u);
       });
-      for (const v1::OpenClosure& open : reader->ledger().open()) {
-        audit.open_closures.Add(open.closure());
-        if (open.closure() >= plan.closures() || done.Contains(open.closure())) violated(absl::StrCat("closure ", open.closure(), " is open and should not be"));
-        for (const std::uint64_t word : open.bits()) want += static_cast<std::uint64_t>(std::popcount(word));
+      for (const auto& [closure, updates] : report.open) {
+        const std::uint64_t c = closure.value();
+        audit.open_closures.Add(c);
+        if (c >= plan.closures() || done.Contains(c)) violated(absl::StrCat("closure ", c, " is open and should not be"));
+        want += updates.size();
       }
       std::uint64_t got = report.counters.updates_applied();
       for (const v1::SkipCount& skip : report.counters.skips()) got += skip.count();

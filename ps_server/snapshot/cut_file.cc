@@ -216,11 +216,7 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
     }
     cut.ledger = Ledger::Restored(*options.replace_ledger, {}, {});
   }
-  if (options.forget_attempts) {
-    std::map<ClosureId, Ledger::Open> open = cut.ledger.open();
-    for (auto& [c, entry] : open) entry.attempt = Attempt{};
-    cut.ledger = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), std::move(open));
-  }
+  if (options.forget_attempts) cut.ledger = cut.ledger.WithoutAttempts();
   return Shard::Restore(options.settings, std::move(cut), options.epoch, options.start, options.refused, options.mutant);
 }
 

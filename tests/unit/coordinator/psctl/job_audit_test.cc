@@ -28,6 +28,8 @@ struct AuditStage : Stage {
     plan.set_batch_size(2);
     plan.set_steps_per_closure(2);
     plan.set_epochs(2);
+    plan.set_eval_batch_size(2);
+    plan.set_eval_steps_per_closure(2);
     plan.set_fingerprint(std::string(64, 'a'));
     REQUIRE(files.MakeFolders("/c").ok());
     for (std::uint32_t p = 0; p < cuts.size(); ++p) {
