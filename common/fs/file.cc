@@ -143,13 +143,21 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
 }
 
 absl::Status MakeDirectories(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return FromErrno(error.value(), "cannot make folder", path);
-  if (!std::filesystem::is_directory(path, error)) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
   }
-  return absl::OkStatus();
+  if (errno != ENOENT) return FromErrno(errno, "cannot make folder", path);
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (parent == path) return FromErrno(ENOENT, "cannot make folder", path);  // "": there is nothing above it to begin with
+  if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
+  const bool made = ::mkdir(path.c_str(), 0777) == 0;
+  if (!made && errno != EEXIST) return FromErrno(errno, "cannot make folder", path);
+  // What will be synced inside it is lost with the power if its own name is.
+  if (made) return SyncFolderOf(path);
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();  // somebody else was faster
+  return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
 }
 
 bool Exists(const std::string& path) {

@@ -18,6 +18,7 @@ absl::Status AppendLine(const std::string& path, absl::string_view line);
 // Makes the file its first `offset` bytes followed by `tail`, wherever in that tail it ended (a writer that was killed in mid-line);
 // what is beyond goes. DataLoss, with the tail appended, when it is shorter than `offset`.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
+// With all parents; the names of those that it makes are durable when it returns. A folder that is there is OK.
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);  // "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme

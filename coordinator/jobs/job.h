@@ -332,6 +332,7 @@ class Job {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
+  ClosureBook::Options BookOptions() const;
   void BeginPlan();
   void TryPlace();
   void ApplyChange(const ClosureBook::MapChange& change);

@@ -338,10 +338,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     plan_message_ = std::move(built.message);
     shard_bytes_ = std::move(built.shard_bytes);
     if (!ended()) {
-      ClosureBook::Options options;
-      options.closures = plan_->closures();
-      options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
-      options.open_max = options_.closures_open_max;
+      const ClosureBook::Options options = BookOptions();
       if (state.map.size() > options.shards) {
         return absl::InvalidArgumentError(absl::StrCat("more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
       }

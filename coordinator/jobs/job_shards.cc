@@ -27,12 +27,17 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   BeginPlan();
 }
 
-void Job::BeginPlan() {
+ClosureBook::Options Job::BookOptions() const {
   ClosureBook::Options options;
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
   options.open_max = options_.closures_open_max;
-  book_ = std::make_unique<ClosureBook>(options, DurableState{});
+  if (host_->failpoints().IsArmed("coordinator.ignore_v0")) options.mutant = fault::Mutant::kDoneIgnoresV0;
+  return options;
+}
+
+void Job::BeginPlan() {
+  book_ = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
   Record begun = book_->BeginLife(host_->term());
   book_->CloseWindow();
   assigned_.assign(shard_bytes_.size(), false);

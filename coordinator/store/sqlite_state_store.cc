@@ -177,6 +177,10 @@ struct SqliteStateStore::Impl {
                                "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE", "PRAGMA foreign_keys=OFF"}) {
       EG_RETURN_IF_ERROR(Exec(pragma));
     }
+    if (parts.failpoints->At("journal.sync").action == fault::Action::kDrop) {
+      parts.logger->Warning("the journal does not sync (failpoint journal.sync): a loss of power takes what it has accepted");
+      EG_RETURN_IF_ERROR(Exec("PRAGMA synchronous=OFF"));
+    }
     EG_RETURN_IF_ERROR(Exec(absl::StrCat("PRAGMA max_page_count=", std::max<std::uint64_t>(options.file_bytes_max / kPageBytes, 16)).c_str()));
     EG_ASSIGN_OR_RETURN(const std::int64_t version, ReadInt("PRAGMA user_version"));
     EG_ASSIGN_OR_RETURN(const std::int64_t tables, ReadInt("SELECT count(*) FROM sqlite_master"));

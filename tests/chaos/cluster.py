@@ -14,6 +14,7 @@ import threading
 import time
 import zipfile
 
+from power import Disk
 from proxy import Proxy
 
 MASK = (1 << 64) - 1
@@ -89,7 +90,7 @@ class Daemon:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
             log.flush()
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder,
-                                            preexec_fn=die_with_parent)
+                                            preexec_fn=die_with_parent, env=self.cluster.disk.environment() if self.cluster.disk else None)
         if self.role != "worker":
             self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
         if self.data_proxy:
@@ -149,6 +150,12 @@ class Daemon:
             raise Failure("%s did not end %d s after SIGTERM:\n%s" % (self.name, seconds, self.tail()))
 
 
+def power_library(bin_folder):
+    """None in builds without it: a sanitizer wants to be preloaded itself."""
+    path = os.path.join(os.path.abspath(bin_folder), "libevergrad-power.so")
+    return path if os.path.exists(path) else None
+
+
 class Pauses:
     """How long the machine let this process wait at most, for whoever reads of a failure: a lease can end in such a pause."""
 
@@ -170,12 +177,15 @@ class Pauses:
 
 class Cluster:
     """`proxied`: each task reaches the coordinator through a proxy of its own (`session_proxy`), and workers reach each server through that
-    server's (`data_proxy`); they pass everything on until a scenario says otherwise."""
+    server's (`data_proxy`); they pass everything on until a scenario says otherwise. `powered`: what each task asks of the disk is written down (`disk`),
+    so that it can lose power."""
 
-    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False, proxied=False):
+    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False, proxied=False,
+                 powered=False):
         self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
+        self.disk = Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
         self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "%dms" % int(200 * scale),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 $SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
@@ -22,7 +22,7 @@ import traceback
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster, Failure, wait_for  # noqa: E402
+from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
 from proxy import Proxy, Rules  # noqa: E402
 from stage import (CHAINS, SCENARIOS, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
                    until_killed)
@@ -529,7 +529,8 @@ def s12(c, r):
     c.extras.remove(second)
 
 
-import checkpoints  # noqa: E402,F401  (registers its scenarios)
+import canaries  # noqa: E402,F401  (these register their scenarios)
+import checkpoints  # noqa: E402,F401
 
 
 # ------------------------------------------------------------------ network
@@ -1124,13 +1125,22 @@ def main():
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
-        # The scenarios that need proxies have clusters of their own.
-        groups = [g for g in ([n for n in names if n not in CHAINS["proxy"]], [n for n in names if n in CHAINS["proxy"]]) if g]
+        # The scenarios that need proxies, or a disk that can lose power, have clusters of their own.
+        apart = ("proxy", "power")
+        groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
+        groups = [g for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups if g]
+        if power_library(a.bin) is None and any(n in CHAINS["power"] for n in names):
+            left_out = [n for n in names if n in CHAINS["power"]]
+            print("skipped: %s: this build has no libevergrad-power.so (a sanitizer wants to be preloaded itself)" % ", ".join(left_out))
+            groups, names = [g for g in groups if g[0] not in left_out], [n for n in names if n not in left_out]
+            if not names:
+                return 77
 
         def cluster(servers, workers, group):
             proxied = group[0] in CHAINS["proxy"]
             more = ("--call-deadline", "%dms" % int(1000 * scale)) if proxied else ()
-            c = Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS + more, keep=a.keep, proxied=proxied).up()
+            c = Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS + more, keep=a.keep, proxied=proxied,
+                        powered=group[0] in CHAINS["power"]).up()
             c.forms = 4 if a.long else 1  # in which each scenario runs: KILLS is for all of them together
             return c
         for servers, workers in ((1, 1), (2, 2)) if a.long else ((2, 2),):

@@ -2,7 +2,7 @@
 from cluster import Failure
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "network": [], "proxy": [], "coordinator": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "network": [], "proxy": [], "coordinator": [], "power": [], "checker": []}
 
 
 def scenario(chain, name, what):

@@ -618,6 +618,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run.emplace();
     run->work = work;
     run->number = ++last_run;
+    // These three tell from the logs alone where the work of a worker that died went on, and when.
+    env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()), About(work));
     if (work.kind == WorkKind::kDescribe) {
       env.logger->Info("describing the job", About());
       return Compute([compute = job->compute] { return compute->Describe(); },
@@ -807,6 +809,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         env.failpoints, "worker.before_push", env.control,
         IfRun([shards = *std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
           if (!status.ok()) return self.Fail(self.run->work, status);
+          if (self.run->next_step == 0) {
+            self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=", self.run->work.attempt.ToString()), self.About());
+          }
           self.PushStep(shards, gradients, global_step, skip_reason);
         }));
   }
@@ -959,6 +964,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void Report(bool send) {
+    env.logger->Debug(absl::StrCat("attempt ends: attempt=", run->work.attempt.ToString()), About());
     v1::Done done;
     NameWhole(run->work, &done);
     switch (run->work.kind) {

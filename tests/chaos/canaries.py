@@ -1,0 +1,174 @@
+"""All power is lost, and the canaries: faults built in on purpose that the checks must find.
+
+A canary passes only if the check of its sibling, which is the same without the fault, fails, and for the reason that was built in.
+"""
+import os
+import time
+
+from cluster import Failure, wait_for
+from saved import check_agrees, check_restored, manifests, verified, wait_saved
+from stage import events, restart, scenario
+
+OFTEN = "{every: 50ms, keep: 20}"
+
+
+def everybody(c):
+    return [c.coordinator] + c.servers + c.workers
+
+
+def lose_power(c, r=None):
+    """Of every host at one moment."""
+    at = time.monotonic_ns()
+    for d in everybody(c):
+        d.signal(9)
+    for d in everybody(c):
+        d.process.wait()
+    return c.disk.lose_power(at, r)
+
+
+def folder_left(c, job):
+    return os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
+
+
+def start_all(c):
+    for d in everybody(c):
+        if not d.alive():
+            d.start()
+
+
+def demand_kept(c, job, told):
+    """What psctl said before the power went is so afterwards: asked of the coordinator before anybody else is there to tell it."""
+    newest = manifests(folder_left(c, job))[-1:]
+    if told["checkpoint"]["manifests"] > 0 and not newest:
+        raise Failure("lost with the power: every checkpoint, of %d that were told" % told["checkpoint"]["manifests"])
+    for path in newest:
+        check_agrees(job, verified(c, path))
+    c.coordinator.start()
+    r = c.psctl("job", "show", job.name, "--output", "json", expect=None)
+    if r.returncode != 0:
+        raise Failure("lost with the power: the job, of which %s closures had succeeded: %s" % (told["closures_succeeded"], r.stderr.strip()))
+    after = job.show()
+    for key in ("closures_succeeded", "steps_done"):
+        if int(after[key]) < int(told[key]):
+            raise Failure("lost with the power: %s was %s, and is %s" % (key, told[key], after[key]))
+    if told["state"] == "SUCCEEDED" and after["state"] != told["state"]:
+        raise Failure("lost with the power: the job had SUCCEEDED, and is %s" % after["state"])
+
+
+def through_a_loss_of_power(c, r, survives):
+    """A job in the middle of which the power goes, and once more when its end has been told."""
+    shape = dict(examples=1200, step_ms=3, checkpoint=OFTEN)
+    for _ in range(6):
+        c.wait_usable()
+        job = c.submit(**shape)
+        job.wait_steps(r.randint(20, 60))
+        wait_saved(job)
+        told = job.show()
+        # `job show` does not wait for the disk, a submission does: once that is answered, all that was shown before is durable.
+        after = c.submit(examples=50)
+        lost = lose_power(c, survives)
+        if told["state"] == "RUNNING":
+            break
+        start_all(c)
+        job.finish()
+        after.finish()
+        shape["examples"] *= 2
+    else:
+        raise Failure("six jobs had ended before they were saved and the power went")
+    demand_kept(c, job, told)
+    start_all(c)
+    result = job.finish()
+    check_restored(job, result)
+    told = job.show()
+    after.finish()
+    again = lose_power(c, survives)
+    demand_kept(c, job, told)
+    job.check_exact()
+    start_all(c)
+    c.wait_tasks()
+    return lost, again
+
+
+@scenario("power", "P1", "all hosts lose power in the middle of a job and after its end: what was synced is left, of the rest nothing, or anything")
+def p1(c, r):
+    survives = None if r.random() < 0.5 else r
+    lost, again = through_a_loss_of_power(c, r, survives)
+    print("       %s that was not synced was kept: %d bytes and %d names in the middle, %d and %d at the end"
+          % ("nothing" if survives is None else "some", *lost, *again))
+    # The records that all this rests on are complete: everybody ends by himself, and they agree with the disk.
+    for d in everybody(c):
+        d.terminate()
+    c.disk.check()
+    start_all(c)
+    c.wait_tasks()
+
+
+def say_caught(why):
+    print("       caught: %s" % " ".join(str(why).split())[:160])
+
+
+def caught(c, r, words):
+    try:
+        through_a_loss_of_power(c, r, None)
+    except Failure as why:
+        if not any(w in str(why) for w in words):
+            raise Failure("the check failed for another reason: %s" % why)
+        say_caught(why)
+        return
+    raise Failure("a sync was left out, the power went, and the check saw nothing")
+
+
+@scenario("power", "P1-journal", "the same with the journal's sync left out: the check must fail")
+def p1_journal(c, r):
+    restart(c.coordinator, "journal.sync=drop")
+    caught(c, r, ("lost with the power: the job",))
+    for d in everybody(c):
+        restart(d)
+    c.wait_tasks()
+    c.submit(examples=200).finish()
+
+
+@scenario("power", "P1-shards", "the same with the sync of shard files left out: the check must fail")
+def p1_shards(c, r):
+    for s in c.servers:
+        restart(s, "fs.sync=drop")
+    caught(c, r, ("is not whole",))
+    for d in everybody(c):
+        restart(d)
+    c.wait_tasks()
+    c.submit(examples=200).finish()
+
+
+@scenario("checker", "V0-off", "with V0 not compared, an attempt that a rollback overtakes must be found inexact; with it compared it is exact")
+def v0_off(c, r):
+    others = c.workers[1:]
+    for w in others:
+        w.kill()
+    # One closure, one worker, and a server that dies after so many of its pushes: the attempt began before the rollback and ends after it.
+    victim, hit = r.choice(c.servers), r.randint(20, 150)
+    for spec in ("coordinator.ignore_v0=on", None):
+        restart(c.coordinator, spec)
+        restart(victim, "server.after_apply=%d*kill" % hit)
+        c.wait_usable()
+        job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=2)
+        wait_for("the failpoint to kill %s" % victim.name, lambda: not victim.alive())
+        if job.progress() != 0:
+            raise Failure("the only closure had ended before the server was killed")
+        victim.start()
+        job.wait_state("SUCCEEDED")
+        if not events(job, "rollback", victim.name):
+            raise Failure("the job does not say that %s was rolled back" % victim.name)
+        try:
+            job.check_exact()
+        except Failure as why:
+            if spec is None:
+                raise
+            if "counted" not in str(why) and "updates" not in str(why):
+                raise Failure("the check failed for another reason: %s" % why)
+            say_caught(why)
+        else:
+            if spec is not None:
+                raise Failure("V0 was not compared, and the check saw nothing")
+    for w in others:
+        w.start()
+    c.wait_tasks()
