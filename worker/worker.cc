@@ -132,10 +132,12 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.logger = impl->dependencies.logger;
     environment.registry = impl->dependencies.registry;
     environment.failpoints = impl->dependencies.failpoints;
+    environment.clock = impl->dependencies.clock;
     environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
     Runner::Options options;
     options.backend = impl->config.backend;
     options.threads = static_cast<int>(impl->config.threads);
+    options.bind_threads = true;
     options.prefetch_batches_max = impl->config.prefetch_batches_max;
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;

@@ -70,13 +70,18 @@ class Backend {
 struct BackendOptions {
   std::string type = "auto";  // auto | cpu | cuda
   int threads = 1;            // sizes every pool
+  // Where `threads` is the number of processors that this process may use (and above 1): the thread that makes the backend, which is
+  // then the one that computes, and its pool are bound to one each. Else a server on the same host wakes up where a part of the pool
+  // spins, the scheduler puts two parts on one processor, and every primitive waits for both.
+  bool bind = false;
 };
 // InvalidArgument / Unimplemented naming the type: "cuda" where it was not built says so.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 // First line of a daemon's main(), before any thread: PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Lets the pools
-// that compute sleep instead of spin between two primitives, or two workers on one host take each other's cores. libgomp reads
-// the variable when it is loaded, before main(), so when it is not set this sets it and executes the program again: same pid,
+// that compute sleep instead of spin (longer than between two primitives), or two workers on one host take each other's cores.
+// libgomp reads the variable when it is loaded, before main(), so when it is not set this sets it (and GOMP_SPINCOUNT, where that is
+// not set) and executes the program again: same pid,
 // arguments and open files. Returns when it is set (by the user, a supervisor or the first pass), or when executing failed,
 // which costs only speed.
 void PrepareThreadPools(const char* wait_policy, char** argv);

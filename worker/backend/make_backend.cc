@@ -7,9 +7,9 @@
 namespace evergrad::worker {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
-  if (options.type == "cpu") return MakeCpuBackend(options.threads);
+  if (options.type == "cpu") return MakeCpuBackend(options.threads, options.bind);
   if (options.type == "cuda") return MakeCudaBackend(options.threads);
-  if (options.type == "auto") return CudaIsAvailable() ? MakeCudaBackend(options.threads) : MakeCpuBackend(options.threads);
+  if (options.type == "auto") return CudaIsAvailable() ? MakeCudaBackend(options.threads) : MakeCpuBackend(options.threads, options.bind);
   return UserError(absl::InvalidArgumentError(absl::StrCat("unknown backend; one of auto, cpu, cuda: type=", options.type)));
 }
 

@@ -158,12 +158,14 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) {
   if (threads < 1 || threads > kThreadsMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("threads out of range: want=1..", kThreadsMax, " got=", threads)));
   }
   try {
-    return std::make_unique<CpuBackend>(threads);
+    auto made = std::make_unique<CpuBackend>(threads);
+    if (bind) cpu::BindTeam(threads);
+    return made;
   } catch (const dnnl::error& error) {
     return absl::UnavailableError(absl::StrCat("oneDNN has no CPU engine here: cause=", error.what()));
   }

@@ -8,7 +8,7 @@
 
 namespace evergrad::worker {
 
-// InvalidArgument: threads < 1 or above 1024. Unavailable: oneDNN could not make an engine.
-absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads);
+// `bind`: see BackendOptions. InvalidArgument: threads < 1 or above 1024. Unavailable: oneDNN could not make an engine.
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind);
 
 }  // namespace evergrad::worker

@@ -1,7 +1,10 @@
 #include "worker/backend/cpu/team.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
+#include <vector>
 
 // libgomp's stable C interface, declared here: clang has no omp.h for it, and what `#pragma omp parallel` compiles to is this call.
 extern "C" {
@@ -32,7 +35,32 @@ void RunPart(void* data) {
   order.fetch_add(1, std::memory_order_release);
 }
 
+void BindPart(void* data) {
+  order.load(std::memory_order_acquire);
+  const auto& processors = *static_cast<const std::vector<int>*>(data);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(static_cast<std::size_t>(processors[static_cast<std::size_t>(omp_get_thread_num())]), &one);
+  ::sched_setaffinity(0, sizeof one, &one);  // an error costs only speed
+  order.fetch_add(1, std::memory_order_release);
+}
+
 }  // namespace
+
+bool BindTeam(int threads) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (threads < 2 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) != threads) return false;
+  std::vector<int> processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(static_cast<std::size_t>(i), &allowed)) processors.push_back(i);
+  }
+  SetTeamSize(threads);
+  order.fetch_add(1, std::memory_order_release);
+  GOMP_parallel(&BindPart, &processors, static_cast<unsigned>(threads), 0);
+  order.load(std::memory_order_acquire);
+  return true;
+}
 
 void SetTeamSize(int threads) { omp_set_num_threads(threads); }
 

@@ -11,6 +11,10 @@ namespace evergrad::worker::cpu {
 // called at every entry to the backend; it is one store.
 void SetTeamSize(int threads);
 
+// Binds the calling thread and its team of `threads` to a processor each, if those are all that this process may use and more than
+// one; else nothing. Threads that the calling thread starts later inherit its processor. Returns whether it was done.
+bool BindTeam(int threads);
+
 // Calls body(begin, end) over disjoint ranges that cover [0, n), on at most `threads` threads, none of them shorter than
 // `grain` unless it is the only one. Returns when all have ended. `body` must give the same bits however it is cut.
 void ParallelFor(int threads, std::int64_t n, std::int64_t grain, absl::FunctionRef<void(std::int64_t begin, std::int64_t end)> body);

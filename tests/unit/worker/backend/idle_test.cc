@@ -1,5 +1,6 @@
 // Two workers on one host: the pool of an idle one must leave its cores alone. libgomp decides that when it is loaded, from the
 // environment, which is why PrepareThreadPools executes the program again; so this is shown on a process of its own.
+#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/time/clock.h"
@@ -73,6 +75,31 @@ TEST_CASE("the thread pool of an idle worker leaves the cores to the other one")
   CHECK(IdleShare(nullptr) < 0.05);
   // The same measurement sees a pool that spins, because the user asked for it: the variable is left alone when it is set.
   CHECK(IdleShare("active") > 0.05);
+}
+
+TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and no other pool") {
+  const auto allowed_in_thread = [](int threads, bool bind) {
+    int count = -1;
+    std::thread([&] {  // a thread of its own: what is bound stays bound
+      const auto backend = MakeBackend({"cpu", threads, bind});
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      REQUIRE(backend.ok());
+      REQUIRE(::sched_getaffinity(0, sizeof set, &set) == 0);
+      count = CPU_COUNT(&set);
+    })
+        .join();
+    return count;
+  };
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  REQUIRE(::sched_getaffinity(0, sizeof set, &set) == 0);
+  const int all = CPU_COUNT(&set);
+  CHECK(allowed_in_thread(all, true) == 1);
+  CHECK(allowed_in_thread(all, false) == all);
+  CHECK(allowed_in_thread(all + 1, true) == all);
+  if (all > 2) CHECK(allowed_in_thread(all - 1, true) == all);
+  CHECK(allowed_in_thread(1, true) == all);
 }
 
 }  // namespace
