@@ -97,6 +97,17 @@ struct ParameterClient::Impl {
     if (--peer.users == 0) idle.NotifyAll();
   }
 
+  // The peer with users + 1, if it is still in use.
+  bool UseAgain(const std::shared_ptr<Peer>& peer) {
+    MutexLock lock(&mu);
+    for (const auto& [key, kept] : peers) {
+      if (kept != peer) continue;
+      ++peer->users;
+      return true;
+    }
+    return false;
+  }
+
   void Retire(const std::function<bool(const std::string&)>& retired) {
     std::vector<std::shared_ptr<Peer>> gone;
     {
@@ -129,6 +140,36 @@ struct ParameterClient::Impl {
   Stats stats ABSL_GUARDED_BY(mu);
 };
 
+class ParameterClient::Announcement {
+ public:
+  Announcement(std::weak_ptr<Impl> client, std::weak_ptr<Impl::Peer> peer, std::uint64_t ticket, std::uint64_t request_bytes,
+               std::uint64_t response_bytes)
+      : client_(std::move(client)), peer_(std::move(peer)), ticket_(ticket), request_bytes_(request_bytes), response_bytes_(response_bytes) {}
+  ~Announcement() {
+    const auto client = client_.lock();
+    const auto peer = peer_.lock();
+    if (ticket_ == 0 || client == nullptr || peer == nullptr || !client->UseAgain(peer)) return;
+    peer->stream->Abandon(ticket_);
+    client->Release(*peer);
+  }
+  Announcement(const Announcement&) = delete;
+  Announcement& operator=(const Announcement&) = delete;
+
+  // The ticket for a request like this one, which is used with that; 0: it does not fit.
+  std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes, std::uint64_t response_bytes) {
+    if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_) return 0;
+    return std::exchange(ticket_, 0);
+  }
+
+ private:
+  const std::weak_ptr<Impl> client_;
+  const std::weak_ptr<Impl::Peer> peer_;
+  std::uint64_t ticket_;
+  const std::uint64_t request_bytes_, response_bytes_;
+};
+
+void ParameterClient::AnnouncementDeleter::operator()(Announcement* announcement) const { delete announcement; }
+
 ParameterClient::ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name, std::string host_id)
     : impl_(std::make_shared<Impl>()) {
   impl_->transport = transport;
@@ -142,7 +183,8 @@ ParameterClient::~ParameterClient() {
 }
 
 void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
-                           std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done) {
+                           std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
+                           Announced announced) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
     return done(absl::InvalidArgumentError(absl::StrCat("one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
   }
@@ -156,16 +198,18 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader heade
   header.set_response_bytes_max(response_bytes_max);
   if (header.client_name().empty()) header.set_client_name(CleanText(impl_->client_name, 256));
   transport::Frame frame{wire::BuildRequest(std::move(header), std::move(payloads))};
+  const std::uint64_t ticket = announced == nullptr ? 0 : announced->Take(peer, frame.size(), response_bytes_max);
   {
     MutexLock lock(&impl_->mu);
     ++impl_->stats.calls;
+    impl_->stats.announced += ticket != 0;
     impl_->stats.bytes_sent += frame.size();
   }
   transport::DataOptions options;
   options.response_bytes_max = response_bytes_max;
   options.deadline = deadline;
   // The callback holds the counters, never the peer: it must not be the one that destroys the stream that calls it.
-  peer->stream->Call(0, std::move(frame), options,
+  peer->stream->Call(ticket, std::move(frame), options,
                      [impl = impl_, asked = std::move(asked), done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {
                        const std::uint64_t bytes = received.ok() ? received->bytes.size() : 0;
                        absl::StatusOr<Answer> answer = received.ok() ? Read(asked, *std::move(received)) : absl::StatusOr<Answer>(received.status());
@@ -177,6 +221,19 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader heade
                        done(std::move(answer));
                      });
   impl_->Release(*peer);
+}
+
+ParameterClient::Announced ParameterClient::Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes, std::uint64_t response_bytes_max,
+                                                     std::chrono::milliseconds deadline) {
+  auto used = impl_->Use(endpoint);
+  if (!used.ok()) return nullptr;
+  transport::DataOptions options;
+  options.response_bytes_max = response_bytes_max;
+  options.deadline = deadline;
+  const std::uint64_t ticket = (*used)->stream->Announce(request_bytes, options);
+  Announced made(new Announcement(impl_, *used, ticket, request_bytes, response_bytes_max));
+  impl_->Release(**used);
+  return made;
 }
 
 void ParameterClient::Retain(const std::vector<std::string>& keep) {

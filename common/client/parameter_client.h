@@ -39,12 +39,26 @@ class ParameterClient {
     v1::ResponseHeader header;
     std::vector<std::span<const std::byte>> payloads;
   };
+  // Room that was asked for ahead of a request; whoever lets go of it unused gives it back. Outlives the client safely.
+  class Announcement;
+  struct AnnouncementDeleter {
+    void operator()(Announcement* announcement) const;
+  };
+  using Announced = std::unique_ptr<Announcement, AnnouncementDeleter>;
   void Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
-            std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done);
+            std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done, Announced announced = nullptr);
+  // Asks `endpoint` for room for a request of at most `request_bytes` (RequestBytesMax) while what it will carry is still being
+  // computed: its Send then finds the grant waiting and saves a round trip. Send uses it if it is for the same stream and large
+  // enough, else asks anew. The room is held at the server meanwhile, so announce a request that is about to come. Null when the
+  // server cannot be dialed.
+  Announced Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes, std::uint64_t response_bytes_max, std::chrono::milliseconds deadline);
+  // No request of so many sections with payloads of so many bytes, each rounded up to 64, is larger.
+  static std::uint64_t RequestBytesMax(std::uint64_t sections, std::uint64_t payload_bytes) { return payload_bytes + sections * 192 + 1024; }
   // Closes streams to addresses not in `keep`; their calls end with kCancelled before it returns. Not from a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats {
     std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;
+    std::uint64_t announced = 0;  // calls made with an announcement
   };
   Stats stats() const;
 

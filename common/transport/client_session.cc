@@ -43,6 +43,11 @@ void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes, cons
   Advance(id, Add(id, request_bytes, options, now));
 }
 
+void ClientSession::Abandon(std::uint64_t id) {
+  const auto it = pending_.find(id);
+  if (it != pending_.end() && !it->second.called) Finish(it, absl::CancelledError("data ticket abandoned"), /*tell=*/up());
+}
+
 void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now) {
   const std::uint64_t bytes = request.size();
   auto it = pending_.find(id);

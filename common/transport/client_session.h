@@ -39,6 +39,7 @@ class ClientSession {
 
   // `id` is fresh, or for Call the one that was announced. A call that cannot be made is in TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
+  void Abandon(std::uint64_t id);  // of an announcement whose Call will not come; nothing once it has been called or has ended
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now);
 
   // The link has ended (or could not be made): every call ends with `why`, and so do later ones until the next HELLO.

@@ -43,6 +43,11 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
 
+  void Abandon(std::uint64_t id) {
+    session_.Abandon(id);
+    Pump();
+  }
+
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done) {
     session_.Call(id, std::move(request), options, std::move(done), loop_->Now());
     Pump();
@@ -155,6 +160,10 @@ class DataStreamHandle final : public DataStream {
       });
     }
     return id;
+  }
+
+  void Abandon(std::uint64_t ticket) override {
+    core_->loop().Post([core = core_, ticket] { core->Abandon(ticket); });
   }
 
   void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) override {

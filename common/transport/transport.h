@@ -86,6 +86,8 @@ class DataStream {
   // Optional; a request of at most 64 KiB (with its response) needs none. A ticket ends with options.deadline, with the link, or
   // unused for the server's grant_unused_max; its Call then announces again, or ends with Aborted (retryable) when it crossed the news.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
+  // No Call will come with this ticket: the server gets its room back. Nothing for a ticket that was used or has ended.
+  virtual void Abandon(std::uint64_t ticket) = 0;
   // `ticket` 0: announces by itself if it must. Bytes above the announced ones are InvalidArgument. `done` exactly once.
   // kUnavailable: the stream is down (it redials by itself with backoff; calls made while it is down fail at once).
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) = 0;

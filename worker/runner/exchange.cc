@@ -18,6 +18,8 @@ using client::ToProto;
 // Errors that another try is not expected to cure: so many in a row, without an answer between them, end the attempt.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
+// Sections of a request and of an answer begin at multiples of this.
+constexpr std::uint64_t kSectionAlignment = 64;
 
 PushAnswer AnswerOf(v1::PushAnswer answer) {
   switch (answer) {
@@ -108,6 +110,32 @@ void Exchange::Flush() {
   }
 }
 
+void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
+  struct Size {
+    std::uint64_t sections = 0, payload = 0, response = 0;
+  };
+  announced_.clear();
+  const ShardMap& map = env_.book->map();
+  std::map<std::string, Size> sizes;
+  const auto padded = [this](std::uint32_t shard) { return layout_->slice(ShardId(shard)).bytes() + kSectionAlignment; };
+  for (const ShardId shard : shards) {
+    if (shard.value() >= map.shards.size() || !env_.endpoints->contains(map.shards[shard.value()].server)) continue;
+    Size& size = sizes[map.shards[shard.value()].server];
+    ++size.sections;
+    size.payload += padded(shard.value());
+  }
+  for (std::uint32_t shard = 0; pulls && shard < pulls_.size() && shard < map.shards.size(); ++shard) {
+    const auto it = sizes.find(map.shards[shard].server);
+    if (it == sizes.end()) continue;
+    ++it->second.sections;
+    it->second.response += padded(shard);
+  }
+  for (const auto& [server, size] : sizes) {
+    announced_[server] = env_.client->Announce(env_.endpoints->at(server), client::ParameterClient::RequestBytesMax(size.sections, size.payload),
+                                               size.response, env_.deadline);
+  }
+}
+
 void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<std::uint32_t>& pulls) {
   const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
@@ -150,19 +178,24 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     section.set_has(held.has);
     *section.mutable_have_start() = ToProto(held.start);
     section.set_have_vlsn(held.vlsn);
-    // Sections of the answer begin at multiples of 64.
-    response_bytes += layout_->slice(ShardId(shard)).bytes() + 64;
+    response_bytes += layout_->slice(ShardId(shard)).bytes() + kSectionAlignment;
     request->pulls.push_back({shard, mark(pulls_[shard], shard), pulls_wanted_});
+  }
+  client::ParameterClient::Announced announced;
+  if (!pushes.empty()) {
+    if (auto node = announced_.extract(server)) announced = std::move(node.mapped());
   }
   ++in_flight_;
   // The answer comes on a transport's thread, or on this one before Send returns: always a turn of its own.
-  env_.client->Send(env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes, env_.deadline,
-                    [weak = weak_from_this(), executor = env_.executor, request](absl::StatusOr<client::ParameterClient::Answer> answer) {
-                      auto shared = std::make_shared<absl::StatusOr<client::ParameterClient::Answer>>(std::move(answer));
-                      executor->Post([weak, request, shared] {
-                        if (const auto self = weak.lock()) self->OnAnswer(request, shared);
-                      });
-                    });
+  env_.client->Send(
+      env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes, env_.deadline,
+      [weak = weak_from_this(), executor = env_.executor, request](absl::StatusOr<client::ParameterClient::Answer> answer) {
+        auto shared = std::make_shared<absl::StatusOr<client::ParameterClient::Answer>>(std::move(answer));
+        executor->Post([weak, request, shared] {
+          if (const auto self = weak.lock()) self->OnAnswer(request, shared);
+        });
+      },
+      std::move(announced));
 }
 
 void Exchange::WaitOrBackoff(Item& item, MapVersion version) {

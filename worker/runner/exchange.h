@@ -74,6 +74,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP, without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason);
   void Flush();
+  // Pushes to `shards` are about to come, with the next pull of every shard if `pulls`: room at the servers is asked for now. What
+  // comes instead, or elsewhere, goes without.
+  void Announce(const std::vector<ShardId>& shards, bool pulls);
   // A new map, or new addresses: what waited for it goes, what was sent to a former owner is sent again to the new one.
   void OnMap();
   // "" or what is waited for, for people.
@@ -128,6 +131,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   std::map<PushKey, PushItem> pushes_;
   std::vector<PullItem> pulls_;
+  std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
   std::string last_error_;
 };
 

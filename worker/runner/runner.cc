@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
@@ -32,6 +32,8 @@ using client::ToProto;
 
 constexpr std::size_t kLogLinesDefault = 200, kLogLinesMax = 4096, kLogTextBytesMax = 4096, kLogBatchBytesMax = 256 << 10;
 constexpr std::size_t kNamedExamplesMax = 8;
+// So long before a step is expected to end its push is announced: longer than a round trip through a busy host.
+constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 constexpr std::size_t kWaitingForBytesMax = 1024;
@@ -105,6 +107,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::shared_ptr<const Dataset> train, eval;
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
+    MonoTime step_time{0};  // of the last training step, until its gradients were here
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
   };
   struct Run {
@@ -130,7 +133,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
         options(std::move(o)),
-        backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads})),
+        backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads, options.bind_threads})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
         attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
                        static_cast<double>(AttemptBook::kQueuedMax)),
@@ -524,8 +527,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
           }
           return UserError(absl::FailedPreconditionError(
-              absl::StrCat("data changed since the plan was made: file=", job->spec->data.train ? job->spec->data.train->images : "",
-                           where, " want=", line(job->data_fingerprint), " got=", line(got))));
+              absl::StrCat("data changed since the plan was made: file=", job->spec->data.train ? job->spec->data.train->images : "", where,
+                           " want=", line(job->data_fingerprint), " got=", line(got))));
         }
       }
       if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
@@ -773,15 +776,31 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             compute->Absorb(std::move(*pulled));
             return compute->Train(*batch, dropout_key);
           },
-          [batch](Impl& then, absl::StatusOr<ComputeJob::Step> done) { then.OnStep(*batch, std::move(done)); });
+          [batch](Impl& then, absl::StatusOr<ComputeJob::Step> done) {
+            if (then.env.clock != nullptr) then.job->step_time = then.env.clock->Now() - then.step_begun;
+            then.OnStep(*batch, std::move(done));
+          });
+      self.AnnounceStep(*batch);
     };
     if (job->counting() && job->spec->counting.step_ms > 0) {
       env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms), IfRun(std::move(begin)));
     } else {
       begin(*this);
     }
-    // The batch after this one, while this one is computed.
-    if (!job->counting() && run->next_step + 1 < run->steps) AskBatch();
+  }
+
+  // The room for this step's push is asked for shortly before it is expected to be computed: the grant is there in time, and the
+  // server does not hold room for a computation.
+  void AnnounceStep(const ReadyBatch& batch) {
+    if (env.clock == nullptr || job->counting()) return;
+    step_begun = env.clock->Now();
+    auto shards = Touch(batch);
+    if (!shards.ok()) return;
+    const bool pulls = run->next_step + pipeline() + 2 <= run->steps || AnotherTrainQueued();
+    env.control->PostAfter(std::max<MonoTime>(job->step_time - kAnnouncedAhead, MonoTime{0}),
+                           IfRun([shards = *std::move(shards), pulls, step = run->next_step](Impl& self) {
+                             if (self.run->busy && self.run->next_step == step) self.run->exchange->Announce(shards, pulls);
+                           }));
   }
 
   void OnStep(const ReadyBatch& batch, absl::StatusOr<ComputeJob::Step> done) {
@@ -1113,6 +1132,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
+  MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
   std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;

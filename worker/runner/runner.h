@@ -19,6 +19,7 @@
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
+#include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::worker {
@@ -33,11 +34,13 @@ class Runner {
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;    // may be null
+    const Clock* clock = nullptr;               // null: no push is announced before it is there
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
   };
   struct Options {
     std::string backend = "auto";  // auto | cpu
     int threads = 1;
+    bool bind_threads = false;  // BackendOptions::bind
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // of one source, in memory

@@ -98,6 +98,56 @@ TEST_CASE("a request arrives whole, and its answer comes back with its payload")
   CHECK(stats.bytes_received == answer.size());
 }
 
+TEST_CASE("an announcement serves one fitting request of its stream; unused it is given back") {
+  Stage stage;
+  ParameterClient client(&stage.transport, {}, "worker/0");
+  const std::uint64_t bytes = ParameterClient::RequestBytesMax(2, 64);
+  auto announced = client.Announce(At("a:1"), bytes, 4096, 1s);
+  REQUIRE(announced != nullptr);
+  REQUIRE(stage.transport.data_links.size() == 1);
+  DataLink& link = *stage.transport.data_links[0];
+  CHECK(link.announced == std::vector<std::uint64_t>{bytes + 4096});
+  SECTION("used") {
+    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(), std::move(announced));
+    CHECK(link.calls.at(0).bytes.size() <= bytes);
+    CHECK(link.calls.at(0).ticket == 1);
+    CHECK(link.abandoned.empty());
+    CHECK(client.stats().announced == 1);
+  }
+  SECTION("a larger request asks anew") {
+    client.Send(At("a:1"), PushAndPull(), {BytesOf(std::string(bytes, 'x'))}, 4096, 1s, stage.Take(), std::move(announced));
+    CHECK(link.calls.at(0).ticket == 0);
+    CHECK(link.abandoned == std::vector<std::uint64_t>{1});
+    CHECK(client.stats().announced == 0);
+  }
+  SECTION("a larger answer asks anew") {
+    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4097, 1s, stage.Take(), std::move(announced));
+    CHECK(link.calls.at(0).ticket == 0);
+    CHECK(link.abandoned == std::vector<std::uint64_t>{1});
+  }
+  SECTION("a request to another server asks anew") {
+    client.Send(At("b:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(), std::move(announced));
+    CHECK(stage.transport.data_links.at(1)->calls.at(0).ticket == 0);
+    CHECK(link.abandoned == std::vector<std::uint64_t>{1});
+  }
+  SECTION("nothing comes of it") {
+    announced.reset();
+    CHECK(link.abandoned == std::vector<std::uint64_t>{1});
+  }
+  SECTION("it outlives its stream") {
+    client.Retain({});
+    announced.reset();
+    CHECK(link.abandoned.empty());
+  }
+}
+
+TEST_CASE("a server that cannot be dialed is not announced to") {
+  Stage stage;
+  stage.transport.refuse_dials = absl::UnavailableError("no way");
+  ParameterClient client(&stage.transport, {}, "worker/0");
+  CHECK(client.Announce(At("a:1"), 1000, 4096, 1s) == nullptr);
+}
+
 TEST_CASE("an answer that does not fit its request is refused, whatever it says") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");

@@ -22,6 +22,7 @@ struct Link {
 
 // One data call, seen from the server.
 struct DataCall {
+  std::uint64_t ticket = 0;
   std::string bytes;
   transport::DataOptions options;
   transport::DataDone done;
@@ -29,6 +30,7 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
+  std::vector<std::uint64_t> announced, abandoned;  // bytes of request and answer; tickets, which count from 1
   bool open = true;
   std::function<void()> on_call;   // Runs inside Call.
   std::function<void()> on_close;  // Runs once the stream is being destroyed.
@@ -74,12 +76,16 @@ class ScriptedTransport final : public transport::Transport {
         if (call.done) std::exchange(call.done, nullptr)(absl::CancelledError("stream closed"));
       }
     }
-    std::uint64_t Announce(std::uint64_t, const transport::DataOptions&) override { return 0; }
-    void Call(std::uint64_t, transport::Frame request, const transport::DataOptions& options, transport::DataDone done) override {
+    std::uint64_t Announce(std::uint64_t request_bytes, const transport::DataOptions& options) override {
+      link_->announced.push_back(request_bytes + options.response_bytes_max);
+      return link_->announced.size();
+    }
+    void Abandon(std::uint64_t ticket) override { link_->abandoned.push_back(ticket); }
+    void Call(std::uint64_t ticket, transport::Frame request, const transport::DataOptions& options, transport::DataDone done) override {
       if (link_->on_call) link_->on_call();
       std::string bytes;
       for (const auto& piece : request.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
-      link_->calls.push_back({std::move(bytes), options, std::move(done)});
+      link_->calls.push_back({ticket, std::move(bytes), options, std::move(done)});
     }
 
    private:

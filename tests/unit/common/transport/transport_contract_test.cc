@@ -447,6 +447,14 @@ TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG
     REQUIRE(result);
     CHECK(IsPatterned(View((*result)->bytes), 1000, 3));
   }
+  SECTION("an abandoned one gives its room back at once, and its number may still be called") {
+    data->Abandon(ticket);
+    REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
+    data->Abandon(ticket);
+    data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
+    CHECK(results->Next()->ok());
+    data->Abandon(ticket);
+  }
   SECTION("a larger request is refused, and the announcement still stands") {
     data->Call(ticket, Patterned((1u << 20) + 1, 3), options, Into(results));
     CHECK(results->Next()->status().code() == absl::StatusCode::kInvalidArgument);

@@ -181,6 +181,7 @@ class Stage {
     environment.logger = &logger;
     environment.registry = &registry;
     environment.failpoints = &failpoints;
+    environment.clock = &clock;
     environment.send = [this](v1::TaskMessage message) {
       MutexLock lock(&mu_);
       if (!session_) return false;
@@ -379,6 +380,7 @@ class Stage {
 
   TempFolder folder;
   fault::Failpoints failpoints;
+  RealClock clock;
   metrics::Registry registry, server_registry;
   log::Logger logger{[] {
     log::Options options;
