@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/runtime/background.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -149,6 +150,7 @@ bool SnapshotWriter::Unwanted() const {
 }
 
 void SnapshotWriter::Run() {
+  runtime::RunInBackground();  // pushes do not wait for a checksum
   for (;;) {
     std::optional<Waiting> next;
     {

@@ -1,0 +1,29 @@
+#include "common/runtime/background.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "common/runtime/executor.h"
+
+namespace evergrad::runtime {
+namespace {
+
+TEST_CASE("a thread in the background gives way, and no other thread of the process does") {
+  const auto nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
+  const int before = nice();
+  int in_background = before;
+  {
+    Thread thread("background", [&] {
+      RunInBackground();
+      in_background = nice();
+    });
+    thread.Join();
+  }
+  CHECK(in_background == 10);
+  CHECK(nice() == before);
+}
+
+}  // namespace
+}  // namespace evergrad::runtime
