@@ -133,6 +133,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.registry = impl->dependencies.registry;
     environment.failpoints = impl->dependencies.failpoints;
     environment.clock = impl->dependencies.clock;
+    environment.functions = impl->identity.functions;
     environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
     Runner::Options options;
     options.backend = impl->config.backend;

@@ -19,6 +19,7 @@
 #include "common/time/clock.h"
 #include "common/transport/transport.h"
 #include "worker/config.h"
+#include "worker/sdk/sdk.h"
 
 namespace evergrad::worker {
 
@@ -39,7 +40,8 @@ class Worker {
     std::uint64_t process_uid = 0;            // random at start
   };
   struct Identity : client::TaskIdentity {
-    bool allow_counting = false;  // started with --failpoints
+    bool allow_counting = false;               // started with --failpoints
+    const sdk::Registry* functions = nullptr;  // a user's; outlives the worker. Null: none
   };
 
   // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.

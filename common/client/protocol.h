@@ -29,6 +29,17 @@ inline constexpr char kListTasks[] = "/evergrad.v1.Control/ListTasks";
 inline constexpr char kListVariables[] = "/evergrad.v1.Control/ListVariables";
 inline constexpr char kReadTaskLogs[] = "/evergrad.v1.Control/ReadTaskLogs";
 inline constexpr char kGetClusterInfo[] = "/evergrad.v1.Control/GetClusterInfo";
+inline constexpr char kScheduleClosure[] = "/evergrad.v1.Control/ScheduleClosure";
+inline constexpr char kJoinClosures[] = "/evergrad.v1.Control/JoinClosures";
+inline constexpr char kClosuresDone[] = "/evergrad.v1.Control/ClosuresDone";
+inline constexpr char kFetchResult[] = "/evergrad.v1.Control/FetchResult";
+inline constexpr char kCancelClosures[] = "/evergrad.v1.Control/CancelClosures";
+inline constexpr char kReleaseResults[] = "/evergrad.v1.Control/ReleaseResults";
+inline constexpr char kFinishJob[] = "/evergrad.v1.Control/FinishJob";
+
+// Of closures of functions jobs.
+inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;  // registered in one worker
+inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
 template <class Tag>
 v1::Stamp ToProto(const Stamp<Tag>& stamp) {

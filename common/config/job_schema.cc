@@ -133,24 +133,12 @@ const Variant<InitializerSpec>& InitializerVariant() {
   return variant;
 }
 Key<LayerSpec> InitializerKey(std::string name, InitializerSpec LayerSpec::*member, std::string help) {
-  const Key<InitializerSpec> by_name = Choice<InitializerSpec>(name, &InitializerSpec::type, kInitializers, kInitializersNotBuilt, "", "");
   return {name,
-          absl::StrCat(by_name.type, ", or {type: constant, value: 0.5}"),
+          InitializerType(),
           std::move(help),
           false,
-          [=](Reader& r, const Node& n, LayerSpec* t) {
-            if (n.kind == Node::Kind::kMap) {
-              InitializerVariant().Read(r, n, &(t->*member));
-            } else if (n.kind == Node::Kind::kScalar && n.text == "constant") {
-              r.Report(n.where(), absl::StrCat("`", name, "`: `constant` needs its value: expected {type: constant, value: NUMBER}"));
-            } else {
-              by_name.read(r, n, &(t->*member));
-            }
-          },
-          [=](const LayerSpec& t) {
-            const InitializerSpec& spec = t.*member;
-            return std::optional<Node>(spec.type == "constant" ? InitializerVariant().Write(spec) : MakeText(spec.type));
-          }};
+          [=](Reader& r, const Node& n, LayerSpec* t) { ReadInitializer(r, n, name, &(t->*member)); },
+          [=](const LayerSpec& t) { return std::optional<Node>(WriteInitializer(t.*member)); }};
 }
 
 std::vector<Key<LayerSpec>> WeightKeys() {
@@ -570,8 +558,8 @@ const NotBuilt kSpecKeysNotBuilt = {"optimizers", "predict",    "export",   "ear
 
 Key<JobSpec> TypeKey() {
   return {"type",
-          "one of training, counting",
-          "what the job is; counting is the fault scenarios' own, for daemons started with --failpoints",
+          "one of training, functions, counting",
+          "what the job is; functions and counting: see the end of this file",
           false,
           [](Reader&, const Node&, JobSpec*) {},  // read before, for it decides which table this is
           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};
@@ -668,6 +656,20 @@ Key<JobSpec> CheckpointKey() {
 }
 
 }  // namespace
+
+std::string InitializerType() { return absl::StrCat("one of ", absl::StrJoin(kInitializers, ", "), ", or {type: constant, value: 0.5}"); }
+
+void ReadInitializer(Reader& reader, const Node& node, const std::string& key, InitializerSpec* spec) {
+  if (node.kind == Node::Kind::kMap) {
+    InitializerVariant().Read(reader, node, spec);
+  } else if (node.kind == Node::Kind::kScalar && node.text == "constant") {
+    reader.Report(node.where(), absl::StrCat("`", key, "`: `constant` needs its value: expected {type: constant, value: NUMBER}"));
+  } else {
+    Choice<InitializerSpec>(key, &InitializerSpec::type, kInitializers, kInitializersNotBuilt, "", "").read(reader, node, spec);
+  }
+}
+
+Node WriteInitializer(const InitializerSpec& spec) { return spec.type == "constant" ? InitializerVariant().Write(spec) : MakeText(spec.type); }
 
 bool IsDnsLabel(absl::string_view name) {
   if (name.empty() || name.size() > 63 || name.front() == '-' || name.back() == '-') return false;
@@ -924,6 +926,38 @@ const Table<JobSpec>& CountingJobTable() {
        Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey()},
       kSpecKeysNotBuilt};
   return table;
+}
+
+const Table<JobSpec>& FunctionsJobTable() {
+  static const Table<StrategySpec> strategy = [] {
+    Table<StrategySpec> t{"spec.strategy of a functions job", {}, {"deterministic", "pipeline", "staleness", "workers", "codec", "replicas", "durability"}};
+    for (const Key<StrategySpec>& key : StrategyTable().keys) {
+      if (key.name == "mode" || key.name == "partitioner") t.keys.push_back(key);
+    }
+    return t;
+  }();
+  static const Table<TrainingSpec> training{"spec.training of a functions job",
+                                            {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and of what a step draws")},
+                                            {}};
+  static const Table<JobSpec> table = [] {
+    Key<JobSpec> checkpoint = CheckpointKey();
+    checkpoint.read = [read = checkpoint.read](Reader& r, const Node& n, JobSpec* t) {
+      read(r, n, t);
+      if (const Node* resume = n.kind == Node::Kind::kMap ? n.Find("resume") : nullptr; resume != nullptr && t->checkpoint.resume)
+        r.Report(resume->where(), "not built yet: `resume: true` of a functions job: the arguments of its closures are in no checkpoint");
+    };
+    return Table<JobSpec>{
+        "spec of a functions job",
+        {TypeKey(), Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions, &FunctionsTable(), "what closures work on")), OptimizerKey(),
+         Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy, "how variables are cut"),
+         Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"), checkpoint},
+        kSpecKeysNotBuilt};
+  }();
+  return table;
+}
+
+const Table<JobSpec>& JobTableOf(const JobSpec& spec) {
+  return spec.type == "counting" ? CountingJobTable() : spec.type == "functions" ? FunctionsJobTable() : TrainingJobTable();
 }
 
 }  // namespace evergrad::config

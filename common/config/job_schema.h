@@ -19,13 +19,22 @@ const Table<ModelSpec>& ModelTable();
 const Table<StrategySpec>& StrategyTable();
 const Table<TrainingSpec>& TrainingTable();
 const Table<CountingSpec>& CountingTable();
+const Table<FunctionsSpec>& FunctionsTable();
 const Table<CheckpointSpec>& CheckpointTable();
 const Variant<LayerSpec>& LayerVariant();
 const Variant<LossSpec>& LossVariant();
 const Variant<OptimizerSpec>& OptimizerVariant();
 const Variant<PartitionerSpec>& PartitionerVariant();
-// `spec` of a training job, of a counting job.
+// `spec` of a training job, of a counting job, of a functions job.
 const Table<JobSpec>& TrainingJobTable();
 const Table<JobSpec>& CountingJobTable();
+const Table<JobSpec>& FunctionsJobTable();
+// Of the type of a job that was read.
+const Table<JobSpec>& JobTableOf(const JobSpec& spec);
+
+// `he_normal`, or `{type: constant, value: 0.5}`.
+std::string InitializerType();
+void ReadInitializer(Reader& reader, const Node& node, const std::string& key, InitializerSpec* spec);
+Node WriteInitializer(const InitializerSpec& spec);
 
 }  // namespace evergrad::config

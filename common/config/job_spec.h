@@ -147,15 +147,31 @@ struct CountingSpec {
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
+// spec.type: functions — closures come from a client's schedule(), their code from workers built with the SDK.
+struct FunctionVariable {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  InitializerSpec initializer{"zeros"};
+  std::optional<OptimizerSpec> optimizer;  // none: the job's
+  friend bool operator==(const FunctionVariable&, const FunctionVariable&) = default;
+};
+struct FunctionsSpec {
+  std::vector<FunctionVariable> variables;
+  std::uint32_t queue_limit = 1024;                 // closures scheduled and not ended
+  std::uint64_t argument_bytes_max = 16ull << 20;   // kept until snapshots hold what they did
+  std::uint64_t result_bytes_max = 16ull << 20;     // kept until released
+  friend bool operator==(const FunctionsSpec&, const FunctionsSpec&) = default;
+};
 struct JobSpec {
   std::string name;
-  std::string type = "training";  // training | counting
+  std::string type = "training";  // training | counting | functions
   DataSpec data;
   ModelSpec model;
   OptimizerSpec optimizer;
   StrategySpec strategy;
   TrainingSpec training;
   CountingSpec counting;
+  FunctionsSpec functions;
   CheckpointSpec checkpoint;
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };

@@ -255,26 +255,24 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
     bool known = true;
     if (const Node* type = body->Find("type")) {
       const auto text = reader.Text(*type, "type");
-      static const std::vector<std::string> kTypes = {"training", "counting"};
-      static const NotBuilt kTypesNotBuilt = {"closures", "prediction", "python", "tuning"};
+      static const std::vector<std::string> kTypes = {"training", "functions", "counting"};
+      static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
       if (!text) {
         known = false;
       } else if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) != kTypesNotBuilt.end()) {
         reader.Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
         known = false;
       } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
-        reader.Report(type->where(), absl::StrCat("`type`: expected training or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
+        reader.Report(type->where(), absl::StrCat("`type`: expected training, functions or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
         known = false;
       } else {
         spec.type = *text;
       }
     }
     if (known) {
-      (spec.type == "counting" ? CountingJobTable() : TrainingJobTable()).Read(reader, *body, &spec);
-      if (spec.type == "counting")
-        spec.optimizer.type = spec.counting.optimizer;
-      else
-        CheckModel(*root, &reader, &spec);
+      JobTableOf(spec).Read(reader, *body, &spec);
+      if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
+      if (spec.type == "training") CheckModel(*root, &reader, &spec);
       CheckRest(*root, &reader, &spec);
       for (std::optional<IdxSource>* source : {&spec.data.train, &spec.data.eval}) {
         if (!source->has_value()) continue;
@@ -297,7 +295,7 @@ std::string EmitYaml(const JobSpec& spec) {
   Append(&metadata, "name", MakeText(spec.name));
   Append(&root, "metadata", std::move(metadata));
   Node body;
-  (spec.type == "counting" ? CountingJobTable() : TrainingJobTable()).Write(spec, &body);
+  JobTableOf(spec).Write(spec, &body);
   // Without evaluation data the key would be refused when read back.
   if (spec.type == "training" && !spec.data.eval) {
     if (Node* training = body.Find("training"))
@@ -330,10 +328,16 @@ std::string ReferenceYaml() {
       "  name: reference\n"
       "spec:\n";
   TrainingJobTable().Explain(JobSpec{}, "  ", &out);
-  absl::StrAppend(&out, "\n# A counting job (spec.type: counting) has, instead of model and optimizer:\n");
+  absl::StrAppend(&out, "\n# A counting job (spec.type: counting, for daemons started with --failpoints) has, instead of model and optimizer:\n");
   std::string counting;
   CountingTable().Explain(CountingSpec{}, "#     ", &counting);
   absl::StrAppend(&out, "#   counting:\n", counting);
+  absl::StrAppend(&out,
+                  "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of data and model:\n"
+                  "#   functions:\n");
+  std::string functions;
+  FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
+  absl::StrAppend(&out, functions, "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed, checkpoint without resume.\n");
   return out;
 }
 

@@ -174,18 +174,23 @@ void ClosureBook::Release(CurrentIterator it) {
 
 // ---------------------------------------------------------------- 23
 
-std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool grants_new) {
+std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool grants_new, const std::function<bool(ClosureId)>& may) {
   if (window_open_) return std::nullopt;
   Granted granted;
-  while (!with_todo_.empty()) {
+  const auto passed_over = [&](std::uint64_t c) { return may && !may(ClosureId(c)); };
+  bool all_granted = true;
+  for (std::uint64_t from = repair_hint_; !with_todo_.empty();) {
     std::optional<std::uint64_t> first;
     for (const std::uint32_t p : with_todo_) {
-      const auto c = state_.todo[p].FirstAtLeast(repair_hint_);
+      const auto c = state_.todo[p].FirstAtLeast(from);
       if (c && (!first || *c < *first)) first = c;
     }
     if (!first) break;
-    repair_hint_ = *first + 1;
-    if (current_.contains(ClosureId(*first))) continue;
+    from = *first + 1;
+    const bool is_current = current_.contains(ClosureId(*first));
+    if (!is_current && passed_over(*first)) all_granted = false;  // the hint stays before it
+    if (all_granted) repair_hint_ = from;
+    if (is_current || passed_over(*first)) continue;
     granted.closure = ClosureId(*first);
     granted.all_targets = false;
     granted.repair = true;
@@ -195,21 +200,26 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool g
     break;
   }
   if (!granted.repair) {
-    if (!requeued_.empty()) {
-      granted.closure = ClosureId(*requeued_.begin());
-      requeued_.erase(requeued_.begin());
+    const auto requeued = std::find_if_not(requeued_.begin(), requeued_.end(), passed_over);
+    if (requeued != requeued_.end()) {
+      granted.closure = ClosureId(*requeued);
+      requeued_.erase(requeued);
     } else {
       if (!grants_new || (current_all_ >= options_.open_max && options_.mutant != Mutant::kGrantsWithoutBound)) return std::nullopt;
-      for (std::uint64_t before = ~0ull; before != next_new_;) {
-        before = next_new_;
-        next_new_ = state_.dead.FirstMissing(state_.succeeded.FirstMissing(next_new_));
-        if (current_.contains(ClosureId(next_new_))) ++next_new_;
+      for (bool found = false; !found;) {
+        for (std::uint64_t before = ~0ull; before != next_new_;) {
+          before = next_new_;
+          next_new_ = state_.dead.FirstMissing(state_.succeeded.FirstMissing(next_new_));
+          if (current_.contains(ClosureId(next_new_))) ++next_new_;
+        }
+        if (next_new_ >= std::min(options_.closures, new_limit_)) {
+          next_new_ = std::min(next_new_, options_.closures);
+          return std::nullopt;
+        }
+        found = !passed_over(next_new_);
+        granted.closure = ClosureId(next_new_++);
+        if (!found) requeued_.insert(granted.closure.value());
       }
-      if (next_new_ >= std::min(options_.closures, new_limit_)) {
-        next_new_ = std::min(next_new_, options_.closures);
-        return std::nullopt;
-      }
-      granted.closure = ClosureId(next_new_++);
     }
     ++current_all_;
   }
@@ -286,11 +296,22 @@ Record ClosureBook::Cancel(ClosureId closure) {
   return all;
 }
 
-bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
+Record ClosureBook::Cancel(const IntervalSet& closures) {
+  Record all, record;
+  record.dead_add = closures.Intersect(IntervalSet::Range(0, options_.closures)).Minus(state_.succeeded).Minus(state_.dead);
+  if (record.dead_add.empty()) return all;
+  std::erase_if(requeued_, [&](std::uint64_t c) { return record.dead_add.Contains(c); });
+  Commit(record, &all);
+  return all;
+}
+
+bool ClosureBook::RefusedEverywhere(ClosureId closure) const { return RefusedEverywhere(IntervalSet{closure.value()}); }
+
+bool ClosureBook::RefusedEverywhere(const IntervalSet& closures) const {
   if (options_.mutant == Mutant::kToldAtOnce) return true;
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (state_.map[p].server.empty()) continue;
-    if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.Contains(closure.value())) return false;
+    if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.ContainsAll(closures)) return false;
   }
   return true;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -107,7 +108,9 @@ class ClosureBook {
   };
   // `grants_new`: false while an evaluation or the end is due: then only repairs and requeued closures are granted.
   // `worker` is the registration that will run it. Grants are not journaled.
-  std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true);
+  // `may`: closures that it says no to are passed over, and granted to who may run them (user functions: not every worker has every one); none: all may.
+  // A new one that is passed over counts as granted for the limit of new ones, not for open_max.
+  std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true, const std::function<bool(ClosureId)>& may = {});
   // A number for work that this book does not count (evaluation, describe, export): one sequence, never reused.
   Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
   // The worker is gone, or registered anew (after RegisterWorker of the new registration): what it had and nobody adopted is
@@ -126,8 +129,12 @@ class ClosureBook {
   // Targets are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
   Record Cancel(ClosureId closure);  // 20; empty if it is in succeeded or dead
+  // 20, in one transaction; those in succeeded, dead or outside the plan stay as they are. The attempts at them are still current: the driver tells the workers
+  // and releases them.
+  Record Cancel(const IntervalSet& closures);
   // 20: each owner has answered Closed with it or got it in its Assign: the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
+  bool RefusedEverywhere(const IntervalSet& closures) const;
   Record FailRepair(ClosureId closure, Attempt attempt);  // 20b; empty unless the attempt is current and a repair
 
   // --- shards

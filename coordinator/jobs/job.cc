@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
 
@@ -67,6 +68,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       loss_curve_(options.curve_points_max),
       rate_curve_(options.curve_points_max),
       restoring_(restoring) {
+  if (id_.spec.type == "functions") functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);
   submitted_at_ = host_->Now();
   step_tokens_ = options_.step_lines_burst;
   tokens_at_ = submitted_at_;
@@ -83,9 +85,10 @@ void Job::Start() {
   next_close_ = next_progress_ = started_at_;
   WriteJobFile();
   SetState(JobState::kStarting);
-  BeginAux(Phase::kDescribing, 1);
+  BeginAux(Phase::kDescribing, functions_ ? 0 : 1);
   if (!PersistWhole()) return;
   Broadcast(JobMessage(*this), true, true);
+  if (functions_) return OnDescribed(DescribeFunctions());  // the YAML says all
   Pump();
 }
 
@@ -131,7 +134,10 @@ void Job::Tick() {
     if (verdict.poison) {
       const std::uint64_t c = verdict.poison->closure.value();
       std::string range;
-      if (plan_ && c < plan_->closures()) {
+      if (functions_) {
+        const FunctionQueue::Entry* entry = functions_->Find(c);
+        range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
+      } else if (plan_ && c < plan_->closures()) {
         const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
         range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
       }
@@ -150,6 +156,7 @@ void Job::Tick() {
   }
   CheckStalls();
   CheckQueries();
+  CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
   if (ended()) return;
   if (now >= next_close_) {
@@ -265,6 +272,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   worker.last_done = worker.advanced_at = host_->Now();
   worker.process = hello.process_uid();
   worker.compute = absl::StrCat(hello.build_id(), " ", hello.compute());
+  worker.functions.insert(hello.functions().begin(), hello.functions().end());
   // What another living worker holds is not this one's to take over by saying so.
   const auto of_another = [&](TaskId holder) {
     const Worker* other = FindWorker(holder);
@@ -287,6 +295,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         *registered->add_adopted() = h;
         continue;
       }
+      if (functions_ && h.closure() >= functions_->next()) continue;  // of a schedule() that the journal forgot
       if (book_) {
         const auto current = book_->current().find(ClosureId(h.closure()));
         if (current != book_->current().end() && current->second.attempt == attempt && of_another(current->second.worker)) continue;
@@ -594,7 +603,8 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < assigned_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
-        if (phase_ == Phase::kSaving && !round_) TickCheckpoints(host_->Now());
+        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !round_) TickCheckpoints(host_->Now());
+        CheckClosing();
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
@@ -705,7 +715,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending() ? "repairing" : std::string(PhaseName(phase_)));
   if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
   status->set_runs_folder(id_.runs_folder);
-  if (plan_) {
+  if (functions_) {
+    status->set_closures_total(functions_->scheduled());
+    status->set_closures_failed(functions_->failed());
+    status->set_closures_cancelled(functions_->cancelled());
+  } else if (plan_) {
     status->set_closures_total(plan_->closures());
     status->set_steps_total(plan_->steps());
   }
@@ -716,8 +730,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   }
   status->set_attempts(attempts_);
   status->set_steps_done(steps_done_);
-  status->set_epochs(id_.spec.training.epochs);
-  if (plan_ && steps_done_ > 0) {
+  status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
+  if (plan_ && !functions_ && steps_done_ > 0) {
     // At an epoch's end the epoch is still that one until its evaluation is over.
     const std::uint64_t closure = phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
     status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
@@ -726,7 +740,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_ : paused ? 0 : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
-  if (plan_ && rate_ > 0 && !ended() && !paused) {
+  if (plan_ && !functions_ && rate_ > 0 && !ended() && !paused) {
     const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs - static_cast<double>(examples_done_);
     eta = std::max(0.0, left) / rate_;
   }
@@ -788,13 +802,17 @@ std::string Job::WaitingFor() const {
       usable |= Usable(worker);
       if (worker.stuck || worker.aside_until > host_->Now()) absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
-    if (!ready)
+    if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() && !(book_ && book_->RepairsPending()))
+      workers = functions_->finish() ? "" : "closures to be scheduled";
+    else if (!ready)
       workers = "workers: none is here";
     else if (!usable)
       workers =
           stalled.empty() ? "workers: those here back off after short lives" : absl::StrCat("workers: set aside after standing still: ", stalled);
     else if (pin_waits_)
       workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
+    else if (functions_ && phase_ == Phase::kTraining)
+      workers = WaitingForFunction();
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";

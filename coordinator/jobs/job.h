@@ -42,12 +42,16 @@
 
 namespace evergrad::v1 {
 class CountedClosure;
+class FunctionSucceeded;
+class FunctionsNote;
 class JobCounters;
 class JobNote;
 class JobSnapshot;
 }  // namespace evergrad::v1
 
 namespace evergrad::coordinator {
+
+class FunctionQueue;
 
 struct JobOptions {
   std::uint32_t closures_open_max = 4096;
@@ -165,6 +169,19 @@ class Job {
   // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other jobs are the caller's to route.
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
 
+  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt: no answer yet, ask again when the job has changed;
+  // `waiting_for` then says what it waits for. A repeat of a call is answered as the call was. An answer may be given away once what the store has
+  // accepted is durable. FailedPrecondition: another type of job, one that has ended or ends; of one that has failed, its first cause.
+  template <class Response>
+  using Answer = std::optional<absl::StatusOr<Response>>;
+  Answer<v1::ScheduleClosureResponse> Schedule(const v1::ScheduleClosureRequest& request, std::string* waiting_for);
+  Answer<v1::JoinClosuresResponse> Join(const v1::JoinClosuresRequest& request, std::string* waiting_for);
+  Answer<v1::ClosuresDoneResponse> ClosuresDone(const v1::ClosuresDoneRequest& request);
+  Answer<v1::FetchResultResponse> FetchResult(const v1::FetchResultRequest& request, std::string* waiting_for);
+  Answer<v1::CancelClosuresResponse> CancelClosures(const v1::CancelClosuresRequest& request, std::string* waiting_for);
+  Answer<v1::ReleaseResultsResponse> ReleaseResults(const v1::ReleaseResultsRequest& request);
+  Answer<v1::FinishJobResponse> Finish(const v1::FinishJobRequest& request, std::string* waiting_for);
+
   // --- questions
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
   // Asks every owner now (running), or answers with the final report (ended). `done` may be called at once.
@@ -209,6 +226,7 @@ class Job {
     v1::WorkKind kind = v1::TRAIN;
     MonoTime granted_at{0};
     bool recalled = false;
+    std::uint64_t bytes = 0;  // of arguments
   };
   struct Worker {
     TaskId task;
@@ -217,6 +235,7 @@ class Job {
     bool leaving = false;
     std::uint64_t process = 0;  // uid
     std::string compute;        // build and settings: two workers of one `compute` give the same bits
+    std::set<std::string> functions;  // registered in it
     MonoTime backoff_until{0};
     MonoTime last_done{0};
     ClosureRate rate;
@@ -369,9 +388,35 @@ class Job {
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
 
+  // job_functions.cc
+  v1::DescribeResult DescribeFunctions() const;
+  void NoteFunctions(const v1::FunctionsNote& note);  // applies it, and has it ride with the next Persist
+  void CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done);
+  void AddFunction(const v1::FunctionSucceeded& one);
+  void PumpFunctions();
+  void RecallForFunctions();
+  void FillCall(std::uint64_t closure, v1::Grant* grant) const;
+  void FailFunction(ClosureId closure, v1::ErrorDetail cause);
+  bool CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note);
+  void LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why);
+  void BeginFunctionsLife(Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
+  void CheckClosing();
+  void TrimArguments();
+  void WantRound(MonoTime now);
+  bool EverythingIsSaved(const std::vector<IntervalSet>& saved) const;
+  void ReleaseFunctions(const v1::IntervalSet& released);
+  absl::Status FunctionsRefusal() const;
+  absl::Status CallRefusal(const v1::ClosureCall& call) const;
+  // 20: whether `call` is told an error now; nothing and `wait`: one is to be told, but not yet.
+  std::optional<v1::RaisedError> TellError(const v1::ClosureCall& call, bool* wait);
+  std::string Unjoined(bool durable);  // "" or what a join waits for
+  std::string ClosingText() const;
+  std::string WaitingForFunction() const;
+
   // job_phases.cc
   void Advance();
   std::uint64_t NextBarrier(std::uint64_t after) const;  // in epochs
+  std::uint64_t TrainLimit() const;                      // closures below it may be granted before the next barrier
   void BeginEvaluation();
   void FinishEvaluation();
   void FinishExport(const v1::ExportResult& result);
@@ -543,6 +588,16 @@ class Job {
   ShardAnswer final_;
   std::string result_json_;
   std::vector<Query> queries_;
+
+  // A functions job.
+  std::unique_ptr<FunctionQueue> functions_;  // null: another type
+  IntervalSet closing_;                       // cancelled, and not every owner is known to refuse it
+  std::vector<IntervalSet> saved_done_;       // by shard: what the newest manifest holds
+  bool round_wanted_ = false;                 // a durable join waits
+  bool room_wanted_ = false;                  // arguments are in the way of a schedule()
+  bool arguments_given_up_said_ = false;
+  MonoTime round_wanted_next_{0};
+
   struct DeathRow {
     std::string task, identity, reason;
     Role role = Role::kWorker;

@@ -44,6 +44,7 @@ std::string Job::CheckpointFolder() const { return coordinator::CheckpointFolder
 void Job::TickCheckpoints(MonoTime now) {
   if (!checkpoints() || window_open_ || !book_ || !placed_) return;
   if (round_) CheckRound(now);
+  WantRound(now);
   // What the journal cannot take now is not made: a file that it does not know helps nobody.
   if (round_ || manifest_writing_ || ended() || now < next_round_ || !host_->StoreTrouble().empty()) return;
   switch (phase_) {
@@ -188,6 +189,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
 void Job::EndRound() {
   round_ = false;
   round_waiting_.clear();
+  TrimArguments();
   WriteManifest();
 }
 
@@ -312,6 +314,14 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
     if (ended() || phase_ >= Phase::kWriting || !checkpoints()) return;
   }
   GiveUpSnapshots(saved->named);
+  if (functions_) {
+    saved_done_.assign(assigned_.size(), IntervalSet());
+    for (const v1::ShardFile& entry : manifest.shards()) {
+      if (auto done = client::FromProto(entry.done()); done.ok() && entry.shard() < saved_done_.size()) saved_done_[entry.shard()] = *std::move(done);
+    }
+    TrimArguments();
+    host_->JobChanged(id_.uid);
+  }
   Touch();
   if (last && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving)) return FinishJob();
   if (std::exchange(manifest_again_, false)) WriteManifest();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
@@ -27,7 +28,7 @@ void Job::Pump() {
   if (!grants_stopped()) {
     TryPlace();
     Advance();
-    if (phase_ == Phase::kTraining) PumpTraining();
+    if (phase_ == Phase::kTraining) functions_ ? PumpFunctions() : PumpTraining();
     PumpAux();
   }
   in_pump_ = false;
@@ -154,13 +155,14 @@ void Job::TakeAway(Worker& worker) {
 // New closures lie behind the barrier, and at most closures_open_max behind the oldest that has not ended: what has ended is
 // summed in closure order and waits for it.
 void Job::UpdateNewLimit() {
+  if (functions_) return book_->SetNewLimit(TrainLimit());
   const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(), window = folded_ + options_.closures_open_max;
   book_->SetNewLimit(std::min(barrier, window));
   if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
 }
 
 std::uint32_t Job::LimitOf(const Worker& worker) const {
-  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
+  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining, static_cast<std::uint32_t>(workers_.size()));
 }
@@ -184,8 +186,9 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->set_kind(kind);
   grant->set_all_targets(all_targets);
   for (const ShardId p : targets) grant->add_targets(p.value());
+  if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false};
+  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size()};
   host_->Send(worker.task, std::move(message));
 }
 
@@ -351,6 +354,8 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
     return absl::InvalidArgumentError(
         absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
   }
+  if (done.result().size() > client::kResultBytesMax)
+    return absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", done.result().size(), " max=", client::kResultBytesMax));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
@@ -384,8 +389,10 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     return;
   }
   const MonoTime now = host_->Now();
-  if (result.acknowledged && repair) updates_redone_ += plan_->Closure(closure).steps;
-  if (result.counted) {
+  if (result.acknowledged && repair) updates_redone_ += functions_ ? done.metrics().steps() : plan_->Closure(closure).steps;
+  if (result.counted && functions_) {
+    CountFunction(worker->identity, closure, done);
+  } else if (result.counted) {
     if (journals()) NoteCounted(worker->identity, closure, done.metrics());
     CountClosure(worker->identity, closure, done.metrics(), now);
   }
@@ -443,6 +450,15 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     const auto current = book_->current().find(closure);
     if (current == book_->current().end() || current->second.attempt != attempt) return;  // of a closure that has moved on
     if (current->second.worker != task) return host_->ForeignMessage(task, "Failed of another's attempt");
+    if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
+      // The job goes on: the user is told by the next call. Lost work that cannot be run again is told, too (20b).
+      failures_.erase(closure.value());
+      if (current->second.all_targets)
+        FailFunction(closure, std::move(cause));
+      else
+        LoseRepair(closure, attempt, ErrorText(cause));
+      return Pump();
+    }
     if (failed.user_error()) {
       closures_failed_ = current->second.all_targets ? 1 : 0;
       Fail(std::move(cause), true);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/plan_builder.h"
@@ -254,6 +255,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_checkpoints_off(checkpoints_off_);
   *s->mutable_resumed() = client::ToProto(resumed_);
   s->set_resumed_examples(resumed_examples_);
+  if (functions_) functions_->Fill(s->mutable_functions());
 }
 
 // ---------------------------------------------------------------- reading
@@ -418,6 +420,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   checkpoints_off_ = s.checkpoints_off();
   EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
   resumed_examples_ = s.resumed_examples();
+  if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
 }
 
@@ -431,6 +434,10 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     metrics.set_loss_sum(counted.loss_sum());
     *metrics.mutable_step_records() = counted.step_records();
     CountClosure(counted.worker(), ClosureId(counted.closure()), metrics, now);
+  }
+  if (functions_ && note.has_functions()) {
+    functions_->Apply(note.functions());
+    for (const v1::FunctionSucceeded& one : note.functions().succeeded()) AddFunction(one);
   }
   for (const v1::Event& event : note.events()) {
     events_.push_back(event);
@@ -469,7 +476,8 @@ void Job::Resume(Term term) {
   BeginRate();
   next_close_ = next_progress_ = now;
   if (book_) {
-    const Record begun = book_->BeginLife(term);
+    Record begun = book_->BeginLife(term);
+    if (functions_) BeginFunctionsLife(&begun);
     UpdateNewLimit();
     if (!Persist(begun)) return;
     for (std::uint32_t p = 0; placed_ && p < assigned_.size(); ++p) {
@@ -486,7 +494,10 @@ void Job::Resume(Term term) {
 void Job::ResumePhase() {
   BeginRate();  // the window was no training time; what was done meanwhile comes now
   switch (phase_) {
-    case Phase::kDescribing: BeginAux(Phase::kDescribing, 1); break;
+    case Phase::kDescribing:
+      if (functions_) return OnDescribed(DescribeFunctions());
+      BeginAux(Phase::kDescribing, 1);
+      break;
     case Phase::kSealing:
       phase_ = Phase::kTraining;
       BeginSeal(ending_);

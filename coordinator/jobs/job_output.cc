@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
@@ -204,6 +205,7 @@ std::string Job::ResultJson() const {
   add_tasks("ps_server", ServerTotals());
   json["closures"] =
       Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
+  if (functions_) json["functions"] = Json{{"updates_lost_of", functions_->lost().ToString()}, {"results_given_up", functions_->results_given_up()}};
   json["duplicates_refused"] = DuplicatesRefused();
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_}, {"closures_rerun", reruns_}, {"updates_redone", updates_redone_}};

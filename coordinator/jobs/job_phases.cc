@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 
@@ -13,6 +14,8 @@ std::uint64_t Job::NextBarrier(std::uint64_t after) const {
   const std::uint64_t epochs = id_.spec.training.epochs, every = id_.spec.training.evaluate_every_epochs;
   return every == 0 ? epochs : std::min(epochs, after + every);
 }
+
+std::uint64_t Job::TrainLimit() const { return functions_ ? functions_->next() : barrier_epochs_ * plan_->closures_per_epoch(); }
 
 // Goes on to the next phase if this one is over.
 void Job::Advance() {
@@ -24,7 +27,9 @@ void Job::Advance() {
   }
   if (phase_ != Phase::kTraining) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every shard is there.
-  if (!book_->BarrierReached(barrier_epochs_ * plan_->closures_per_epoch()) || !AllShardsReady()) return;
+  if (functions_ && !functions_->finish()) return;
+  if (!book_->BarrierReached(TrainLimit()) || !AllShardsReady()) return;
+  if (functions_) return BeginAux(Phase::kExporting, 1);
   if (evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) {
     BeginEvaluation();
     return;
@@ -221,7 +226,8 @@ void Job::FinishJob() {
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
   if (book_) {
-    scheduled_ = granted_below();
+    scheduled_ = functions_ ? functions_->scheduled() : granted_below();
+    if (functions_) closures_failed_ = functions_->failed();
     reruns_ = repairs_granted();
   }
   EpochLinesUpTo(epoch_rows_.size());
@@ -254,6 +260,7 @@ void Job::WriteOut() {
     awaited_.clear();
     workers_.clear();
     servers_.clear();
+    if (functions_) functions_->Clear();
     SetState(ending_);
     lines_.clear();  // the file is closed
     if (journals()) {

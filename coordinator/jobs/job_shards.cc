@@ -51,9 +51,13 @@ void Job::BeginPlan() {
     resume_point_.reset();
   }
   UpdateNewLimit();
+  if (functions_) {
+    Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ", shard_bytes_.size(), " shards"));
+  } else {
   Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
                               described_.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
                               plan_->spec().steps_per_closure, " steps"));
+  }
   SetPhase(Phase::kPlacing);
   if (journals() ? !PersistWhole() : !Persist(begun)) return;
   v1::CoordinatorMessage message;

@@ -74,6 +74,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
 
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described) {
   plan::PlanSpec numbers;
+  const bool functions = spec.type == "functions";
   numbers.train_examples = described.train_examples();
   numbers.batch_size = spec.data.batch_size;
   numbers.steps_per_closure = spec.training.steps_per_closure;
@@ -83,6 +84,14 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   numbers.eval_examples = described.eval_examples();
   numbers.eval_batch_size = spec.data.batch_size;
   numbers.eval_steps_per_closure = spec.training.steps_per_closure;
+  if (functions) {
+    // A closure for each schedule() that there may be, each of as many steps as it makes: global_step = closure * kUpdatesPerClosureMax + update.
+    numbers.steps_per_closure = numbers.eval_steps_per_closure = kUpdatesPerClosureMax;
+    numbers.batch_size = numbers.eval_batch_size = numbers.epochs = 1;
+    numbers.shuffle = false;
+    numbers.train_examples = kClosuresMax * kUpdatesPerClosureMax;
+    numbers.eval_examples = 0;
+  }
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
   if (plan->closures() > kClosuresMax)

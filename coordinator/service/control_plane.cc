@@ -194,6 +194,7 @@ void ControlPlane::Stop() {
   cancels_.clear();
   for (auto& [request, read] : log_reads_) read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   log_reads_.clear();
+  closure_calls_.clear();  // each is answered Unavailable as it goes
 }
 
 void ControlPlane::ScheduleTick() {
@@ -222,6 +223,7 @@ void ControlPlane::Tick() {
   std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
   if (Job* job = ActiveJob()) job->Tick();
   CheckJobWaiters();
+  CheckClosureCalls();
   CheckLogReads();
   UpdateMetrics();
   ScheduleTick();
@@ -372,6 +374,7 @@ void ControlPlane::JobChanged(JobUid) {
 
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
+  CheckClosureCalls();
   if (active_ && ActiveJob() == nullptr) active_.reset();
   // A job that is cancelled in the queue ends without ever having been the active one.
   for (const auto& [uid, job] : jobs_) {

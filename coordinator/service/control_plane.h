@@ -194,6 +194,13 @@ class ControlPlane final : private JobHost {
   void FinishLogRead(std::uint64_t request);
   void CheckLogReads();
   void GetClusterInfo(const v1::GetClusterInfoRequest& request, Responder responder);
+  // closure_calls.cc: those of functions jobs. False: not one of these.
+  bool OnClosureCall(const std::string& method, const std::string& bytes, const Responder& responder);
+  void CheckClosureCalls();
+  struct ClosureCall {  // waits for an answer
+    MonoTime deadline{0};
+    std::function<bool(bool late)> attempt;  // true: answered
+  };
 
   const ControlOptions options_;
   const Parts parts_;
@@ -239,6 +246,7 @@ class ControlPlane final : private JobHost {
   std::optional<JobUid> active_;
   bool jobs_changed_posted_ = false;
   std::vector<JobWaiter> waiters_;
+  std::vector<ClosureCall> closure_calls_;  // in the order in which they came
   std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint64_t next_number_ = 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,6 +30,11 @@ struct ShardMap {
   JobUid job{};                    // versions of two jobs do not compare
 };
 
+// Of a functions job.
+struct FunctionWork {
+  std::string function, arguments;
+};
+
 // Work as granted. Empty targets with all_targets: every shard that the update touches.
 struct Work {
   JobUid job;
@@ -37,6 +43,7 @@ struct Work {
   WorkKind kind = WorkKind::kTrain;
   bool all_targets = true;
   std::set<ShardId> targets;
+  std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
 };
 
 // What is sent in Done, kept and resent unchanged until answered [16]. The payload (metrics, describe, …) is kept by the

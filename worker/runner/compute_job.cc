@@ -1,6 +1,7 @@
 #include "worker/runner/compute_job.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -68,7 +69,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const conf
 }
 
 absl::Status ComputeJob::Open(const Needs& needs) {
-  if (spec_->type == "counting") return absl::OkStatus();
+  if (spec_->type != "training") return absl::OkStatus();
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend));
@@ -90,6 +91,7 @@ absl::Status ComputeJob::Open(const Needs& needs) {
 
 absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
+  if (spec_->type == "functions") return absl::InternalError("a functions job is not described by a worker");
   v1::DescribeResult result;
   result.set_train_examples(train_->examples());
   result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
@@ -149,6 +151,24 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, std:
   step.gradients = std::make_shared<GradientBuffer>(layout_);
   const Batch inputs{batch.size, std::vector<std::span<const float>>(spec_->model.inputs.size(), batch.images.floats()), batch.labels.floats()};
   EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, inputs, dropout_key, step.gradients->Spans()));
+  return step;
+}
+
+absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCall& call) {
+  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  std::vector<sdk::FunctionCall::Variable> variables;
+  variables.reserve(weights.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) variables.push_back({layout_->variables()[i].name, layout_->variables()[i].shape.dims(), weights[i]});
+  FunctionStep step;
+  EG_ASSIGN_OR_RETURN(step.outcome, call.Step(variables, [&](std::uint32_t variable) {
+    if (step.gradients == nullptr) step.gradients = std::make_shared<GradientBuffer>(layout_, /*zeroed=*/true);
+    return step.gradients->variable(variable);
+  }));
+  for (const std::uint32_t variable : step.outcome.pushed) {
+    const std::span<const float> gradient = step.gradients->variable(variable);
+    step.finite = step.finite && std::all_of(gradient.begin(), gradient.end(), [](float g) { return std::isfinite(g); });
+  }
+  if (step.outcome.last) step.result = call.result();
   return step;
 }
 

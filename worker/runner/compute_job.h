@@ -17,6 +17,7 @@
 #include "worker/graph/graph.h"
 #include "worker/params/layout.h"
 #include "worker/params/weights.h"
+#include "worker/sdk/function_call.h"
 
 namespace evergrad::worker {
 
@@ -56,6 +57,14 @@ class ComputeJob {
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
   absl::StatusOr<Step> Train(const ReadyBatch& batch, std::uint64_t dropout_key);
+  // The next step of a user's function; gradients only of what it pushed.
+  struct FunctionStep {
+    sdk::FunctionCall::Outcome outcome;
+    std::shared_ptr<GradientBuffer> gradients;
+    bool finite = true;
+    std::string result;  // with the last step
+  };
+  absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch);
   absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
   absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;

@@ -1,6 +1,7 @@
 #include "worker/runner/runner.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -109,6 +110,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::uint64_t steps = 0, examples = 0;
     MonoTime step_time{0};  // of the last training step, until its gradients were here
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
+    bool functions() const { return spec != nullptr && spec->type == "functions"; }
+    bool reads_data() const { return !counting() && !functions(); }
   };
   struct Run {
     Run() {}  // as Job
@@ -128,6 +131,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::int64_t correct = 0;
     v1::DescribeResult describe;
     v1::ExportResult exported;
+    // A functions job's.
+    std::shared_ptr<sdk::FunctionCall> call;       // used on the compute executor, and let go there: it holds what is the user's
+    std::shared_ptr<std::atomic<bool>> cancelled;  // shared with the call
+    std::string result;
   };
 
   Impl(Environment e, Options o)
@@ -348,6 +355,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     work.kind = kind.value_or(WorkKind::kTrain);
     work.all_targets = grant.all_targets();
     for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
+    if (!grant.function().empty()) work.function = std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
     if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
     if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
     if (draining) return SendDropped(work, "draining");
@@ -489,6 +497,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   ComputeJob::Needs NeedsOf(WorkKind kind) const {
+    if (job->functions()) return {};
     switch (kind) {
       case WorkKind::kTrain: return {true, false, true};
       case WorkKind::kEvaluate: return {false, true, true};
@@ -509,7 +518,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return false;
     }
     if (work.kind == WorkKind::kDescribe) return true;
-    if (!job->counting()) {
+    if (job->reads_data()) {
       const auto fits = [](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
         const std::uint64_t got = data == nullptr ? 0 : data->examples();
         return got == want ? absl::OkStatus()
@@ -588,7 +597,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // Opens the streams of `work` and of the next few, so that their first batches are read meanwhile.
   void OpenStreams(const Work& work) {
-    if (job->counting()) return;
+    if (!job->reads_data()) return;
     OpenStream(work);
     int ahead = 0;
     for (const AttemptBook::Held& held : book.HeldForHello()) {
@@ -623,6 +632,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run->number = ++last_run;
     // These three tell from the logs alone where the work of a worker that died went on, and when.
     env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()), About(work));
+    if (job->functions() && work.kind == WorkKind::kTrain) {
+      static const sdk::Registry kNone;
+      run->cancelled = std::make_shared<std::atomic<bool>>(false);
+      static const FunctionWork kNothing;
+      const FunctionWork& wanted = work.function == nullptr ? kNothing : *work.function;
+      auto call = sdk::FunctionCall::Make(env.functions == nullptr ? kNone : *env.functions, wanted.function, wanted.arguments, work.closure.value(),
+                                          job->seed, run->cancelled);
+      if (!call.ok()) return Fail(work, call.status());
+      run->call = *std::move(call);
+    }
     if (work.kind == WorkKind::kDescribe) {
       env.logger->Info("describing the job", About());
       return Compute([compute = job->compute] { return compute->Describe(); },
@@ -633,7 +652,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                      });
     }
     if (work.kind == WorkKind::kTrain) {
-      run->steps = job->plan->Closure(work.closure).steps;
+      // Of a function, more than it may have, until its last step is known.
+      run->steps = run->call ? kUpdatesPerClosureMax + 1 : job->plan->Closure(work.closure).steps;
     } else if (work.kind == WorkKind::kEvaluate) {
       const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
       run->steps = job->counting() ? 1 : range.steps;
@@ -706,7 +726,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       if (settled && book.MayFinish(true)) Finish();
       return;
     }
-    if (!job->counting() && !run->batch) {
+    if (job->reads_data() && !run->batch) {
       AskBatch();
       if (!run || !run->batch) return;
     }
@@ -740,7 +760,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run->busy = true;
     AtFailpoint(env.failpoints, "worker.step", env.control, IfRun([](Impl& self, absl::Status status) {
                   if (!status.ok()) return self.Fail(self.run->work, AboutStep(status, self.run->work.closure, self.run->next_step));
-                  self.ComputeStep();
+                  self.run->call ? self.ComputeFunction() : self.ComputeStep();
                 }));
   }
 
@@ -835,6 +855,63 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         }));
   }
 
+  // ------------------------------------------------------------------ a step of a user's function
+
+  void ComputeFunction() {
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    Compute(
+        [compute = job->compute, layout = job->layout, pulled, call = run->call]() -> absl::StatusOr<ComputeJob::FunctionStep> {
+          EG_RETURN_IF_ERROR(compute->UseLayout(layout));
+          compute->Absorb(std::move(*pulled));
+          return compute->RunFunction(*call);
+        },
+        [](Impl& self, absl::StatusOr<ComputeJob::FunctionStep> done) { self.OnFunctionStep(std::move(done)); });
+  }
+
+  absl::Status AboutFunction(const absl::Status& status) const {
+    const std::string name = run->work.function == nullptr ? "" : run->work.function->function;
+    const absl::Status named(status.code(), absl::StrCat(status.message(), " function=", name));
+    return AboutStep(BlameOf(status) == Blame::kUser ? UserError(named) : named, run->work.closure, run->next_step);
+  }
+
+  void OnFunctionStep(absl::StatusOr<ComputeJob::FunctionStep> done) {
+    if (!done.ok()) return Fail(run->work, AboutFunction(done.status()));
+    const sdk::FunctionCall::Outcome& outcome = done->outcome;
+    if (outcome.last) run->result = std::move(done->result);
+    if (!outcome.stepped) {
+      run->steps = run->next_step;
+      run->busy = false;
+      return Advance();
+    }
+    if (outcome.last) run->steps = run->next_step + 1;
+    std::string skip_reason;
+    if (!done->finite) {
+      const absl::Status status = UserError(absl::OutOfRangeError("gradient is not finite (NaN or Inf)"));
+      if (!options.skip_not_finite) return Fail(run->work, AboutFunction(status));
+      env.logger->Warning(absl::StrCat("update skipped: ", AboutFunction(status).message()), About());
+      skips_total.Add();
+      skip_reason = "nan";
+    }
+    run->metrics.set_examples(run->metrics.examples() + outcome.examples);
+    run->metrics.set_steps(run->metrics.steps() + 1);
+    ++job->steps;
+    job->examples += outcome.examples;
+    steps_total.Add();
+    examples_total.Add(outcome.examples);
+    std::vector<ShardId> shards;
+    for (const std::uint32_t variable : outcome.pushed) {
+      for (const ShardId shard : job->layout->variables()[variable].shards) {
+        if (run->work.all_targets || run->work.targets.contains(shard)) shards.push_back(shard);
+      }
+    }
+    const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
+    AtFailpoint(env.failpoints, "worker.before_push", env.control,
+                IfRun([shards = std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, status);
+                  self.PushStep(shards, gradients, global_step, skip_reason);
+                }));
+  }
+
   // touch(c, u) ∩ targets.
   absl::StatusOr<std::vector<ShardId>> Touch(const ReadyBatch& batch) const {
     std::vector<ShardId> shards;
@@ -887,7 +964,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::uint64_t ahead = run->next_step + pipeline() + 1;  // pulls wanted with this push: of step next_step + pipeline
     if (ahead <= run->steps) {
       run->exchange->WantPulls(ahead);
-    } else if (run->next_step == run->steps && AnotherTrainQueued()) {
+    } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call) {  // a function reads what was there when it began, or later
       run->exchange->WantPulls(run->steps + 1);
       pulled_ahead = book.map().version;
     }
@@ -989,6 +1066,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     switch (run->work.kind) {
       case WorkKind::kTrain:
       case WorkKind::kEvaluate: {
+        if (run->call) {
+          *done.mutable_metrics() = std::move(run->metrics);
+          done.set_result(std::move(run->result));
+          break;
+        }
         v1::NamedSum& sum = *run->metrics.add_sums();
         sum.set_name(job->counting() ? "count" : "accuracy");
         sum.set_is_integer(true);
@@ -1023,6 +1105,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void AbortRun() {
     const Attempt attempt = run->work.attempt;
     pulled_ahead.reset();
+    if (run->cancelled) run->cancelled->store(true);
+    if (run->call) env.compute->Post([call = std::move(run->call)] {});
     run.reset();
     Forget(attempt);
     CheckDrained();
@@ -1150,6 +1234,9 @@ void Runner::SetIdentity(const std::string& identity) { impl_->identity = identi
 
 void Runner::FillHello(v1::Hello* hello) const {
   hello->set_highest_term(impl_->highest_term);
+  if (impl_->env.functions != nullptr) {
+    for (const std::string& name : impl_->env.functions->names()) hello->add_functions(name);
+  }
   hello->set_life_id(impl_->life_id);
   // A Hello that does not fit into a message would be refused at every dial. What it leaves out (the last to be begun) is not
   // adopted, so it is dropped here and granted again by the coordinator [26].

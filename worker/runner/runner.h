@@ -21,6 +21,7 @@
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
+#include "worker/sdk/sdk.h"
 
 namespace evergrad::worker {
 
@@ -35,6 +36,7 @@ class Runner {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;    // may be null
     const Clock* clock = nullptr;               // null: no push is announced before it is there
+    const sdk::Registry* functions = nullptr;   // may be null: none
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
   };
   struct Options {

@@ -376,9 +376,70 @@ TEST_CASE("bombs, large files and deep nesting are refused at once") {
   CHECK_THAT(Refusal(many + "]"), Catch::Contains("too many values: limit=65536"));
 }
 
+const char kFunctions[] = R"(apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: line}
+spec:
+  type: functions
+  functions:
+    variables:
+      - {name: line/slope, shape: [3, 1]}
+      - {name: bias, shape: [], initializer: {type: constant, value: 2}, optimizer: {type: adam, learning_rate: 0.5}}
+    queue_limit: 2
+    argument_bytes_max: 1MiB
+    result_bytes_max: 3MiB
+  optimizer: {type: sgd, learning_rate: 0.1}
+  strategy: {partitioner: {type: fixed_shards, num_shards: 2}}
+  training: {seed: 5}
+  checkpoint: {every: 1s}
+)";
+
+TEST_CASE("a functions job names its variables, its bounds and how they are trained, and has no data") {
+  const JobSpec spec = Parse(kFunctions);
+  CHECK(spec.type == "functions");
+  REQUIRE(spec.functions.variables.size() == 2);
+  CHECK(spec.functions.variables[0].name == "line/slope");
+  CHECK(spec.functions.variables[0].shape == std::vector<std::uint64_t>{3, 1});
+  CHECK(spec.functions.variables[0].initializer.type == "zeros");
+  CHECK_FALSE(spec.functions.variables[0].optimizer);
+  CHECK(spec.functions.variables[1].shape.empty());
+  CHECK(spec.functions.variables[1].initializer.value == 2);
+  CHECK(spec.functions.variables[1].optimizer->learning_rate == 0.5);
+  CHECK(spec.functions.queue_limit == 2);
+  CHECK(spec.functions.argument_bytes_max == 1u << 20);
+  CHECK(spec.functions.result_bytes_max == 3u << 20);
+  CHECK(spec.optimizer.learning_rate == 0.1);
+  CHECK(spec.training.seed == 5);
+  ParseOptions options;
+  options.file_name = "again.yaml";
+  const ParsedJob again = ParseJob(EmitYaml(spec), options);
+  INFO(EmitYaml(spec) << Messages(again));
+  REQUIRE(again.spec);
+  CHECK(*again.spec == spec);
+
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(kFunctions, {{from, to}});
+    REQUIRE(text != kFunctions);
+    return Refusal(text);
+  };
+  CHECK_THAT(refusal("name: bias", "name: line/slope"), Catch::Contains("two variables are called `line/slope`"));
+  CHECK_THAT(refusal("line/slope", "line//slope"), Catch::Contains("expected names of letters"));
+  CHECK_THAT(refusal("queue_limit: 2", "queue_limit: 0"), Catch::Contains("expected an integer from 1 to 65536"));
+  CHECK_THAT(refusal("argument_bytes_max: 1MiB", "argument_bytes_max: 1KiB"), Catch::Contains("expected a size from 1MiB to 256MiB"));
+  CHECK_THAT(refusal("result_bytes_max", "result_bytes"), Catch::Contains("did you mean `result_bytes_max`?"));
+  CHECK_THAT(refusal("[3, 1]", "[4294967296, 4294967296]"), Catch::Contains("too many elements"));
+  CHECK_THAT(refusal("shape: [3, 1]", "shape: [0]"), Catch::Contains("`shape`"));
+  CHECK_THAT(refusal("{type: adam,", "{type: sgd, nesterov: true,"), Catch::Contains("needs a momentum above 0"));
+  CHECK_THAT(refusal("{every: 1s}", "{resume: true}"), Catch::Contains("not built yet: `resume: true` of a functions job"));
+  CHECK_THAT(refusal("strategy: {", "strategy: {deterministic: true, "), Catch::Contains("not built yet: key `deterministic`"));
+  CHECK_THAT(refusal("{seed: 5}", "{epochs: 2}"), Catch::Contains("unknown key `epochs` in spec.training of a functions job"));
+  CHECK_THAT(refusal("  training:", "  data: {}\n  training:"), Catch::Contains("unknown key `data` in spec of a functions job"));
+  CHECK_THAT(refusal("type: functions", "type: closures"), Catch::Contains("expected training, functions or counting"));
+}
+
 TEST_CASE("no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
   // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a failure is found again.
-  const std::vector<std::string> seeds = {kCnn, kCounting, ReferenceYaml(), ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
+  const std::vector<std::string> seeds = {kCnn, kCounting, kFunctions, ReferenceYaml(), ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
   const std::string alphabet = "{}[]:,-&*!|>'\"%@`#\n\t ?~0aZ$\\\x01\x7f\xc3\xff";
   const std::vector<std::string> pieces = {"&a ",  "*a",  "!!map ", "? ",           "- ",        "--- ", "<<: ",        "|\n  x",      "${X:-y}",
                                            "null", "010", "1e999",  "{a: {a: {a: ", "\"\\u12\"", "'",    "%YAML 1.2\n", "\xef\xbb\xbf"};

@@ -78,6 +78,7 @@ class FakeHost final : public JobHost {
 struct FakeWorker {
   TaskId task;
   std::uint64_t process = 0;
+  std::vector<std::string> functions;
   std::string identity;
   v1::ShardMap map;
   std::vector<v1::Grant> held;                   // granted and not answered
@@ -92,6 +93,7 @@ struct FakeServer {
     bool sealed = false;
     bool loading = false;  // as its Hello says
     IntervalSet done;
+    IntervalSet refused = {};
     std::uint64_t lsn = 0;
     std::optional<v1::ShardFile> saved;  // of its present state
   };
@@ -156,6 +158,7 @@ class FakeCluster {
       for (const v1::TaskMessage& done : worker.unanswered) AddHeld(done.done(), done.done().v1(), &hello);
       worker.task = TaskId(next_task++);
       hello.set_process_uid(worker.process);
+      for (const std::string& name : worker.functions) hello.add_functions(name);
       v1::Registered registered;
       job->AdmitWorker(worker.task, identity, MonoTime{0}, std::nullopt, false, hello, &registered);
       last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
@@ -219,6 +222,7 @@ class FakeCluster {
     worker.identity = identity;
     if (hello.process_uid() == 0) hello.set_process_uid(former && !former_died ? workers[identity].process : 1000 + worker.task.value());
     worker.process = hello.process_uid();
+    worker.functions.assign(hello.functions().begin(), hello.functions().end());
     v1::Registered registered;
     job->AdmitWorker(worker.task, identity, MonoTime{0}, former, former && former_died, hello, &registered);
     last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
@@ -315,9 +319,11 @@ class FakeCluster {
     }
     return done;
   }
+  std::function<void(const v1::Grant&, v1::Done*)> on_done = [](const v1::Grant&, v1::Done*) {};
   void Finish(FakeWorker& worker, const v1::Grant& grant) {
     v1::TaskMessage message;
     *message.mutable_done() = DoneOf(worker, grant);
+    on_done(grant, message.mutable_done());
     std::erase_if(worker.held,
                   [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
     worker.unanswered.push_back(message);
@@ -505,7 +511,7 @@ class FakeCluster {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
         assigns.push_back(message.assign());
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, {}, 0, std::nullopt};
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, {}, {}, 0, std::nullopt};
         if (message.assign().has_snapshot()) {
           if (absl::Status status = Load(message.assign(), &server.shards[message.assign().spec().shard()]); !status.ok()) {
             server.shards.erase(message.assign().spec().shard());
@@ -525,6 +531,8 @@ class FakeCluster {
       case v1::CoordinatorMessage::kDrop: server.shards.erase(message.drop().shard()); return;
       case v1::CoordinatorMessage::kClose: {
         if (auto done = client::FromProto(message.close().done()); done.ok()) server.shards[message.close().shard()].done.UnionWith(*done);
+        if (auto refused_set = client::FromProto(message.close().refused()); refused_set.ok())
+          server.shards[message.close().shard()].refused.UnionWith(*refused_set);
         answer.mutable_closed()->set_job_uid(message.close().job_uid());
         answer.mutable_closed()->set_shard(message.close().shard());
         *answer.mutable_closed()->mutable_epoch() = message.close().epoch();

@@ -1,0 +1,615 @@
+// Closures as an API: the part of a job whose closures come from a client's schedule() (docs/closures.md).
+//
+// The queue holds what the journal must know (function_queue.h); here it is joined with the ledger: a closure that fails or is cancelled is dead in the
+// book [20], and the user is told once every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again [33].
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+// Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of them. More than any tail that was not durable.
+constexpr std::uint64_t kLifeGap = 1u << 16;
+constexpr std::uint64_t kInHandBytesMax = 4u << 20;  // arguments at one worker, beyond its first closure
+constexpr std::chrono::milliseconds kRoundsApart{100};
+constexpr std::size_t kCancelMax = 65536;
+
+template <class Response>
+std::optional<absl::StatusOr<Response>> Refuse(absl::Status status) {
+  return absl::StatusOr<Response>(std::move(status));
+}
+
+// Keras' compute_fans.
+std::pair<std::uint64_t, std::uint64_t> Fans(const std::vector<std::uint64_t>& shape) {
+  if (shape.empty()) return {1, 1};
+  if (shape.size() == 1) return {shape[0], shape[0]};
+  std::uint64_t field = 1;
+  for (std::size_t i = 0; i + 2 < shape.size(); ++i) field *= shape[i];
+  return {field * shape[shape.size() - 2], field * shape.back()};
+}
+
+bool IsFunctionName(absl::string_view name) {
+  return !name.empty() && name.size() <= client::kFunctionNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+}  // namespace
+
+v1::DescribeResult Job::DescribeFunctions() const {
+  v1::DescribeResult result;
+  std::uint64_t parameters = 0;
+  std::string summary = "variable  shape  initializer  optimizer\n";
+  for (const config::FunctionVariable& variable : id_.spec.functions.variables) {
+    const config::OptimizerSpec& optimizer = variable.optimizer ? *variable.optimizer : id_.spec.optimizer;
+    v1::VariableSpec& spec = *result.add_variables();
+    spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
+    spec.set_name(variable.name);
+    std::uint64_t elements = 1;
+    std::string shape;
+    for (const std::uint64_t d : variable.shape) {
+      spec.add_shape(d);
+      elements *= d;
+      absl::StrAppend(&shape, shape.empty() ? "" : ",", d);
+    }
+    parameters += elements;
+    spec.set_dtype(v1::DTYPE_FLOAT32);
+    const auto [fan_in, fan_out] = Fans(variable.shape);
+    v1::Initializer& initializer = *spec.mutable_initializer();
+    initializer.set_type(variable.initializer.type);
+    initializer.set_value(variable.initializer.value);
+    initializer.set_stddev(0.05);  // Keras' truncated_normal
+    initializer.set_fan_in(fan_in);
+    initializer.set_fan_out(fan_out);
+    initializer.set_seed(id_.spec.training.seed);
+    v1::Optimizer& to = *spec.mutable_optimizer();
+    to.set_type(optimizer.type);
+    to.set_learning_rate(optimizer.learning_rate);
+    to.set_momentum(optimizer.momentum);
+    to.set_nesterov(optimizer.nesterov);
+    to.set_beta_1(optimizer.beta_1);
+    to.set_beta_2(optimizer.beta_2);
+    to.set_epsilon(optimizer.epsilon);
+    absl::StrAppend(&summary, variable.name, "  [", shape, "]  ", variable.initializer.type, "  ", optimizer.type, "\n");
+  }
+  result.set_parameters(parameters);
+  result.set_model_summary(summary);
+  return result;
+}
+
+void Job::NoteFunctions(const v1::FunctionsNote& note) {
+  functions_->Apply(note);
+  if (journals()) Note().mutable_functions()->MergeFrom(note);
+  Touch();
+  host_->JobChanged(id_.uid);
+}
+
+// ---------------------------------------------------------------- grants and ends
+
+void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
+  const FunctionQueue::Entry* entry = functions_->Find(closure);
+  if (entry == nullptr) return;
+  grant->set_function(entry->function);
+  grant->set_arguments(entry->arguments);
+}
+
+void Job::PumpFunctions() {
+  std::set<TaskId> dry;  // nothing for them now
+  for (;;) {
+    Worker* best = nullptr;
+    for (auto& [task, worker] : workers_) {
+      if (!Usable(worker) || dry.contains(task) || worker.functions.empty()) continue;
+      if (best != nullptr && worker.held.size() >= best->held.size()) continue;
+      std::uint64_t bytes = 0;
+      for (const auto& [attempt, held] : worker.held) bytes += held.bytes;
+      if (worker.held.size() < LimitOf(worker) && (worker.held.empty() || bytes < kInHandBytesMax)) best = &worker;
+    }
+    if (best == nullptr || GrantHeldUp()) break;
+    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, true, [&](ClosureId c) {
+      const FunctionQueue::Entry* entry = functions_->Find(c.value());
+      return entry == nullptr || best->functions.contains(entry->function);
+    });
+    if (!granted) {
+      dry.insert(best->task);
+      continue;
+    }
+    if (functions_->Find(granted->closure.value()) == nullptr) {
+      LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
+      continue;
+    }
+    ++attempts_;
+    attempt_high_ = granted->attempt;
+    Touch();
+    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
+  }
+  RecallForFunctions();
+}
+
+// Who has nothing to do gets what another has not begun, if it has the function.
+void Job::RecallForFunctions() {
+  std::vector<const Worker*> idle;
+  std::size_t recalled = 0;
+  for (const auto& [task, worker] : workers_) {
+    if (Usable(worker) && worker.held.empty()) idle.push_back(&worker);
+    for (const auto& [attempt, held] : worker.held) recalled += held.recalled;
+  }
+  for (const Worker* taker : idle) {
+    if (recalled >= idle.size()) return;
+    Worker* donor = nullptr;
+    Attempt found;
+    std::size_t most = 1;
+    for (auto& [task, worker] : workers_) {
+      std::size_t kept = 0;
+      Attempt last;
+      for (const auto& [attempt, held] : worker.held) {
+        if (held.recalled || held.kind != v1::TRAIN) continue;
+        ++kept;
+        const FunctionQueue::Entry* entry = functions_->Find(held.closure.value());
+        if (kept > 1 && entry != nullptr && taker->functions.contains(entry->function)) last = attempt;
+      }
+      if (!worker.ready || kept <= most || last == Attempt{}) continue;
+      most = kept;
+      donor = &worker;
+      found = last;
+    }
+    if (donor == nullptr) continue;
+    Held& held = donor->held[found];
+    held.recalled = true;
+    ++recalled;
+    v1::CoordinatorMessage message;
+    message.mutable_recall()->set_job_uid(id_.uid.value());
+    message.mutable_recall()->set_closure(held.closure.value());
+    *message.mutable_recall()->mutable_attempt() = client::ToProto(found);
+    host_->Send(donor->task, std::move(message));
+  }
+}
+
+// What was counted, when it happens and when the journal is read.
+void Job::AddFunction(const v1::FunctionSucceeded& one) {
+  ++succeeded_;
+  steps_done_ += one.steps();
+  examples_done_ += one.examples();
+  PerWorker& sum = per_worker_[one.worker()];
+  sum.steps += one.steps();
+  sum.examples += one.examples();
+}
+
+void Job::CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done) {
+  v1::FunctionsNote note;
+  v1::FunctionSucceeded* one = note.add_succeeded();
+  one->set_closure(closure.value());
+  one->set_worker(identity);
+  one->set_steps(std::min<std::uint64_t>(done.metrics().steps(), kUpdatesPerClosureMax));
+  one->set_examples(std::min<std::uint64_t>(done.metrics().examples(), 1ull << 40));
+  one->set_result(done.result());
+  AddFunction(*one);
+  const bool first = functions_->results_given_up() == 0;
+  NoteFunctions(note);
+  if (first && functions_->results_given_up() > 0)
+    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer ones: result_bytes_max=", id_.spec.functions.result_bytes_max));
+}
+
+// [20]. False: the store failed.
+bool Job::CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note) {
+  *note->mutable_cancelled() = client::ToProto(closures);
+  const Record record = book_->Cancel(closures);
+  closing_.UnionWith(record.dead_add);
+  NoteFunctions(*note);
+  if (!Persist(record)) return false;
+  std::vector<std::pair<ClosureId, ClosureBook::Current>> taken;
+  for (const auto& [closure, current] : book_->current()) {
+    if (record.dead_add.Contains(closure.value())) taken.emplace_back(closure, current);
+  }
+  for (const auto& [closure, current] : taken) {
+    book_->ReleaseAttempt(closure, current.attempt);
+    failures_.erase(closure.value());
+    poison_.OnEnded(closure);
+    Worker* worker = FindWorker(current.worker);
+    if (worker == nullptr) continue;
+    if (worker->held.erase(current.attempt) > 0) worker->advanced_at = host_->Now();
+    v1::CoordinatorMessage message;
+    v1::DoneAnswer* answer = message.mutable_done_answer();
+    answer->set_job_uid(id_.uid.value());
+    answer->set_closure(closure.value());
+    *answer->mutable_attempt() = client::ToProto(current.attempt);
+    answer->set_superseded(true);
+    host_->Send(worker->task, std::move(message));
+  }
+  SendCloses();
+  CheckClosing();
+  return true;
+}
+
+// The first error wins: everything else that has not ended is cancelled, and the next call is told.
+void Job::FailFunction(ClosureId closure, v1::ErrorDetail cause) {
+  IntervalSet open;
+  for (const std::uint64_t c : functions_->open()) open.Add(c);
+  if (!open.Contains(closure.value())) return;
+  const FunctionQueue::Entry* entry = functions_->Find(closure.value());
+  v1::FunctionsNote note;
+  note.mutable_failed()->set_closure(closure.value());
+  note.mutable_failed()->set_function(entry == nullptr ? "" : entry->function);
+  const std::size_t others = open.size() - 1;
+  Event("error", absl::StrCat("closure ", closure.value(), " (", note.failed().function(), ") failed: ", ErrorText(cause),
+                              others == 0 ? "" : absl::StrCat("; ", others, others == 1 ? " other is" : " others are", " cancelled")));
+  *note.mutable_failed()->mutable_cause() = std::move(cause);
+  CancelFunctions(open, &note);
+}
+
+// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is said.
+void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
+  const auto current = book_->current().find(closure);
+  const std::size_t shards = current == book_->current().end() ? 0 : current->second.targets.size();
+  const Record record = book_->FailRepair(closure, attempt);
+  if (record.empty()) {
+    book_->ReleaseAttempt(closure, attempt);
+    return;
+  }
+  v1::FunctionsNote note;
+  *note.mutable_lost() = client::ToProto(IntervalSet{closure.value()});
+  NoteFunctions(note);
+  Event("warning", absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards, shards == 1 ? " shard" : " shards", ": ", why));
+  Persist(record);
+}
+
+void Job::BeginFunctionsLife(Record* begun) {
+  if (functions_->next() + kLifeGap < plan_->closures()) {
+    v1::FunctionsNote note;
+    note.set_next(functions_->next() + kLifeGap);
+    AppendRecord(book_->Cancel(IntervalSet::Range(functions_->next(), note.next())), begun);
+    NoteFunctions(note);
+  }
+  closing_ = book_->durable().dead;  // who refuses it is learned anew
+}
+
+void Job::CheckClosing() {
+  if (closing_.empty() || window_open_ || !book_ || !book_->RefusedEverywhere(closing_)) return;
+  closing_.Clear();
+  host_->JobChanged(id_.uid);
+}
+
+// ---------------------------------------------------------------- arguments, and what is saved
+
+// [33] Arguments go once every snapshot of every shard holds what their closure did; where schedule() waits for room, once the newest does. Should that
+// one be damaged later, an older one lacks the closure, and its updates there are counted as lost.
+void Job::TrimArguments() {
+  if (!functions_ || !book_) return;
+  std::vector<std::uint64_t> ended;
+  for (const auto& [c, entry] : functions_->kept()) {
+    if (!functions_->open().contains(c)) ended.push_back(c);
+  }
+  if (ended.empty()) room_wanted_ = false;
+  if (ended.empty() || !placed_) return;
+  const DurableState& state = book_->durable();
+  IntervalSet drop;
+  if (checkpoints()) {
+    IntervalSet saved = state.succeeded;
+    for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+      const std::vector<Snapshot>& known = state.snapshots[p];
+      IntervalSet here;
+      if (!known.empty()) here = known.back().done;
+      if (!room_wanted_) {
+        for (const Snapshot& s : known) here = here.Intersect(s.done);
+      }
+      saved = saved.Intersect(here.Union(state.lost[p]));
+    }
+    for (const std::uint64_t c : ended) {
+      if (saved.Contains(c)) drop.Add(c);
+    }
+  } else if (room_wanted_) {
+    std::uint64_t bytes = functions_->argument_bytes();
+    for (const std::uint64_t c : ended) {
+      if (bytes <= functions_->argument_bytes_max() / 2) break;
+      bytes -= functions_->Find(c)->arguments.size() + FunctionQueue::kEntryBytes;
+      drop.Add(c);
+    }
+    if (!drop.empty() && !std::exchange(arguments_given_up_said_, true))
+      Event("warning", "arguments of closures that have ended are given up to make room: there are no checkpoints, so a lost server would lose their updates");
+  }
+  if (drop.empty()) return;
+  room_wanted_ = false;
+  v1::FunctionsNote note;
+  *note.mutable_arguments_dropped() = client::ToProto(drop);
+  NoteFunctions(note);
+}
+
+bool Job::EverythingIsSaved(const std::vector<IntervalSet>& saved) const {
+  if (saved.size() != assigned_.size()) return false;
+  const DurableState& state = book_->durable();
+  for (std::uint32_t p = 0; p < saved.size(); ++p) {
+    if (!saved[p].ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;
+  }
+  return true;
+}
+
+// Somebody waits for a checkpoint: made as soon as every ledger holds what has ended.
+void Job::WantRound(MonoTime now) {
+  if (!functions_ || phase_ != Phase::kTraining || (!round_wanted_ && !room_wanted_)) return;
+  if (round_wanted_ && EverythingIsSaved(saved_done_)) round_wanted_ = false;
+  if (round_ || manifest_writing_ || next_round_ <= now || now < round_wanted_next_) return;
+  if (!book_->ClosesSettled()) return SendCloses();
+  next_round_ = now;
+  round_wanted_next_ = now + kRoundsApart;
+}
+
+// ---------------------------------------------------------------- the calls
+
+absl::Status Job::FunctionsRefusal() const {
+  if (!functions_)
+    return UserError(absl::FailedPreconditionError(absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(), " type=", id_.spec.type)));
+  if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
+  if (first_cause_) {
+    const absl::Status cause = client::FromErrorDetail(*first_cause_);
+    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", name(), " cause=", ErrorText(*first_cause_)));
+    return cause_is_users_ ? UserError(text) : WithRetryable(text, false);
+  }
+  const JobState end = ended() ? state_ : ending_;
+  if (end == JobState::kCancelled) return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", name())));
+  return UserError(absl::FailedPreconditionError(absl::StrCat("the job has ended: job=", name(), " state=", JobStateName(end))));
+}
+
+absl::Status Job::CallRefusal(const v1::ClosureCall& call) const {
+  EG_RETURN_IF_ERROR(FunctionsRefusal());
+  if (call.client() == 0 || call.call() == 0 || call.answered_below() > call.call())
+    return absl::InvalidArgumentError(absl::StrCat("a call without its number: client=", call.client(), " call=", call.call()));
+  return absl::OkStatus();
+}
+
+std::string Job::ClosingText() const {
+  return absl::StrCat("servers to close what was cancelled: ", closing_.size() > kLifeGap ? "the closures of former lives" : absl::StrCat(closing_.size(), " closures"));
+}
+
+std::optional<v1::RaisedError> Job::TellError(const v1::ClosureCall& call, bool* wait) {
+  if (const v1::RaisedError* told = functions_->Raised(call)) return *told;
+  if (functions_->error() == nullptr) return std::nullopt;
+  CheckClosing();
+  *wait = !closing_.empty() || !host_->StoreTrouble().empty();
+  if (*wait) return std::nullopt;
+  v1::FunctionsNote note;
+  *note.mutable_raised()->mutable_error() = *functions_->error();
+  *note.mutable_raised()->mutable_call() = call;
+  NoteFunctions(note);
+  if (!Persist(Record())) *wait = true;
+  return note.raised().error();
+}
+
+void Job::ReleaseFunctions(const v1::IntervalSet& released) {
+  if (released.bounds_size() == 0) return;
+  // A call that waits is asked again and again: only what changes something is a change.
+  if (const auto set = client::FromProto(released); !set.ok() || !functions_->WouldRelease(*set)) return;
+  v1::FunctionsNote note;
+  *note.mutable_released() = released;
+  NoteFunctions(note);
+}
+
+Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosureRequest& request, std::string* waiting_for) {
+  using Response = v1::ScheduleClosureResponse;
+  Response response;
+  if (functions_) {  // also once the job ends: it was scheduled
+    if (const auto again = functions_->Scheduled(request.call())) {
+      response.set_scheduled(true);
+      response.set_closure(*again);
+      return response;
+    }
+  }
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (functions_->Answered(request.call())) return Refuse<Response>(absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
+  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
+  if (!IsFunctionName(request.function()))
+    return Refuse<Response>(UserError(absl::InvalidArgumentError(
+        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax, " visible characters got=", client::CleanText(request.function(), 200)))));
+  if (request.arguments().size() > client::kArgumentBytesMax)
+    return Refuse<Response>(UserError(absl::InvalidArgumentError(
+        absl::StrCat("arguments of a closure too large: bytes=", request.arguments().size(), " max=", client::kArgumentBytesMax))));
+  bool wait = false;
+  if (auto error = TellError(request.call(), &wait)) {
+    if (wait) return std::nullopt;
+    *response.mutable_error() = *std::move(error);
+    return response;
+  }
+  if (wait) {
+    *waiting_for = ClosingText();
+    return std::nullopt;
+  }
+  if (functions_->finish()) return Refuse<Response>(UserError(absl::FailedPreconditionError(absl::StrCat("the job finishes: job=", name()))));
+  if (!book_) {
+    *waiting_for = "the job to start";
+    return std::nullopt;
+  }
+  if (std::string trouble = host_->StoreTrouble(); !trouble.empty()) {
+    *waiting_for = std::move(trouble);
+    return std::nullopt;
+  }
+  ReleaseFunctions(request.released());
+  if (functions_->full()) {
+    *waiting_for = absl::StrCat("room in the queue: queue_limit=", id_.spec.functions.queue_limit);
+    return std::nullopt;
+  }
+  if (!functions_->HasRoomFor(request.arguments().size())) {
+    room_wanted_ = true;
+    TrimArguments();
+    if (!functions_->HasRoomFor(request.arguments().size())) {
+      room_wanted_ = true;
+      *waiting_for = absl::StrCat("room for its arguments: closures to end, and to be saved: argument_bytes_max=", functions_->argument_bytes_max());
+      return std::nullopt;
+    }
+  }
+  if (functions_->next() >= plan_->closures())
+    return Refuse<Response>(WithRetryable(absl::ResourceExhaustedError(absl::StrCat("no more closures in this job: max=", plan_->closures())), false));
+  v1::FunctionsNote note;
+  v1::FunctionScheduled* one = note.add_scheduled();
+  one->set_closure(functions_->next());
+  one->set_function(request.function());
+  one->set_arguments(request.arguments());
+  *one->mutable_call() = request.call();
+  NoteFunctions(note);
+  UpdateNewLimit();
+  if (!Persist(Record())) return std::nullopt;
+  response.set_scheduled(true);
+  response.set_closure(one->closure());
+  Pump();
+  return response;
+}
+
+// An error goes first: TellError has been asked.
+std::string Job::Unjoined(bool durable) {
+  CheckClosing();
+  if (!functions_->open().empty()) {
+    const std::string why = WaitingFor();
+    return absl::StrCat(functions_->open().size(), functions_->open().size() == 1 ? " closure" : " closures", " to end",
+                        why.empty() ? "" : absl::StrCat("; waiting for ", why));
+  }
+  if (!closing_.empty()) return ClosingText();
+  if (!book_) return durable ? "the job to start" : "";
+  if (!durable || EverythingIsSaved(saved_done_)) return "";
+  round_wanted_ = true;
+  return absl::StrCat("a checkpoint of it", checkpoint_.trouble().empty() ? "" : absl::StrCat(": ", checkpoint_.trouble()));
+}
+
+Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& request, std::string* waiting_for) {
+  using Response = v1::JoinClosuresResponse;
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
+  ReleaseFunctions(request.released());
+  Response response;
+  bool wait = false;
+  if (auto error = TellError(request.call(), &wait); error && !wait) {
+    *response.mutable_error() = *std::move(error);
+    return response;
+  }
+  if (request.durable() && !checkpoints())
+    return Refuse<Response>(UserError(absl::FailedPreconditionError(absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
+  *waiting_for = wait ? ClosingText() : Unjoined(request.durable());
+  if (!waiting_for->empty()) return std::nullopt;
+  response.set_joined(true);
+  return response;
+}
+
+Job::Answer<v1::ClosuresDoneResponse> Job::ClosuresDone(const v1::ClosuresDoneRequest& request) {
+  using Response = v1::ClosuresDoneResponse;
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  Response response;
+  bool wait = false;
+  if (auto error = TellError(request.call(), &wait); error && !wait) *response.mutable_error() = *std::move(error);
+  response.set_done(!wait && !response.has_error() && Unjoined(false).empty());
+  response.set_scheduled(functions_->scheduled());
+  response.set_succeeded(functions_->succeeded());
+  response.set_failed(functions_->failed());
+  response.set_cancelled(functions_->cancelled());
+  return response;
+}
+
+Job::Answer<v1::FetchResultResponse> Job::FetchResult(const v1::FetchResultRequest& request, std::string* waiting_for) {
+  using Response = v1::FetchResultResponse;
+  if (!functions_) return Refuse<Response>(FunctionsRefusal());
+  Response response;
+  const std::uint64_t c = request.closure();
+  if (const std::string* result = functions_->Result(c)) {
+    response.set_state(v1::RESULT_SUCCEEDED);
+    response.set_result(*result);
+    return response;
+  }
+  if (const v1::RaisedError* failure = functions_->Failure(c)) {
+    response.set_state(v1::RESULT_FAILED);
+    *response.mutable_cause() = failure->cause();
+    return response;
+  }
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (c >= functions_->next())
+    return Refuse<Response>(UserError(absl::NotFoundError(absl::StrCat("no such closure: closure=", c, " next=", functions_->next()))));
+  if (functions_->open().contains(c)) {
+    const std::string why = WaitingFor();
+    *waiting_for = absl::StrCat("closure ", c, " to end", why.empty() ? "" : absl::StrCat("; waiting for ", why));
+    return std::nullopt;
+  }
+  response.set_state(book_ && book_->durable().succeeded.Contains(c) ? v1::RESULT_GONE : v1::RESULT_CANCELLED);
+  return response;
+}
+
+Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClosuresRequest& request, std::string* waiting_for) {
+  using Response = v1::CancelClosuresResponse;
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (static_cast<std::size_t>(request.closures_size()) > kCancelMax)
+    return Refuse<Response>(absl::InvalidArgumentError(absl::StrCat("too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
+  if (!host_->StoreTrouble().empty()) {
+    *waiting_for = host_->StoreTrouble();
+    return std::nullopt;
+  }
+  IntervalSet open;
+  if (request.all()) {
+    for (const std::uint64_t c : functions_->open()) open.Add(c);
+  }
+  for (const std::uint64_t c : request.closures()) {
+    if (functions_->open().contains(c)) open.Add(c);
+  }
+  if (book_ && !open.empty()) {
+    Event("state", absl::StrCat("cancelled by its client: ", open.size() == 1 ? absl::StrCat("closure ", *open.First()) : absl::StrCat(open.size(), " closures")));
+    v1::FunctionsNote note;
+    if (!CancelFunctions(open, &note)) return std::nullopt;
+    Pump();
+  }
+  CheckClosing();
+  if (!closing_.empty()) {
+    *waiting_for = ClosingText();
+    return std::nullopt;
+  }
+  Response response;
+  response.set_cancelled(true);
+  return response;
+}
+
+Job::Answer<v1::ReleaseResultsResponse> Job::ReleaseResults(const v1::ReleaseResultsRequest& request) {
+  using Response = v1::ReleaseResultsResponse;
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
+  ReleaseFunctions(request.released());
+  if (!Persist(Record())) return std::nullopt;
+  return absl::StatusOr<Response>(Response());
+}
+
+Job::Answer<v1::FinishJobResponse> Job::Finish(const v1::FinishJobRequest& request, std::string* waiting_for) {
+  using Response = v1::FinishJobResponse;
+  Response response;
+  response.set_finishing(true);
+  if (functions_ && functions_->finish()) return response;  // a repeat, also after the end
+  response.clear_finishing();
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  bool wait = false;
+  if (auto error = TellError(request.call(), &wait); error && !wait) {
+    *response.mutable_error() = *std::move(error);
+    return response;
+  }
+  *waiting_for = wait ? ClosingText() : !book_ ? "the job to start" : Unjoined(false);
+  if (waiting_for->empty()) *waiting_for = host_->StoreTrouble();
+  if (!waiting_for->empty()) return std::nullopt;
+  v1::FunctionsNote note;
+  note.set_finish(true);
+  NoteFunctions(note);
+  Event("state", absl::StrCat("finished by its client after ", functions_->scheduled(), functions_->scheduled() == 1 ? " closure" : " closures"));
+  if (!Persist(Record())) return std::nullopt;
+  response.set_finishing(true);
+  Pump();
+  return response;
+}
+
+std::string Job::WaitingForFunction() const {
+  std::set<std::string> there;
+  for (const auto& [task, worker] : workers_) {
+    if (Usable(worker)) there.insert(worker.functions.begin(), worker.functions.end());
+  }
+  for (const std::uint64_t c : functions_->open()) {
+    if (book_->current().contains(ClosureId(c))) continue;
+    const FunctionQueue::Entry* entry = functions_->Find(c);
+    if (entry != nullptr && !there.contains(entry->function)) return absl::StrCat("workers: none of those here has function `", entry->function, "`");
+  }
+  return "";
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,62 @@
+// The main of every worker: evergrad-worker has no functions of its own, a user's program brings some (worker/sdk/sdk.h).
+#include "worker/sdk/sdk.h"
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "common/base/ids.h"
+#include "common/daemon/daemon.h"
+#include "common/fs/host.h"
+#include "common/random/philox.h"
+#include "common/time/clock.h"
+#include "common/transport/grpc_transport.h"
+#include "worker/backend/backend.h"
+#include "worker/config.h"
+#include "worker/worker.h"
+
+namespace evergrad::sdk {
+
+int WorkerMain(int argc, char** argv, Registry functions) {
+  worker::PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv);
+  daemon::Daemon daemon(Role::kWorker, "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
+  worker::Config config;
+  worker::AddOptions(&daemon.options(), &config);
+  if (const auto code = daemon.Start(argc, argv)) return *code;
+  if (!functions.status().ok()) return daemon.Fail(functions.status());
+  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok())
+    return daemon.Fail(status);
+
+  const RealClock clock;
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()},
+                                       config, daemon.server_options());
+  if (!worker.ok()) return daemon.Fail(worker.status());
+  if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok()) return daemon.Fail(status);
+
+  worker::Worker::Identity identity{client::ThisProcess(), {}};
+  identity.metrics_address = daemon.metrics_address();
+  identity.insecure_listen = daemon.insecure();
+  identity.allow_counting = daemon.failpoints_allowed();
+  identity.functions = &functions;
+  client::SessionClient::Options session;
+  session.coordinator_address = daemon.common().coordinator;
+  session.channel = daemon.channel_options();
+  std::atomic<int> refused_code{worker::kExitRejected};
+  (*worker)->Join(std::move(identity), std::move(session), [&](const std::string& kind) {
+    refused_code = worker::ExitCodeOf(kind);
+    daemon.signals().RequestStop();
+  });
+
+  const int signal = daemon.signals().Wait();
+  if (signal == 0) {  // the coordinator refused this process for good; it is in the log
+    (*worker)->Stop("refused");
+    return refused_code;
+  }
+  daemon.logger().Info("leaving: stopped by a signal");
+  (*worker)->Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  return daemon::kExitOk;
+}
+
+}  // namespace evergrad::sdk
