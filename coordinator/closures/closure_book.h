@@ -232,6 +232,7 @@ class ClosureBook {
   std::uint64_t repairs_granted() const { return repairs_granted_; }
   // Highest closure number never granted yet: everything below has been granted at least once in this term or ended.
   std::uint64_t next_new() const { return next_new_; }
+  bool regrants_wait() const { return !requeued_.empty() || !with_todo_.empty(); }  // NextGrant without new ones may give something
   // Holds back closures >= limit (an evaluation barrier at an epoch's end).
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
   struct Current {

@@ -227,6 +227,7 @@ class Job {
     MonoTime granted_at{0};
     bool recalled = false;
     std::uint64_t bytes = 0;  // of arguments
+    bool regrant = false;  // a repair, or requeued
   };
   struct Worker {
     TaskId task;
@@ -328,7 +329,9 @@ class Job {
   void TakeAway(Worker& worker);
   void UpdateNewLimit();
   std::uint32_t LimitOf(const Worker& worker) const;
-  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets);
+  Worker* LeastLoaded(const Pin& pin, bool for_regrant);
+  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
+                 bool regrant = false);
   bool GrantHeldUp();  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);

@@ -16,6 +16,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kAuxAhead = 2;               // evaluation closures in hand: one running, one queued
+constexpr std::ptrdiff_t kRegrantsOnTop = 2;       // of what waits to be run again, beyond a worker's limit
 constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
@@ -177,7 +178,8 @@ bool Job::GrantHeldUp() {
   return true;
 }
 
-void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets) {
+void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
+                    bool regrant) {
   v1::CoordinatorMessage message;
   v1::Grant* grant = message.mutable_grant();
   grant->set_job_uid(id_.uid.value());
@@ -186,23 +188,37 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->set_kind(kind);
   grant->set_all_targets(all_targets);
   for (const ShardId p : targets) grant->add_targets(p.value());
+  grant->set_first(regrant);
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size()};
+  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
   host_->Send(worker.task, std::move(message));
+}
+
+// Who may be given one more; null: nobody. What had been granted before waits for no room in anybody's hand: that may be seconds away, and a worker runs
+// what it is given of it first. Two at a time come on top.
+Job::Worker* Job::LeastLoaded(const Pin& pin, bool for_regrant) {
+  Worker* best = nullptr;
+  for (auto& [task, worker] : workers_) {
+    if (!Usable(worker) || pin.Excludes(worker)) continue;
+    if (best != nullptr && worker.held.size() >= best->held.size()) continue;
+    const bool room = for_regrant ? std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop
+                                  : worker.held.size() < LimitOf(worker);
+    if (room) best = &worker;
+  }
+  return best;
 }
 
 void Job::PumpTraining() {
   const Pin pin = PinnedWorker();
   for (;;) {
-    Worker* best = nullptr;
-    for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || pin.Excludes(worker)) continue;
-      if (best != nullptr && worker.held.size() >= best->held.size()) continue;
-      if (worker.held.size() < LimitOf(worker)) best = &worker;
-    }
+    Worker* best = LeastLoaded(pin, false);
+    const bool on_top = best == nullptr && book_->regrants_wait();
+    if (on_top) best = LeastLoaded(pin, true);
     if (best == nullptr || GrantHeldUp()) return;
-    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task);
+    const std::uint64_t newest = book_->next_new();
+    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top);
+    if (!granted && on_top) return;
     if (!granted) {
       const std::uint64_t window = folded_ + options_.closures_open_max;
       if (book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
@@ -224,7 +240,8 @@ void Job::PumpTraining() {
     ++attempts_;
     attempt_high_ = granted->attempt;
     Touch();
-    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
+    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
+              granted->repair || granted->closure.value() < newest);
   }
   RecallForIdle();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 $SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
@@ -24,7 +24,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
 from proxy import Proxy, Rules  # noqa: E402
-from stage import (CHAINS, SCENARIOS, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
+from stage import (CHAINS, SCENARIOS, Skipped, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
                    until_killed)
 
 # ------------------------------------------------------------------ workers
@@ -531,6 +531,7 @@ def s12(c, r):
 
 import canaries  # noqa: E402,F401  (these register their scenarios)
 import checkpoints  # noqa: E402,F401
+import limits  # noqa: E402,F401
 
 
 # ------------------------------------------------------------------ network
@@ -1097,11 +1098,15 @@ def run_one(name, cluster, seed):
     try:
         cluster.pauses.longest = 0.0
         function(cluster, random.Random("%s/%d" % (name, seed)))
+    except Skipped as why:
+        print("skipped %-6s %s" % (name, why))
+        return False
     except Exception:
         print("FAILED %-8s seed=%d  %s" % (name, seed, what))
         raise
     print("ok     %-8s seed=%d  %5.1f s  %s" % (name, seed, time.monotonic() - begin, what))
     sys.stdout.flush()
+    return True
 
 
 def main():
@@ -1129,12 +1134,11 @@ def main():
         apart = ("proxy", "power")
         groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
         groups = [g for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups if g]
+        left_out = []
         if power_library(a.bin) is None and any(n in CHAINS["power"] for n in names):
             left_out = [n for n in names if n in CHAINS["power"]]
             print("skipped: %s: this build has no libevergrad-power.so (a sanitizer wants to be preloaded itself)" % ", ".join(left_out))
-            groups, names = [g for g in groups if g[0] not in left_out], [n for n in names if n not in left_out]
-            if not names:
-                return 77
+            groups = [g for g in groups if g[0] not in left_out]
 
         def cluster(servers, workers, group):
             proxied = group[0] in CHAINS["proxy"]
@@ -1150,15 +1154,17 @@ def main():
                         run_one(n, c, a.seed)
                 with cluster(servers, workers, group) as c:
                     for n in group:
-                        run_one(n, c, a.seed)
+                        if not run_one(n, c, a.seed):
+                            left_out.append(n)
     except Failure as why:
         print("FAILED: %s" % why)
         return 1
     except Exception:
         traceback.print_exc()
         return 1
-    print("%d scenarios passed, 0 failed" % len(names))
-    return 0
+    left_out = set(left_out)
+    print("%d scenarios passed, 0 failed%s" % (len(set(names) - left_out), ", %d skipped: %s" % (len(left_out), ", ".join(sorted(left_out))) if left_out else ""))
+    return 77 if left_out and not set(names) - left_out else 0
 
 
 if __name__ == "__main__":

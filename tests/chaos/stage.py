@@ -2,7 +2,11 @@
 from cluster import Failure
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "network": [], "proxy": [], "coordinator": [], "power": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "checker": []}
+
+
+class Skipped(Exception):
+    """This machine does not have what the scenario needs; the message says what."""
 
 
 def scenario(chain, name, what):

@@ -28,7 +28,9 @@ void AttemptBook::OnMap(ShardMap map, bool replace) {
 
 bool AttemptBook::OnGrant(Work work) {
   if (queued_.size() >= kQueuedMax || Holds(work.attempt)) return false;
-  queued_.push_back(std::move(work));
+  auto at = queued_.end();
+  if (work.first) at = std::find_if(queued_.begin(), queued_.end(), [&](const Work& other) { return !other.first || other.closure > work.closure; });
+  queued_.insert(at, std::move(work));
   return true;
 }
 

@@ -354,6 +354,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     work.attempt = FromProto<Attempt>(grant.attempt());
     work.kind = kind.value_or(WorkKind::kTrain);
     work.all_targets = grant.all_targets();
+    work.first = grant.first();
     for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
     if (!grant.function().empty()) work.function = std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
     if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));

@@ -157,6 +157,24 @@ TEST_CASE("grants wait in order and within a bound; only what has not begun is g
   CHECK(book.NextToBegin() == nullptr);
 }
 
+TEST_CASE("what is to be run first goes before what has not begun, in the order of closures, and never before what runs") {
+  AttemptBook book;
+  for (const std::uint64_t c : {20, 21, 22}) REQUIRE(book.OnGrant(Train(c, A(c))));
+  book.Begin(A(20));
+  for (const std::uint64_t c : {7, 30, 5}) {
+    Work again = Train(c, A(100 + c));
+    again.first = true;
+    REQUIRE(book.OnGrant(again));
+  }
+  REQUIRE(book.OnGrant(Train(4, A(200))));
+  std::vector<std::uint64_t> order;
+  for (const AttemptBook::Held& held : book.HeldForHello()) {
+    if (!held.begun) order.push_back(held.work.closure.value());
+  }
+  CHECK(order == std::vector<std::uint64_t>{5, 7, 30, 21, 22, 4});
+  CHECK(book.running()->closure == ClosureId(20));
+}
+
 TEST_CASE("a job that has ended takes all of it along") {
   AttemptBook book = Running();
   book.OnGrant(Train(1, A(2)));
