@@ -66,16 +66,16 @@ class Attempts:
 def takeover(bin_folder, seed, n, bound):
     r = random.Random("takeover/%d" % seed)
     times, idle = [], 0
-    with Cluster(bin_folder, 2, 3, seed, SCALE, worker_arguments=("--log-level", "debug")) as c:
+    with Cluster(bin_folder, 2, 6, seed, SCALE, worker_arguments=("--log-level", "debug")) as c:
         c.up()
         workers, named = list(c.workers), len(c.workers)
         logs = {w: Attempts(w) for w in workers}
         job = None
         while len(times) < n:
-            if job is None or job.ended() or job.progress() > job.steps - 400:
+            if job is None or job.ended() or job.progress() > job.steps - 1500:
                 if job is not None:
                     job.finish()
-                job = c.submit(examples=100000, batch=10, epochs=1, steps_per_closure=8, step_ms=5, checkpoint="off")
+                job = c.submit(examples=100000, batch=10, epochs=1, steps_per_closure=4, step_ms=20, checkpoint="off")
                 job.wait_steps(100)
             c.wait_usable()
             # What the last one left behind is done by now: a death by itself is measured.
@@ -109,7 +109,7 @@ def takeover(bin_folder, seed, n, bound):
                 c.workers.remove(victim)
         c.psctl("job", "cancel", job.name)
         job.wait_state("CANCELLED")
-        print("3 workers, 2 servers, closures of 8 steps of 5 ms; %d more kills hit a worker between two closures; longest pause of the machine %.2f s, load %.1f"
+        print("6 workers, 2 servers, closures of 4 steps of 20 ms, kills 1.5 s apart; %d more kills hit a worker between two closures; longest pause of the machine %.2f s, load %.1f"
               % (idle, c.pauses.longest, os.getloadavg()[0]))
     p99 = distribution("worker's death to its closure's first push elsewhere", times)
     if bound and p99 > 1.0:
@@ -127,6 +127,7 @@ def restarts(bin_folder, seed, n, bound):
                 if job is not None:
                     job.finish()
                 job = c.submit(examples=60000, batch=10, epochs=1, step_ms=4)
+            c.wait_tasks()
             begun = job.progress()
             with Trainers(c) as trainers:
                 job.wait_steps(min(begun + r.randint(60, 300), job.steps))
