@@ -158,6 +158,25 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
   CHECK(result["deaths"][0]["task"] == "worker/0");
 }
 
+TEST_CASE("what a dead worker held goes to one whose hands are full, too, two at a time, to be run first") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.workers["0"].held.size() == 2 && c.workers["1"].held.size() == 2; }));
+  const std::vector<v1::Grant> lost = c.workers["0"].held;
+  c.KillWorker("0");
+  REQUIRE(c.Run([&] { return c.workers["1"].held.size() == 4; }));
+  const std::vector<v1::Grant>& held = c.workers["1"].held;
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK_FALSE(held[i].first());
+    CHECK(held[i + 2].first());
+    CHECK(held[i + 2].closure() == lost[i].closure());
+  }
+}
+
 TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
