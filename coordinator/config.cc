@@ -28,8 +28,9 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("tasks_max", &c.membership.tasks_max, "living tasks; a registration beyond it is refused", {1, 1'000'000});
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});
   table->Add("jobs_kept_max", &c.jobs_kept_max, "ended jobs that are still answered for", {1, 100'000});
-  table->Add("closures_open_max", &c.jobs.closures_open_max,
-             "closures granted and not ended, and ended ones behind one that has not; beyond it no new one is granted", {1, 10'000'000});
+  table->Add("closures_open_max", &c.jobs.closures_open_max, "closures granted and not ended; beyond it no new one is granted", {1, 10'000'000});
+  table->Add("closures_behind_max", &c.jobs.closures_behind_max,
+             "closures granted behind one that has not ended, most of which have; beyond it no new one is granted", {1, 10'000'000});
   table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away, "a worker is given work for this long, by its own measured rate", milliseconds(0),
              milliseconds(600'000));

@@ -115,7 +115,7 @@ void Job::Tick() {
   }
   while (!delayed_answers_.empty() && delayed_answers_.begin()->first <= now) {
     auto node = delayed_answers_.extract(delayed_answers_.begin());
-    host_->Send(node.mapped().first, std::move(node.mapped().second));
+    host_->Send(node.mapped().first, node.mapped().second);
   }
   for (std::size_t i = 0; i < assign_retries_.size();) {
     if (assign_retries_[i].at > now) {
@@ -442,7 +442,7 @@ void Job::Ready(TaskId task) {
       drop->set_job_uid(id_.uid.value());
       drop->set_shard(shard.value());
       *drop->mutable_epoch() = client::ToProto(epoch);
-      host_->Send(task, std::move(message));
+      host_->Send(task, message);
     }
     // What it holds newer than the journal knew is not its former owner's any more, which may have registered before it.
     for (const auto& [owner, held] : change.former) {
@@ -452,7 +452,7 @@ void Job::Ready(TaskId task) {
       message.mutable_drop()->set_job_uid(id_.uid.value());
       message.mutable_drop()->set_shard(held.first.value());
       *message.mutable_drop()->mutable_epoch() = client::ToProto(held.second);
-      host_->Send(other->task, std::move(message));
+      host_->Send(other->task, message);
     }
     if (book_ && placed_) {
       for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
@@ -468,7 +468,8 @@ void Job::Ready(TaskId task) {
         shards_rolled_back_ += change.assigns.size();
         SayRollback(absl::StrCat("ps_server/", identity, " registered without what it held"), change);
         // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
-        if (change.map_changed) AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
+        if (change.map_changed)
+          AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
       }
     }
   }
@@ -479,7 +480,7 @@ void Job::Ready(TaskId task) {
     message.mutable_report_shards()->set_job_uid(id_.uid.value());
     message.mutable_report_shards()->set_digests(query.digests);
     query.waiting.insert(task);
-    host_->Send(task, std::move(message));
+    host_->Send(task, message);
   }
   Pump();
 }
@@ -583,6 +584,7 @@ void Job::CloseWindow() {
   std::vector<DeferredDone> deferred;
   deferred.swap(deferred_);
   for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
+  EndTurn();
   for (auto& [identity, lost_at] : awaited_) lost_at = host_->Now() + options_.server_lost_after;
   if (resume_phase_) {
     resume_phase_ = false;
@@ -737,7 +739,9 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
   }
   const bool paused = Paused();
-  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_ : paused ? 0 : rate_);
+  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_
+                                  : paused                         ? 0
+                                                                   : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
   if (plan_ && !functions_ && rate_ > 0 && !ended() && !paused) {

@@ -54,7 +54,8 @@ namespace evergrad::coordinator {
 class FunctionQueue;
 
 struct JobOptions {
-  std::uint32_t closures_open_max = 4096;
+  std::uint32_t closures_open_max = 16384;
+  std::uint32_t closures_behind_max = 65536;  // at least closures_open_max, else fewer can be open
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
   std::chrono::milliseconds seal_timeout{5000};  // 20a: a silent owner is unmapped
@@ -72,7 +73,9 @@ struct JobOptions {
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
-  std::uint32_t notes_max = 10000;                                      // commits until the job's whole state is written to a persistent store
+  // Commits, and bytes of their notes, until the job's whole state is written to a persistent store in their place.
+  std::uint32_t notes_max = 10000;
+  std::uint64_t notes_bytes_max = 16ull << 20;
 };
 
 // A file of the runs folder; its contents are made on the file thread.
@@ -92,7 +95,7 @@ class JobHost {
   virtual fault::Failpoints& failpoints() = 0;
   virtual void Log(log::Level level, absl::string_view text, absl::string_view job) = 0;
   // In order per task; dropped when the task has no session (it is reconciled when it registers).
-  virtual void Send(TaskId task, v1::CoordinatorMessage message) = 0;
+  virtual void Send(TaskId task, const v1::CoordinatorMessage& message) = 0;
   // Writes each file atomically, in order, off this thread; then `done` from the control executor, later.
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
   // Not OK: the lines are not in the file.
@@ -167,7 +170,13 @@ class Job {
   void CloseWindow();
 
   // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other jobs are the caller's to route.
+  // Dones are only taken in: while turn_open(), the caller sees to it that EndTurn follows soon.
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
+  // What all Dones since the last turn changed is committed as one; then they are answered, and what has become free is granted.
+  bool turn_open() const { return turn_open_; }
+  void EndTurn();
+  // The first half of it: before anything may leave that could follow from what has been taken in. False: the store failed.
+  bool CommitTurn();
 
   // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt: no answer yet, ask again when the job has changed;
   // `waiting_for` then says what it waits for. A repeat of a call is answered as the call was. An answer may be given away once what the store has
@@ -196,7 +205,7 @@ class Job {
   void FillJobInfo(v1::JobInfo* info) const;
   std::uint64_t shards_held_by(absl::string_view server_identity) const;
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
-  // Closures that have ended behind one that has not: at most closures_open_max, beyond which no new one is granted.
+  // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no new one is granted.
   std::uint64_t closures_behind() const { return unfolded_.size(); }
   std::uint64_t TakeWindowRefusals() { return std::exchange(window_refusals_, 0); }  // how often that held new ones back, since the last call
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }             // true once
@@ -241,6 +250,8 @@ class Job {
     MonoTime last_done{0};
     ClosureRate rate;
     std::map<Attempt, Held> held;
+    std::size_t recalled = 0;    // of those held
+    bool Drop(Attempt attempt);  // false: it was not held
     v1::WorkerProgress progress;
     MonoTime advanced_at{0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
     bool stuck = false;       // its work was taken away; it gets none until it says that it computes nothing
@@ -252,7 +263,7 @@ class Job {
     bool ready = false;  // its session is open and Registered is on its way
     MonoTime away_since{0};
     v1::Endpoint endpoint;
-    std::uint64_t process = 0;  // uid
+    std::uint64_t process = 0;        // uid
     std::set<std::uint32_t> loading;  // shards of which its Hello said so
   };
   struct PerWorker {                        // by identity, over all of its processes
@@ -283,7 +294,7 @@ class Job {
   void SetPhase(Phase phase);
   void Event(absl::string_view kind, const std::string& text);
   void Touch();                        // progress: the revision rises at the next tick
-  bool Persist(const Record& record);  // with what is to be noted; false: the store failed, send nothing
+  bool Persist(const Record& record);  // with what the turn has changed and what is to be noted; false: the store failed, send nothing
 
   // job_journal.cc
   bool journals() const { return host_->store().persistent(); }
@@ -317,7 +328,8 @@ class Job {
   void PumpTraining();
   void PumpAux();
   void RecallForIdle();
-  bool Usable(const Worker& worker) const;
+  bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
+  static bool Usable(const Worker& worker, MonoTime now);
   struct Pin {
     bool on = false;           // a deterministic job:
     Worker* worker = nullptr;  // the only one that gets work; null: nobody may
@@ -329,7 +341,7 @@ class Job {
   void TakeAway(Worker& worker);
   void UpdateNewLimit();
   std::uint32_t LimitOf(const Worker& worker) const;
-  Worker* LeastLoaded(const Pin& pin, bool for_regrant);
+  Worker* TakesRegrant(const Pin& pin);
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
                  bool regrant = false);
   bool GrantHeldUp();  // failpoint coordinator.before_grant
@@ -337,11 +349,13 @@ class Job {
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
   void NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
-  void CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics, MonoTime now);
+  struct Step;
+  static std::vector<Step> StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
+  void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records, MonoTime now);
   void FoldClosures(MonoTime now);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
-  void AnswerDone(TaskId task, const v1::Done& done, bool superseded);
+  void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
   void ReleaseAux(TaskId worker);
   void VoidAux();  // what runs of it is superseded
   Aux* FindAux(std::uint64_t closure);
@@ -384,7 +398,7 @@ class Job {
   void GiveUpSnapshots(const std::set<std::string>& named);
   void CheckpointTrouble(const absl::Status& status, bool users = false);  // `users`: a setting or a file of theirs
 
-  void BeginSaving();   // SUCCEEDED
+  void BeginSaving();  // SUCCEEDED
   void BeginSealedSaving();
   void LookForResume();
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
@@ -436,7 +450,7 @@ class Job {
   void WriteJobFile();
   std::string ResultJson() const;
   ReportData MakeReport() const;
-  void StepLines(ClosureId closure, const v1::ClosureMetrics& metrics);
+  void StepLines(ClosureId closure, const std::vector<Step>& records);
   void Line(const std::string& json);  // of metrics.jsonl
   void EventLine(const v1::Event& event);
   void EpochLine(const v1::EpochRow& row);
@@ -481,9 +495,20 @@ class Job {
     v1::Done done;
   };
   std::vector<DeferredDone> deferred_;  // in the window
-  std::vector<bool> assigned_;          // by shard: its owner has said so
+  // The turn: Dones that are taken in and not yet committed and answered.
+  struct TurnAnswer {
+    TaskId task;
+    std::uint64_t closure = 0;
+    Attempt attempt;
+    bool superseded = false;
+  };
+  bool turn_open_ = false;
+  Record turn_;  // what they changed
+  std::vector<TurnAnswer> turn_answers_;
+  std::vector<std::pair<std::size_t, Worker*>> wanting_;  // PumpTraining's; kept for its memory
+  std::vector<bool> assigned_;                            // by shard: its owner has said so
   std::vector<std::uint32_t> assign_failures_;
-  std::set<ShardId> unplaced_;            // without an owner
+  std::set<ShardId> unplaced_;              // without an owner
   std::vector<std::string> assigned_from_;  // by shard: URI of the snapshot in its newest Assign, or ""
   struct AssignRetry {
     MonoTime at;
@@ -537,10 +562,15 @@ class Job {
   std::uint64_t shards_rolled_back_ = 0;
 
   // What was measured. Folded in closure order.
+  struct Step {
+    std::uint64_t global_step = 0;
+    double loss = 0;
+    std::uint32_t examples = 0;
+  };
   struct Counted {
     std::uint64_t examples = 0, steps = 0;
     double loss_sum = 0;
-    v1::ClosureMetrics metrics;
+    std::vector<Step> records;
   };
   std::map<std::uint64_t, Counted> unfolded_;
   std::uint64_t folded_ = 0;  // closures folded so far
@@ -569,10 +599,14 @@ class Job {
   std::string lines_;  // of metrics.jsonl, not yet handed over
 
   // What a persistent store needs.
-  bool resume_phase_ = false;                              // restored: the phase begins once the window has closed
-  bool restoring_ = false;                                 // no lines, no events: they are in the notes
-  std::unique_ptr<v1::JobNote> note_;                      // null: nothing to note
+  bool resume_phase_ = false;                     // restored: the phase begins once the window has closed
+  bool restoring_ = false;                        // no lines, no events: they are in the notes
+  std::unique_ptr<v1::JobNote> note_;             // null: nothing to note but
+  std::string counted_;                           // its closures, serialized
+  std::unique_ptr<v1::CountedClosure> counting_;  // kept for its memory, like the next two
+  v1::CoordinatorMessage grant_, answer_;
   std::uint32_t notes_ = 0;                                // commits since the last snapshot
+  std::uint64_t notes_bytes_ = 0;                          // of their notes
   bool whole_due_ = false;                                 // something changed that no note holds
   std::uint64_t lines_bytes_ = 0;                          // of metrics.jsonl, with those committed
   std::deque<std::string> unwritten_;                      // committed, and the file thread has not said so

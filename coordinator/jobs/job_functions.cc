@@ -162,6 +162,7 @@ void Job::RecallForFunctions() {
     if (donor == nullptr) continue;
     Held& held = donor->held[found];
     held.recalled = true;
+    ++donor->recalled;
     ++recalled;
     v1::CoordinatorMessage message;
     message.mutable_recall()->set_job_uid(id_.uid.value());
@@ -213,7 +214,7 @@ bool Job::CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note) 
     poison_.OnEnded(closure);
     Worker* worker = FindWorker(current.worker);
     if (worker == nullptr) continue;
-    if (worker->held.erase(current.attempt) > 0) worker->advanced_at = host_->Now();
+    if (worker->Drop(current.attempt)) worker->advanced_at = host_->Now();
     v1::CoordinatorMessage message;
     v1::DoneAnswer* answer = message.mutable_done_answer();
     answer->set_job_uid(id_.uid.value());

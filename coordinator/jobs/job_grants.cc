@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/append_field.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
@@ -20,6 +21,7 @@ constexpr std::ptrdiff_t kRegrantsOnTop = 2;       // of what waits to be run ag
 constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
+constexpr std::chrono::milliseconds kIdleLong{100};
 
 }  // namespace
 
@@ -35,8 +37,15 @@ void Job::Pump() {
   in_pump_ = false;
 }
 
-bool Job::Usable(const Worker& worker) const {
-  const MonoTime now = host_->Now();
+bool Job::Worker::Drop(Attempt attempt) {
+  const auto found = held.find(attempt);
+  if (found == held.end()) return false;
+  recalled -= found->second.recalled;
+  held.erase(found);
+  return true;
+}
+
+bool Job::Usable(const Worker& worker, MonoTime now) {
   return worker.ready && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now;
 }
 
@@ -118,7 +127,7 @@ void Job::TakeAway(Worker& worker) {
     answer->set_closure(held.closure.value());
     *answer->mutable_attempt() = client::ToProto(attempt);
     answer->set_superseded(true);
-    host_->Send(worker.task, std::move(message));
+    host_->Send(worker.task, message);
     if (held.kind == v1::TRAIN) {
       if (attempt == running && worker.progress.state() == "running") {
         blamed = PoisonRule::Running{held.closure, worker.progress.running_step()};
@@ -136,6 +145,7 @@ void Job::TakeAway(Worker& worker) {
   }
   const std::size_t attempts = worker.held.size();
   worker.held.clear();
+  worker.recalled = 0;
   worker.advanced_at = now;
   worker.stuck = worker.progress.computing();
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
@@ -153,11 +163,11 @@ void Job::TakeAway(Worker& worker) {
   }
 }
 
-// New closures lie behind the barrier, and at most closures_open_max behind the oldest that has not ended: what has ended is
+// New closures lie behind the barrier, and at most closures_behind_max behind the oldest that has not ended: what has ended is
 // summed in closure order and waits for it.
 void Job::UpdateNewLimit() {
   if (functions_) return book_->SetNewLimit(TrainLimit());
-  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(), window = folded_ + options_.closures_open_max;
+  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(), window = folded_ + options_.closures_behind_max;
   book_->SetNewLimit(std::min(barrier, window));
   if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
 }
@@ -180,49 +190,61 @@ bool Job::GrantHeldUp() {
 
 void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
                     bool regrant) {
-  v1::CoordinatorMessage message;
-  v1::Grant* grant = message.mutable_grant();
+  v1::Grant* grant = grant_.mutable_grant();
   grant->set_job_uid(id_.uid.value());
   grant->set_closure(closure);
   *grant->mutable_attempt() = client::ToProto(attempt);
   grant->set_kind(kind);
   grant->set_all_targets(all_targets);
+  grant->clear_targets();
   for (const ShardId p : targets) grant->add_targets(p.value());
   grant->set_first(regrant);
+  grant->clear_function();
+  grant->clear_arguments();
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   if (worker.held.empty()) worker.advanced_at = host_->Now();
   worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
-  host_->Send(worker.task, std::move(message));
+  host_->Send(worker.task, grant_);
 }
 
-// Who may be given one more; null: nobody. What had been granted before waits for no room in anybody's hand: that may be seconds away, and a worker runs
-// what it is given of it first. Two at a time come on top.
-Job::Worker* Job::LeastLoaded(const Pin& pin, bool for_regrant) {
+// What had been granted before waits for no room in anybody's hand: that may be seconds away, and a worker runs what it is given of it
+// first. Two at a time come on top. Null: nobody takes one.
+Job::Worker* Job::TakesRegrant(const Pin& pin) {
   Worker* best = nullptr;
   for (auto& [task, worker] : workers_) {
     if (!Usable(worker) || pin.Excludes(worker)) continue;
     if (best != nullptr && worker.held.size() >= best->held.size()) continue;
-    const bool room = for_regrant ? std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop
-                                  : worker.held.size() < LimitOf(worker);
-    if (room) best = &worker;
+    if (std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop) best = &worker;
   }
   return best;
 }
 
 void Job::PumpTraining() {
   const Pin pin = PinnedWorker();
+  const MonoTime now = host_->Now();
+  // Who holds least comes first, among equals the oldest registration.
+  wanting_.clear();
+  for (auto& [task, worker] : workers_) {
+    if (Usable(worker, now) && !pin.Excludes(worker) && worker.held.size() < LimitOf(worker)) wanting_.emplace_back(worker.held.size(), &worker);
+  }
+  const auto behind = [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second->task > b.second->task; };
+  std::make_heap(wanting_.begin(), wanting_.end(), behind);
   for (;;) {
-    Worker* best = LeastLoaded(pin, false);
-    const bool on_top = best == nullptr && book_->regrants_wait();
-    if (on_top) best = LeastLoaded(pin, true);
+    // A limit only falls while there is less to grant.
+    while (!wanting_.empty() && wanting_.front().first >= LimitOf(*wanting_.front().second)) {
+      std::pop_heap(wanting_.begin(), wanting_.end(), behind);
+      wanting_.pop_back();
+    }
+    const bool on_top = wanting_.empty();
+    if (on_top && !book_->regrants_wait()) return;
+    Worker* const best = on_top ? TakesRegrant(pin) : wanting_.front().second;
     if (best == nullptr || GrantHeldUp()) return;
     const std::uint64_t newest = book_->next_new();
     const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top);
     if (!granted && on_top) return;
     if (!granted) {
-      const std::uint64_t window = folded_ + options_.closures_open_max;
+      const std::uint64_t window = folded_ + options_.closures_behind_max;
       if (book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
-        const MonoTime now = host_->Now();
         if (!std::exchange(window_full_, true)) {
           window_full_at_ = now;
           window_said_ = false;
@@ -232,7 +254,7 @@ void Job::PumpTraining() {
         if (!window_said_ && now - window_full_at_ >= kWindowSaidAfter) {
           window_said_ = true;
           Event("warning", absl::StrCat("closure ", folded_, " has not ended while later ones have: no new one is granted until it does: window=",
-                                        options_.closures_open_max));
+                                        options_.closures_behind_max));
         }
       }
       break;
@@ -242,39 +264,50 @@ void Job::PumpTraining() {
     Touch();
     SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
               granted->repair || granted->closure.value() < newest);
+    if (on_top) continue;
+    std::pop_heap(wanting_.begin(), wanting_.end(), behind);
+    ++wanting_.back().first;
+    std::push_heap(wanting_.begin(), wanting_.end(), behind);
   }
   RecallForIdle();
 }
 
-// Nothing is left to grant: who has nothing to do gets what another has not begun.
+// Nothing can be granted: who has nothing to do gets what another has not begun. Where more can be granted as soon as something ends,
+// only who has had nothing for a while: words that cross what they call back cost more than they bring.
 void Job::RecallForIdle() {
+  if (id_.spec.strategy.deterministic) return;
+  const MonoTime now = host_->Now();
+  const bool all_granted = book_->next_new() >= std::min(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
   std::size_t idle = 0, recalled = 0;
   for (const auto& [task, worker] : workers_) {
-    idle += Usable(worker) && worker.held.empty();
-    for (const auto& [attempt, held] : worker.held) recalled += held.recalled;
+    idle += worker.held.empty() && Usable(worker, now) && (all_granted || now - worker.last_done >= kIdleLong);
+    recalled += worker.recalled;
   }
-  if (id_.spec.strategy.deterministic) return;
-  while (recalled < idle) {
-    Worker* donor = nullptr;
-    std::size_t most = 1;
-    for (auto& [task, worker] : workers_) {
-      const std::size_t kept =
-          static_cast<std::size_t>(std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return !h.second.recalled; }));
-      if (worker.ready && kept > most) {
-        most = kept;
-        donor = &worker;
-      }
-    }
-    if (donor == nullptr) return;
+  if (recalled >= idle) return;
+  const auto less = [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second->task > b.second->task; };
+  wanting_.clear();
+  for (auto& [task, worker] : workers_) {
+    const std::size_t kept = worker.held.size() - worker.recalled;
+    if (worker.ready && kept > 1) wanting_.emplace_back(kept, &worker);
+  }
+  std::make_heap(wanting_.begin(), wanting_.end(), less);
+  while (recalled < idle && !wanting_.empty()) {
+    std::pop_heap(wanting_.begin(), wanting_.end(), less);
+    Worker* const donor = wanting_.back().second;
+    if (--wanting_.back().first > 1)
+      std::push_heap(wanting_.begin(), wanting_.end(), less);
+    else
+      wanting_.pop_back();
     for (auto it = donor->held.rbegin(); it != donor->held.rend(); ++it) {
       if (it->second.recalled) continue;
       it->second.recalled = true;
+      ++donor->recalled;
       v1::CoordinatorMessage message;
       v1::Recall* recall = message.mutable_recall();
       recall->set_job_uid(id_.uid.value());
       recall->set_closure(it->second.closure.value());
       *recall->mutable_attempt() = client::ToProto(it->first);
-      host_->Send(donor->task, std::move(message));
+      host_->Send(donor->task, message);
       break;
     }
     ++recalled;
@@ -320,8 +353,8 @@ void Job::VoidAux() {
       answer->set_closure(here->second.closure.value());
       *answer->mutable_attempt() = client::ToProto(here->first);
       answer->set_superseded(true);
-      host_->Send(task, std::move(message));
-      worker.held.erase(here);
+      host_->Send(task, message);
+      worker.Drop(Attempt(here->first));
     }
   }
 }
@@ -351,18 +384,17 @@ void Job::PumpAux() {
   }
 }
 
-void Job::AnswerDone(TaskId task, const v1::Done& done, bool superseded) {
+void Job::AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded) {
   const fault::Hit hit = host_->failpoints().At("coordinator.before_done_answer");
-  v1::CoordinatorMessage message;
-  v1::DoneAnswer* answer = message.mutable_done_answer();
+  v1::DoneAnswer* answer = answer_.mutable_done_answer();
   answer->set_job_uid(id_.uid.value());
-  answer->set_closure(done.closure());
-  *answer->mutable_attempt() = done.attempt();
+  answer->set_closure(closure);
+  *answer->mutable_attempt() = client::ToProto(attempt);
   answer->set_superseded(superseded);
   if (hit.action == fault::Action::kDelay) {
-    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms), std::make_pair(task, std::move(message)));
+    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms), std::make_pair(task, answer_));
   } else if (!hit) {
-    host_->Send(task, std::move(message));  // else it is lost, and said again in the worker's next session
+    host_->Send(task, answer_);  // else it is lost, and said again in the worker's next session
   }
 }
 
@@ -386,15 +418,16 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;  // Its registration has ended: it says it again under the new one.
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   const ClosureId closure(done.closure());
+  turn_open_ = true;
   if (!book_ || !active()) {
-    AnswerDone(worker->task, done, true);
+    turn_answers_.push_back({worker->task, done.closure(), attempt, true});
     return;
   }
   bool repair = false;
   if (const auto current = book_->current().find(closure); current != book_->current().end()) {
     if (current->second.attempt == attempt && current->second.worker != worker->task && !window_open_) {
       host_->ForeignMessage(worker->task, "Done of another's attempt");
-      AnswerDone(worker->task, done, true);
+      turn_answers_.push_back({worker->task, done.closure(), attempt, true});
       return;
     }
     repair = !current->second.all_targets;
@@ -411,30 +444,42 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     CountFunction(worker->identity, closure, done);
   } else if (result.counted) {
     if (journals()) NoteCounted(worker->identity, closure, done.metrics());
-    CountClosure(worker->identity, closure, done.metrics(), now);
+    CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(), StepsOf(done.metrics().step_records()), now);
   }
-  if (!Persist(result.record)) return;
+  if (!result.record.empty()) AppendRecord(result.record, &turn_);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
-    worker->held.erase(held);
+    worker->Drop(attempt);
   }
   worker->last_done = worker->advanced_at = now;
   if (result.acknowledged) {
     failures_.erase(closure.value());
     poison_.OnEnded(closure);
   }
-  AnswerDone(worker->task, done, !result.acknowledged);
+  turn_answers_.push_back({worker->task, done.closure(), attempt, !result.acknowledged});
+}
+
+// One commit, and one look for work to grant, for all Dones that came together: with a thousand workers each of them costs
+// more than taking in a Done.
+void Job::EndTurn() {
+  if (!turn_open_) return;
+  const bool committed = CommitTurn();
+  turn_open_ = false;
+  const std::vector<TurnAnswer> answers = std::exchange(turn_answers_, {});
+  if (!committed) return;
+  for (const TurnAnswer& answer : answers) AnswerDone(answer.task, answer.closure, answer.attempt, answer.superseded);
   Pump();
 }
 
 void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
-  if (worker->held.erase(attempt) > 0) worker->advanced_at = host_->Now();
+  turn_open_ = true;
+  if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
   const bool accepted = aux != nullptr && done.kind() == wanted && !grants_stopped();
-  AnswerDone(worker->task, done, !accepted);
+  turn_answers_.push_back({worker->task, done.closure(), attempt, !accepted});
   if (accepted) {
     aux->done = true;
     aux->metrics = done.metrics();
@@ -448,14 +493,13 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
       default: FinishExport(done.export_()); break;
     }
   }
-  Pump();
 }
 
 void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   Worker* worker = FindWorker(task);
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
-  if (worker->held.erase(attempt) > 0) worker->advanced_at = host_->Now();
+  if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error())) return;
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
@@ -516,7 +560,7 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
   bool handed_back = worker->leaving;
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     handed_back |= held->second.recalled;
-    worker->held.erase(held);
+    worker->Drop(attempt);
     worker->advanced_at = host_->Now();
   }
   if (book_) {
@@ -542,21 +586,23 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
 // ---------------------------------------------------------------- what was measured
 
 void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
-  v1::CountedClosure* counted = Note().mutable_counted();
-  counted->set_closure(closure.value());
-  counted->set_worker(identity);
-  counted->set_examples(metrics.examples());
-  counted->set_loss_sum(metrics.loss_sum());
-  *counted->mutable_step_records() = metrics.step_records();
+  if (counting_ == nullptr) counting_ = std::make_unique<v1::CountedClosure>();
+  counting_->set_closure(closure.value());
+  counting_->set_worker(identity);
+  counting_->set_examples(metrics.examples());
+  counting_->set_loss_sum(metrics.loss_sum());
+  *counting_->mutable_step_records() = metrics.step_records();
+  AppendField(v1::JobNote::kCountedFieldNumber, *counting_, &counted_);
 }
 
-void Job::CountClosure(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics, MonoTime now) {
+void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records,
+                       MonoTime now) {
   const plan::ClosureRange range = plan_->Closure(closure);
   Counted counted;
   counted.steps = range.steps;
-  counted.examples = std::min<std::uint64_t>(metrics.examples(), range.end - range.begin);
-  counted.loss_sum = metrics.loss_sum();
-  counted.metrics = metrics;
+  counted.examples = std::min<std::uint64_t>(examples, range.end - range.begin);
+  counted.loss_sum = loss_sum;
+  counted.records = std::move(records);
   ++succeeded_;
   steps_done_ += counted.steps;
   examples_done_ += counted.examples;
@@ -583,7 +629,7 @@ void Job::FoldClosures(MonoTime now) {
     } else if (folded_ >= plan_->closures() || !book_->durable().dead.Contains(folded_)) {
       break;
     }
-    StepLines(ClosureId(folded_), counted.metrics);
+    StepLines(ClosureId(folded_), counted.records);
     epoch_.steps += counted.steps;
     epoch_.examples += counted.examples;
     epoch_.measured += counted.examples;

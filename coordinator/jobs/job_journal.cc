@@ -63,6 +63,13 @@ Tally ReadTally(const v1::JobTally& in) {
 
 }  // namespace
 
+std::vector<Job::Step> Job::StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records) {
+  std::vector<Step> steps;
+  steps.reserve(static_cast<std::size_t>(records.size()));
+  for (const v1::StepRecord& record : records) steps.push_back({record.global_step(), record.loss(), record.examples()});
+  return steps;
+}
+
 // ---------------------------------------------------------------- writing
 
 v1::JobNote& Job::Note() {
@@ -86,11 +93,12 @@ void Job::FillCounters(v1::JobCounters* counters) const {
 std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
 
 std::string Job::TakeNote() {
-  if (note_ == nullptr && lines_.empty()) return std::string();
+  if (note_ == nullptr && lines_.empty() && counted_.empty()) return std::string();
   v1::JobNote& note = Note();
   FillCounters(note.mutable_counters());
   note.set_lines(lines_);
-  std::string bytes = note.SerializeAsString();
+  std::string bytes = std::exchange(counted_, std::string());
+  note.AppendToString(&bytes);
   note_.reset();
   return bytes;
 }
@@ -115,32 +123,35 @@ void Job::HandOverLines() {
 }
 
 bool Job::Persist(const Record& record) {
+  if (!record.empty()) AppendRecord(record, &turn_);
+  std::string note;
   if (journals()) {
-    if (notes_ >= options_.notes_max) return PersistWhole();
-    std::string note = TakeNote();
-    if (record.empty() && note.empty()) return true;
-    ++notes_;
-    if (absl::Status status = host_->store().Commit(id_.uid, record, std::move(note)); !status.ok()) {
-      host_->StoreFailed(status);
-      return false;
-    }
-    HandOverLines();
-    return true;
+    if (notes_ >= options_.notes_max || notes_bytes_ >= options_.notes_bytes_max) return PersistWhole();
+    note = TakeNote();
   }
-  if (record.empty()) return true;
-  if (absl::Status status = host_->store().Commit(id_.uid, record); !status.ok()) {
+  if (turn_.empty() && note.empty()) return true;
+  ++notes_;
+  notes_bytes_ += note.size();
+  const Record all = std::exchange(turn_, Record());
+  if (absl::Status status = host_->store().Commit(id_.uid, all, std::move(note)); !status.ok()) {
     host_->StoreFailed(status);
     return false;
   }
+  if (journals()) HandOverLines();
   return true;
 }
+
+bool Job::CommitTurn() { return !turn_open_ || Persist(Record()); }
 
 bool Job::Keep() { return PersistWhole(); }
 
 bool Job::PersistWhole() {
-  if (!journals()) return true;
+  if (!journals()) return Persist(Record());
   note_.reset();
+  counted_.clear();
   notes_ = 0;
+  notes_bytes_ = 0;
+  turn_ = Record();  // the book has it
   whole_due_ = false;
   v1::JobSnapshot snapshot;
   FillSnapshot(&snapshot);
@@ -182,7 +193,12 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
     one->set_closure(closure);
     one->set_examples(counted.examples);
     one->set_loss_sum(counted.loss_sum);
-    *one->mutable_step_records() = counted.metrics.step_records();
+    for (const Step& step : counted.records) {
+      v1::StepRecord* record = one->add_step_records();
+      record->set_global_step(step.global_step);
+      record->set_loss(step.loss);
+      record->set_examples(step.examples);
+    }
   }
   s->set_folded(folded_);
   s->set_succeeded(succeeded_);
@@ -365,7 +381,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     counted.steps = plan_->Closure(ClosureId(one.closure())).steps;
     counted.examples = one.examples();
     counted.loss_sum = one.loss_sum();
-    *counted.metrics.mutable_step_records() = one.step_records();
+    counted.records = StepsOf(one.step_records());
   }
   folded_ = s.folded();
   succeeded_ = s.succeeded();
@@ -426,14 +442,9 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
 
 absl::Status Job::ReadNote(const v1::JobNote& note) {
   const MonoTime now(note.counters().mono_ns());
-  if (note.has_counted()) {
-    const v1::CountedClosure& counted = note.counted();
+  for (const v1::CountedClosure& counted : note.counted()) {
     if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
-    v1::ClosureMetrics metrics;
-    metrics.set_examples(counted.examples());
-    metrics.set_loss_sum(counted.loss_sum());
-    *metrics.mutable_step_records() = counted.step_records();
-    CountClosure(counted.worker(), ClosureId(counted.closure()), metrics, now);
+    CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(), counted.loss_sum(), StepsOf(counted.step_records()), now);
   }
   if (functions_ && note.has_functions()) {
     functions_->Apply(note.functions());

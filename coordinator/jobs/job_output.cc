@@ -104,15 +104,16 @@ std::string Job::EndLine() const {
 }
 
 // At most step_lines_per_second in the long run, so that a fast job does not write faster than anybody reads.
-void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
+void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
+  if (records.empty()) return;
   const MonoTime now = host_->Now();
   step_tokens_ = std::min<double>(options_.step_lines_burst,
                                   step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * options_.step_lines_per_second);
   tokens_at_ = now;
   const plan::ClosureRange range = plan_->Closure(closure);
-  for (const v1::StepRecord& record : metrics.step_records()) {
-    if (record.global_step() < range.first_global_step || record.global_step() >= range.first_global_step + range.steps) continue;
-    if (std::isfinite(record.loss())) loss_curve_.Add(static_cast<double>(record.global_step()), record.loss());
+  for (const Step& record : records) {
+    if (record.global_step < range.first_global_step || record.global_step >= range.first_global_step + range.steps) continue;
+    if (std::isfinite(record.loss)) loss_curve_.Add(static_cast<double>(record.global_step), record.loss);
     if (restoring_) continue;
     if (step_tokens_ < 1) {
       ++step_lines_dropped_;
@@ -120,11 +121,11 @@ void Job::StepLines(ClosureId closure, const v1::ClosureMetrics& metrics) {
     }
     step_tokens_ -= 1;
     Line(Dump(Json{{"kind", "step"},
-                   {"step", record.global_step()},
+                   {"step", record.global_step},
                    {"epoch", range.epoch + 1},
                    {"closure", closure.value()},
-                   {"loss", Real(record.loss())},
-                   {"examples", record.examples()}}));
+                   {"loss", Real(record.loss)},
+                   {"examples", record.examples}}));
   }
 }
 
@@ -193,7 +194,8 @@ std::string Job::ResultJson() const {
   for (const auto& [name, value] : final_metrics_) metrics[name] = Real(value);
   for (const auto& [name, count] : final_counts_) metrics[name] = count;
   json["metrics"] = std::move(metrics);
-  json["examples_per_second"] = training_seconds_ > 0 ? Real(static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_) : Json(nullptr);
+  json["examples_per_second"] =
+      training_seconds_ > 0 ? Real(static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_) : Json(nullptr);
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {

@@ -155,7 +155,10 @@ void Job::BeginSeal(JobState ending) {
   if (!PersistWhole()) return;
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then drop.
   SendEnded(true, false);
-  for (auto& [task, worker] : workers_) worker.held.clear();
+  for (auto& [task, worker] : workers_) {
+    worker.held.clear();
+    worker.recalled = 0;
+  }
   seal_deadline_ = host_->Now() + options_.seal_timeout;
   if (book_ && placed_) {
     for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
@@ -177,7 +180,7 @@ void Job::SendSeal(ShardId shard) {
   seal->set_job_uid(id_.uid.value());
   seal->set_shard(shard.value());
   *seal->mutable_epoch() = client::ToProto(owner.epoch);
-  host_->Send(server->task, std::move(message));
+  host_->Send(server->task, message);
 }
 
 void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {

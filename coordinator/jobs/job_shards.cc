@@ -141,7 +141,7 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
     source->set_replace_ledger(order.snapshot->replace_ledger);
     if (order.snapshot->replace_ledger) *source->mutable_done() = client::ToProto(order.snapshot->done);
   }
-  host_->Send(server->task, std::move(message));
+  host_->Send(server->task, message);
 }
 
 void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
@@ -156,7 +156,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     message.mutable_drop()->set_job_uid(id_.uid.value());
     message.mutable_drop()->set_shard(assigned.shard());
     *message.mutable_drop()->mutable_epoch() = assigned.epoch();
-    host_->Send(task, std::move(message));
+    host_->Send(task, message);
     return;
   }
   if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;  // of a former assignment
@@ -210,7 +210,7 @@ void Job::SendCloses() {
       *close->mutable_done() = client::ToProto(order.done);
       *close->mutable_refused() = client::ToProto(order.refused);
       close->set_whole(order.whole);
-      host_->Send(task, std::move(message));
+      host_->Send(task, message);
     }
   }
 }

@@ -12,13 +12,6 @@ namespace {
 constexpr std::size_t kIdentityBytesMax = 128;
 constexpr std::size_t kReplacedMax = 4096;
 
-// Numbers first and by value, then names.
-std::tuple<int, std::uint64_t, absl::string_view> Rank(absl::string_view identity) {
-  std::uint64_t number = 0;
-  if (absl::SimpleAtoi(identity, &number)) return {0, number, identity};
-  return {1, 0, identity};
-}
-
 std::string Describe(const TaskEntry& entry) {
   return absl::StrCat("pid ", entry.pid, " on ", entry.host.empty() ? "an unnamed host" : entry.host, ", registration ", entry.id.value());
 }
@@ -35,9 +28,13 @@ absl::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
+Membership::Key::Key(Role r, absl::string_view name) : role(r), is_number(absl::SimpleAtoi(name, &number)), identity(name) {
+  if (!is_number) number = 0;
+}
+
+// Numbers first and by value, then names.
 bool Membership::Key::operator<(const Key& other) const {
-  if (role != other.role) return role < other.role;
-  return Rank(identity) < Rank(other.identity);
+  return std::tie(role, other.is_number, number, identity) < std::tie(other.role, is_number, other.number, other.identity);
 }
 
 RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after) {
@@ -131,8 +128,8 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     }
     by_id_.erase(former->id);
   }
-  by_id_.emplace(entry.id, Key{entry.role, identity});
-  tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry));
+  TaskEntry& kept = tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry)).first->second;
+  by_id_.emplace(kept.id, &kept);
   return verdict;
 }
 
@@ -214,10 +211,8 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
 const TaskEntry* Membership::Find(TaskId task) const { return const_cast<Membership*>(this)->FindMutable(task); }
 
 TaskEntry* Membership::FindMutable(TaskId task) {
-  const auto key = by_id_.find(task);
-  if (key == by_id_.end()) return nullptr;
-  const auto found = tasks_.find(key->second);
-  return found == tasks_.end() ? nullptr : &found->second;
+  const auto found = by_id_.find(task);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 const TaskEntry* Membership::FindIdentity(Role role, absl::string_view identity) const {

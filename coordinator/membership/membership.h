@@ -123,7 +123,10 @@ class Membership {
  private:
   // Identities in the order of people: "2" before "10".
   struct Key {
+    Key(Role r, absl::string_view name);
     Role role;
+    std::uint64_t number = 0;
+    bool is_number = false;
     std::string identity;
     bool operator<(const Key& other) const;
   };
@@ -136,7 +139,7 @@ class Membership {
 
   const MembershipOptions options_;
   std::map<Key, TaskEntry> tasks_;
-  std::map<TaskId, Key> by_id_;
+  std::map<TaskId, TaskEntry*> by_id_;        // into tasks_
   std::set<std::uint64_t> replaced_;          // process uids that may not come back
   std::deque<std::uint64_t> replaced_order_;  // bounded: the oldest is forgotten
   std::uint64_t next_id_ = 1;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <google/protobuf/arena.h>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -25,6 +27,12 @@ class CountedResponder final : public transport::UnaryResponder {
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;  // shared with every call: one may outlive the control plane
+};
+
+// Read by the transport's thread, used by the control executor: its parts are in few blocks of memory, freed together.
+struct ParsedBatch {
+  google::protobuf::Arena arena;
+  v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);
 };
 
 ControlOptions WithDerived(ControlOptions options) {
@@ -53,8 +61,8 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)",
                   options_.jobs.closures_open_max),
       behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
-                    "closures that ended behind one that has not (--closures-open-max); refused: times that this held new ones back",
-                    options_.jobs.closures_open_max),
+                    "closures that ended behind one that has not (--closures-behind-max); refused: times that this held new ones back",
+                    options_.jobs.closures_behind_max),
       gate_limit_(*parts.registry, "evergrad_coordinator_gate_bytes", "messages to tasks that wait until the journal is durable",
                   static_cast<double>(options_.gate_bytes_max)),
       registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
@@ -156,11 +164,11 @@ transport::Handlers ControlPlane::handlers() {
         return;
       }
       // Read here, so that the control executor does not wait for the parser.
-      auto batch = std::make_shared<v1::TaskBatch>();
-      if (!batch->ParseFromString(bytes)) batch.reset();
-      parts_.control->Post([this, number, inbox, batch] {
+      auto parsed = std::make_shared<ParsedBatch>();
+      const bool well = parsed->batch->ParseFromString(bytes);
+      parts_.control->Post([this, number, inbox, parsed, well] {
         inbox->queued.fetch_sub(1);
-        OnBatch(number, batch.get());
+        OnBatch(number, well ? parsed->batch : nullptr);
       });
     };
     events.on_end = [this, number](const absl::Status&) { parts_.control->Post([this, number] { OnStreamEnd(number); }); };
@@ -442,8 +450,8 @@ void ControlPlane::Log(log::Level level, absl::string_view text, absl::string_vi
   parts_.logger->Write(level, text, context);
 }
 
-void ControlPlane::Send(TaskId task, v1::CoordinatorMessage message) {
-  if (Session* session = SessionOf(task)) Queue(*session, std::move(message));
+void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
+  if (Session* session = SessionOf(task)) Queue(*session, message);
 }
 
 void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) {
@@ -501,12 +509,21 @@ void ControlPlane::RestoreLines(const std::string& folder, const std::string& na
 // ---------------------------------------------------------------- the store
 
 void ControlPlane::WhenDurable(std::function<void()> then) {
+  if (!CommitTurns()) return;  // we do not know what the store holds: nothing that may follow from it leaves
   const std::uint64_t accepted = parts_.store->accepted();
   if (gate_.empty() && parts_.store->durable() >= accepted) {
     then();
     return;
   }
   gate_.push_back({accepted, std::move(then)});
+}
+
+// What a job has taken in and not committed yet is part of what any message may follow from.
+bool ControlPlane::CommitTurns() {
+  for (const auto& [uid, job] : jobs_) {
+    if (job->turn_open() && !job->CommitTurn()) return false;
+  }
+  return true;
 }
 
 void ControlPlane::CheckStore() {

@@ -97,8 +97,7 @@ class ControlPlane final : private JobHost {
     TaskId task;
     Role role = Role::kWorker;
     std::string identity;
-    v1::CoordinatorBatch out;
-    std::uint64_t out_bytes = 0;
+    std::string out;  // a CoordinatorBatch, as far as it has been written
     bool flush_posted = false;
   };
   // What `task list` shows beside membership; lives as long as the task is listed.
@@ -133,7 +132,7 @@ class ControlPlane final : private JobHost {
   StateStore& store() override { return *parts_.store; }
   fault::Failpoints& failpoints() override { return *parts_.failpoints; }
   void Log(log::Level level, absl::string_view text, absl::string_view job) override;
-  void Send(TaskId task, v1::CoordinatorMessage message) override;
+  void Send(TaskId task, const v1::CoordinatorMessage& message) override;
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
   void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override;
   void OnFileThread(std::function<std::function<void()>()> work) override;
@@ -172,7 +171,9 @@ class ControlPlane final : private JobHost {
   absl::Status CheckHello(const v1::Hello& hello) const;
   void Register(std::uint64_t number);
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
-  void Queue(Session& session, v1::CoordinatorMessage message);
+  bool CommitTurns();
+  void EndTurn();  // of the jobs: once for all batches that have come
+  void Queue(Session& session, const v1::CoordinatorMessage& message);
   void Flush(std::uint64_t number);
   void SendBytes(std::uint64_t number, std::string bytes);
   void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after);
@@ -244,7 +245,7 @@ class ControlPlane final : private JobHost {
   std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
   std::optional<JobUid> active_;
-  bool jobs_changed_posted_ = false;
+  bool jobs_changed_posted_ = false, turn_posted_ = false;
   std::vector<JobWaiter> waiters_;
   std::vector<ClosureCall> closure_calls_;  // in the order in which they came
   std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known

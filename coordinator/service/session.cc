@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/closures/term_rule.h"
+#include "coordinator/jobs/append_field.h"
 #include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
@@ -212,7 +213,7 @@ void ControlPlane::Register(std::uint64_t number) {
       " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
   std::set<std::pair<std::uint64_t, std::uint64_t>> adopted;
   for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.attempt().term(), a.attempt().n()});
-  Queue(session, std::move(message));
+  Queue(session, message);
 
   // What it holds of a job that is not running is nobody's any more; an attempt that was not adopted is superseded.
   std::set<std::uint64_t> ended;
@@ -223,7 +224,7 @@ void ControlPlane::Register(std::uint64_t number) {
     drop.mutable_drop()->set_job_uid(shard.job_uid());
     drop.mutable_drop()->set_shard(shard.shard());
     *drop.mutable_drop()->mutable_epoch() = shard.epoch();
-    Queue(session, std::move(drop));
+    Queue(session, drop);
   }
   for (const v1::HeldAttempt& held : hello.attempts()) {
     if (job == nullptr || held.job_uid() != active_uid) ended.insert(held.job_uid());
@@ -233,14 +234,14 @@ void ControlPlane::Register(std::uint64_t number) {
     answer.mutable_done_answer()->set_closure(held.closure());
     *answer.mutable_done_answer()->mutable_attempt() = held.attempt();
     answer.mutable_done_answer()->set_superseded(true);
-    Queue(session, std::move(answer));
+    Queue(session, answer);
   }
   for (const std::uint64_t uid : ended) {
     v1::CoordinatorMessage over;
     over.mutable_job_ended()->set_job_uid(uid);
     const auto known = jobs_.find(JobUid(uid));
     over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
-    Queue(session, std::move(over));
+    Queue(session, over);
   }
   if (job != nullptr) job->Ready(verdict.task);
 }
@@ -280,31 +281,40 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
   }
-  if (job != nullptr && uid == active) return job->OnMessage(task, message);
+  if (job != nullptr && uid == active) {
+    const absl::Status status = job->OnMessage(task, message);
+    // At the end of the queue: batches that have come by then are of the same turn.
+    if (job->turn_open() && !std::exchange(turn_posted_, true)) parts_.control->Post([this] { EndTurn(); });
+    return status;
+  }
   if (message.has_done()) {
     v1::CoordinatorMessage answer;
     answer.mutable_done_answer()->set_job_uid(uid);
     answer.mutable_done_answer()->set_closure(message.done().closure());
     *answer.mutable_done_answer()->mutable_attempt() = message.done().attempt();
     answer.mutable_done_answer()->set_superseded(true);
-    Queue(session, std::move(answer));
+    Queue(session, answer);
   } else if (message.has_assigned() && message.assigned().ok()) {
     v1::CoordinatorMessage drop;
     drop.mutable_drop()->set_job_uid(uid);
     drop.mutable_drop()->set_shard(message.assigned().shard());
     *drop.mutable_drop()->mutable_epoch() = message.assigned().epoch();
-    Queue(session, std::move(drop));
+    Queue(session, drop);
   }
   return absl::OkStatus();
 }
 
+void ControlPlane::EndTurn() {
+  turn_posted_ = false;
+  if (stopped_) return;
+  for (const auto& [uid, job] : jobs_) job->EndTurn();
+}
+
 // ---------------------------------------------------------------- the way down
 
-void ControlPlane::Queue(Session& session, v1::CoordinatorMessage message) {
-  const std::uint64_t bytes = message.ByteSizeLong() + 16;
-  if (session.out_bytes + bytes > kBatchBytesMax) Flush(session.number);
-  *session.out.add_messages() = std::move(message);
-  session.out_bytes += bytes;
+void ControlPlane::Queue(Session& session, const v1::CoordinatorMessage& message) {
+  if (session.out.size() + message.ByteSizeLong() + 16 > kBatchBytesMax) Flush(session.number);
+  AppendField(v1::CoordinatorBatch::kMessagesFieldNumber, message, &session.out);
   if (session.flush_posted) return;
   session.flush_posted = true;
   parts_.control->Post([this, number = session.number] { Flush(number); });
@@ -315,10 +325,8 @@ void ControlPlane::Flush(std::uint64_t number) {
   if (found == sessions_.end()) return;
   Session& session = found->second;
   session.flush_posted = false;
-  if (session.out.messages_size() == 0) return;
-  std::string bytes = session.out.SerializeAsString();
-  session.out.Clear();
-  session.out_bytes = 0;
+  if (session.out.empty()) return;
+  std::string bytes = std::exchange(session.out, std::string());
   // Nothing leaves before the store holds what it follows from.
   if (gate_bytes_ + bytes.size() > options_.gate_bytes_max) {
     gate_limit_.refused.Add();
@@ -356,8 +364,8 @@ void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::st
   rejected->set_message(client::CleanText(message, 1024));
   rejected->set_exit(exit);
   rejected->set_retry_after_ms(static_cast<std::uint32_t>(retry_after.count()));
-  if (gate_.empty() && parts_.store->durable() >= parts_.store->accepted()) {
-    Queue(found->second, std::move(rejection));
+  if (CommitTurns() && gate_.empty() && parts_.store->durable() >= parts_.store->accepted()) {
+    Queue(found->second, rejection);
     Flush(number);
   } else {
     // What waits for the store is reconciled in its next session; the refusal itself depends on nothing.

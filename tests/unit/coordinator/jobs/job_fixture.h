@@ -28,7 +28,7 @@ class FakeHost final : public JobHost {
   StateStore& store() override { return memory; }
   fault::Failpoints& failpoints() override { return points; }
   void Log(log::Level, absl::string_view text, absl::string_view) override { log_lines.emplace_back(text); }
-  void Send(TaskId task, v1::CoordinatorMessage message) override { sent[task].push_back(std::move(message)); }
+  void Send(TaskId task, const v1::CoordinatorMessage& message) override { sent[task].push_back(message); }
   void WriteFiles(const std::string& folder, std::vector<RunFile> written, std::function<void(absl::Status)> done) override {
     for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
     later.push_back([this, done] {
@@ -125,7 +125,8 @@ class FakeCluster {
     spec.checkpoint.on = false;
     if (change) change(spec, options);
     const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
-    job = std::make_unique<Job>(&host, options, Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake"});
+    job =
+        std::make_unique<Job>(&host, options, Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake"});
     // A submission is acknowledged once it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
@@ -201,7 +202,9 @@ class FakeCluster {
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error = [](const v1::CutShards&, std::uint32_t) {
+    return absl::OkStatus();
+  };
   std::shared_ptr<fs::MemoryFileSystem> elsewhere;  // what the servers write to; null: the same as the coordinator
   fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
   std::uint64_t cuts = 0;  // shards that were saved
@@ -329,7 +332,12 @@ class FakeCluster {
     worker.unanswered.push_back(message);
     Say(worker.task, message);
   }
-  absl::Status Try(TaskId task, const v1::TaskMessage& message) { return job->OnMessage(task, message); }
+  absl::Status Try(TaskId task, const v1::TaskMessage& message) {
+    const absl::Status status = job->OnMessage(task, message);
+    if (!turns_held) job->EndTurn();
+    return status;
+  }
+  bool turns_held = false;  // Dones are taken in, and the turn does not end
   void Say(TaskId task, const v1::TaskMessage& message) {
     if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
   }

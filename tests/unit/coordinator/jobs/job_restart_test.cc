@@ -71,6 +71,59 @@ TEST_CASE("whoever goes or comes while the last files are written does not stand
   }
 }
 
+TEST_CASE("Dones that come together are one commit, and none of them is answered before it") {
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.sizing.attempts_max = 8; }, {.persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  const auto all_held = [&] { return c.workers["0"].held.size() >= 2 && c.workers["1"].held.size() >= 2; };
+  REQUIRE(c.Run(all_held));
+  c.turns_held = true;
+  const std::uint64_t before = c.host.memory.accepted();
+  std::size_t said = 0;
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
+      c.Finish(worker, grant);
+      ++said;
+    }
+  }
+  CHECK(c.host.memory.accepted() == before);
+  for (auto& [identity, worker] : c.workers) CHECK(c.host.sent[worker.task].empty());
+  CHECK(c.Status().closures_succeeded() == said);
+
+  SECTION("the process ends before the turn does: they are said again, and counted once") {
+    c.turns_held = false;
+    c.Restart();
+    CHECK(c.Status().closures_succeeded() == said);
+  }
+  SECTION("the turn ends") {
+    c.turns_held = false;
+    c.job->EndTurn();
+    CHECK(c.host.memory.accepted() == before + 1);
+    std::size_t answers = 0, grants = 0;
+    for (auto& [identity, worker] : c.workers) {
+      for (const v1::CoordinatorMessage& m : c.host.sent[worker.task]) {
+        answers += m.has_done_answer() && !m.done_answer().superseded();
+        grants += m.has_grant();
+      }
+    }
+    CHECK(answers == said);
+    CHECK(grants > 0);
+  }
+  SECTION("anything else that is committed takes them along") {
+    c.job->Tick();
+    CHECK(c.host.memory.accepted() == before + 1);
+    c.turns_held = false;
+    c.Restart();
+    CHECK(c.Status().closures_succeeded() == said);
+  }
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  }
+  REQUIRE(c.RunToEnd());
+  CheckFiles(c, 32, 2);
+}
+
 TEST_CASE("a job taken up again at any moment, again and again, ends as if nothing had happened") {
   FakeCluster quiet;
   AddTasks(quiet);
@@ -91,6 +144,8 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
       const int turns = static_cast<int>(below(14));
       for (int i = 0; i < turns && !c.job->ended(); ++i) {
         c.Run([] { return false; }, std::chrono::milliseconds(25 * below(2)));
+        c.turns_held = below(3) == 0;
+        if (!c.turns_held) c.job->EndTurn();
         for (auto& [identity, worker] : c.workers) {
           for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
             if (below(2) == 0) c.Finish(worker, grant);  // its answer may be lost with the process
@@ -102,6 +157,8 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
       c.Restart();
     }
     c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+    c.turns_held = false;
+    c.job->EndTurn();
     for (auto& [identity, worker] : c.workers) {
       for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
     }

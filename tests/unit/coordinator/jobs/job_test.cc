@@ -906,7 +906,7 @@ TEST_CASE("what has ended behind a closure that has not is bounded: nothing new 
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.counting.examples = 800;  // 100 closures
     s.training.epochs = 1;
-    o.closures_open_max = 16;
+    o.closures_behind_max = 16;
     o.step_timeout = std::chrono::milliseconds(0);  // never
   });
   bool holds = true;
