@@ -30,6 +30,7 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
                   "one shard's values, slots and ledger held for its snapshot file; a larger shard has none", {kMiB, 1ull << 40});
   table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
+  table->Add("drain_max", &config->drain_max, "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
 }
 

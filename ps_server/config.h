@@ -1,6 +1,7 @@
 // Settings of evergrad-ps-server beside those of every daemon (common/daemon): each is declared once in AddOptions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -21,6 +22,7 @@ struct Config {
   std::uint64_t snapshot_bytes_max = 1ull << 30;
   std::uint32_t streams_max = 4096;
   std::string unix_dir;  // "": no unix socket
+  std::chrono::milliseconds drain_max{10000};
 };
 
 // `config` outlives the table.

@@ -1,6 +1,4 @@
 // evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
-#include <csignal>
-
 #include <thread>
 
 #include "common/base/ids.h"
@@ -38,14 +36,15 @@ int main(int argc, char** argv) {
   identity.insecure_listen = daemon.insecure();
   client::SessionClient::Options session;
   session.channel = daemon.channel_options();
-  (*server)->Join(std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); });
+  (*server)->Join(std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); },
+                  [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
-  const int signal = daemon.signals().Wait();
-  if (signal == 0) {  // the coordinator refused this process for good; it is in the log
+  const daemon::Daemon::End end = daemon.WaitForEnd();
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
     (*server)->Stop("refused");
     return daemon::kExitFailed;
   }
-  daemon.logger().Info("leaving: stopped by a signal");
-  (*server)->Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  if (end.kind == daemon::Daemon::End::Kind::kDrain) (*server)->Drain(end.reason);
+  (*server)->Stop(end.reason);
   return daemon::kExitOk;
 }

@@ -1,9 +1,12 @@
 #include "ps_server/server.h"
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "ps_server/service/control.h"
@@ -14,6 +17,8 @@ namespace {
 
 // grpc.health.v1.HealthCheckResponse{status: SERVING}.
 constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
+// Who coordinates may be on its way back: a start and its window.
+constexpr std::chrono::milliseconds kDrainAloneMax{3000};
 constexpr absl::string_view kServing("\x08\x01", 2);
 
 // The name of the socket must not collide with a server of another cluster or of another life in the same folder.
@@ -34,10 +39,42 @@ struct Server::Impl {
   std::unique_ptr<client::SessionClient> session;  // control executor
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
+  std::unique_ptr<Images> images;
+  std::unique_ptr<client::ParameterClient> peers;  // other servers, whose shards are moved here
   std::unique_ptr<transport::Server> server;
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
+  // Control executor: why it leaves, "" until it is told to; shared with a drain that outlives our patience.
+  std::string leaving;
+  bool coordinator_stops = false;  // it said so, and no session has begun since
+  struct Drained {
+    runtime::Event over;
+    std::atomic<bool> handed_over{false};
+  };
+  std::shared_ptr<Drained> drained = std::make_shared<Drained>();
+
+  void EndDrain(bool handed_over) {
+    drained->handed_over = handed_over;
+    drained->over.Set();
+  }
+  // Control executor. Nobody can move anything: ends the drain, at once if there is nothing to move.
+  void WaitForSession() {
+    if (leaving.empty() || session == nullptr || session->registered()) return;
+    if (control->Progress().shards() == 0) return EndDrain(true);
+    if (coordinator_stops) return EndDrain(false);
+    control_executor->PostAfter(kDrainAloneMax, [this] {
+      if (session == nullptr || session->registered()) return;
+      dependencies.logger->Warning("the coordinator is away: what is held here cannot be moved");
+      EndDrain(false);
+    });
+  }
+  void SayLeaving(const std::string& reason, bool drains) {
+    v1::TaskMessage message;
+    message.mutable_leaving()->set_reason(reason);
+    message.mutable_leaving()->set_drains(drains);
+    session->Send(std::move(message));
+  }
 
   // Scraped from the exporter's thread, possibly before the server is bound or after it is gone.
   struct Counted {
@@ -107,6 +144,7 @@ struct Server::Impl {
     hello.set_started_ms(started_ms);
     client::FillHello(identity, &hello);
     control->FillHello(&hello);
+    hello.set_leaving(leaving);
     return hello;
   }
 
@@ -134,7 +172,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.peer_small_bytes_max = config.peer_small_bytes_max;
   server_options.frame_bytes_max = config.frame_bytes_max;
   server_options.streams_max = config.streams_max;
-  server_options.data_peers = "worker";
+  server_options.data_peers = "worker,ps_server";
   server_options.unix_path = SocketPath(config, dependencies.process_uid);
 
   ShardHost::Options host;
@@ -151,6 +189,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
     host.mutant = fault::Mutant::kLedgerOff;
     dependencies.logger->Warning("the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
   }
+  Images::Options images;
+  images.registry = dependencies.registry;
+  images.failpoints = dependencies.failpoints;
+  images.bytes_max = config.snapshot_bytes_max;
+  impl->images = std::make_unique<Images>(std::move(images));
+  host.images = impl->images.get();
   impl->host = std::make_unique<ShardHost>(std::move(host));
   SnapshotWriter::Options writer;
   writer.files = dependencies.files;
@@ -191,12 +235,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
 std::string Server::address() const { return impl_->server->address(); }
 std::string Server::unix_path() const { return impl_->server->unix_path(); }
 
-void Server::Join(Identity identity, client::SessionClient::Options session_options, std::function<void(const std::string&)> on_refused) {
+void Server::Join(Identity identity, client::SessionClient::Options session_options, std::function<void(const std::string&)> on_refused,
+                  std::function<void(const std::string&)> on_drain) {
   Impl* impl = impl_.get();
   impl->identity = std::move(identity);
   session_options.coordinator_address = impl->identity.coordinator_address;
   session_options.jitter_seed = impl->dependencies.process_uid;
-  impl->control_executor->Post([impl, session_options = std::move(session_options), on_refused = std::move(on_refused)]() mutable {
+  impl->peers = std::make_unique<client::ParameterClient>(impl->dependencies.transport, session_options.channel,
+                                                          absl::StrCat("ps_server/", impl->config.index));
+  impl->control_executor->Post([impl, session_options = std::move(session_options), on_refused = std::move(on_refused),
+                                on_drain = std::move(on_drain)]() mutable {
     Control::Options control;
     control.executor = impl->control_executor.get();
     control.host = impl->host.get();
@@ -204,14 +252,36 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
     control.clock = impl->dependencies.clock;
     control.writer = impl->writer.get();
     control.restorer = impl->restorer.get();
+    control.images = impl->images.get();
+    control.peers = impl->peers.get();
+    control.failpoints = impl->dependencies.failpoints;
     control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
     impl->control = std::make_unique<Control>(std::move(control));
 
     client::SessionClient::Events events;
     events.make_hello = [impl] { return impl->MakeHello(); };
     events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
-    events.on_registered = [impl](const v1::Registered& registered) { impl->control->OnRegistered(registered); };
-    events.on_message = [impl](const v1::CoordinatorMessage& message) {
+    events.on_registered = [impl](const v1::Registered& registered) {
+      impl->coordinator_stops = false;
+      impl->control->OnRegistered(registered);
+    };
+    events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+      switch (message.message_case()) {
+        case v1::CoordinatorMessage::kDrain:
+          impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+          if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+          return;
+        case v1::CoordinatorMessage::kDrained:
+          if (!message.drained().cannot().empty())
+            impl->dependencies.logger->Warning(absl::StrCat("what is held here cannot be moved: ", client::CleanText(message.drained().cannot(), 500)));
+          if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
+          return;
+        case v1::CoordinatorMessage::kStopping:
+          impl->coordinator_stops = true;
+          if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
+          return;
+        default: break;
+      }
       if (message.has_report_shards()) {
         // A report comes with the counters of its moment: a job may be over before the next heartbeat is due.
         v1::TaskMessage beat;
@@ -220,9 +290,14 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
       }
       impl->control->OnMessage(message);
     };
-    events.on_lost = [impl](absl::string_view) { impl->control->OnLost(); };
-    events.on_rejected = [on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
-      if (rejected.exit()) on_refused(rejected.kind());
+    events.on_lost = [impl](absl::string_view) {
+      impl->control->OnLost();
+      impl->WaitForSession();
+    };
+    events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
+      if (!rejected.exit()) return;
+      impl->EndDrain(false);
+      on_refused(rejected.kind());
     };
     impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
                                                             std::move(session_options), std::move(events));
@@ -230,15 +305,30 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
   });
 }
 
+bool Server::Drain(absl::string_view reason) {
+  Impl* impl = impl_.get();
+  const std::shared_ptr<Impl::Drained> drained = impl->drained;
+  impl->control_executor->Post([impl, reason = std::string(reason)] {
+    impl->leaving = reason;
+    if (impl->session == nullptr) return impl->EndDrain(true);
+    impl->SayLeaving(reason, /*drains=*/true);
+    impl->WaitForSession();
+  });
+  if (!drained->over.WaitFor(impl->config.drain_max)) {
+    impl->dependencies.logger->Warning(
+        absl::StrCat("leaving before everything was moved: it takes too long, drain_max_ms=", impl->config.drain_max.count()));
+  }
+  return drained->handed_over;
+}
+
 void Server::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
   impl->control_executor->Post([impl, reason = std::string(reason)] {
     if (impl->session == nullptr) return;
-    v1::TaskMessage leaving;
-    leaving.mutable_leaving()->set_reason(reason);
-    impl->session->Send(std::move(leaving));
+    impl->SayLeaving(reason, /*drains=*/false);
     impl->session->Stop();
+    impl->control->OnLost();  // what is being read for a move ends
   });
   // In this order nobody calls what is gone: no request after the server, no shard's callback after the executors, no file's answer after the
   // writer and the restorer (what they post to an executor that has ended is dropped).
@@ -253,9 +343,12 @@ void Server::Stop(absl::string_view reason) {
   for (const auto& executor : impl->executors) executor->Shutdown();
   impl->control_executor->Shutdown();
   impl->session.reset();
+  if (impl->peers != nullptr) impl->peers->Retain({});  // calls end; who reads finds that it is not wanted
   impl->writer.reset();
   impl->restorer.reset();
+  impl->images.reset();
   impl->control.reset();
+  impl->peers.reset();
 }
 
 }  // namespace evergrad::ps_server

@@ -50,9 +50,14 @@ class Server {
   std::string unix_path() const;  // "" when none is served
 
   // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
-  // refused this process for good. Once.
-  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused);
+  // refused this process for good. Once. `on_drain` (likewise): an operator wants it to leave.
+  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused,
+            std::function<void(const std::string& reason)> on_drain = nullptr);
 
+  // After a notice that this process will end: says so, and stays until the coordinator has moved its shards to other servers (LEDGER line 22), says
+  // that it cannot, or is being stopped itself; at most `config.drain_max`. Without a session it waits drain_alone_max for one, if it holds anything.
+  // True: it holds nothing any more. Stop follows. Blocks; not from a callback.
+  bool Drain(absl::string_view reason);
   // Says Leaving, ends the session, the streams and the executors. Idempotent; not from a callback.
   void Stop(absl::string_view reason);
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/runner/runner.h"
@@ -41,6 +42,7 @@ struct Worker::Impl {
   std::unique_ptr<Runner> runner;                   // control executor
   std::unique_ptr<client::SessionClient> session;   // control executor
   std::string last_rejection;                       // control executor
+  std::string leaving;                              // control executor; why it leaves, "" until it does
   bool stopped = false;
 
   v1::Hello MakeHello() {
@@ -52,6 +54,7 @@ struct Worker::Impl {
     hello.set_started_ms(started_ms);
     client::FillHello(identity, &hello);
     hello.set_compute(ComputeName(config));
+    hello.set_leaving(leaving);
     runner->FillHello(&hello);
     return hello;
   }
@@ -115,10 +118,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   return std::unique_ptr<Worker>(new Worker(std::move(impl)));
 }
 
-void Worker::Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string&)> on_refused) {
+void Worker::Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string&)> on_refused,
+                  std::function<void(const std::string&)> on_drain) {
   Impl* impl = impl_.get();  // The executor is shut down before it goes.
   impl->identity = std::move(identity);
-  impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused)]() mutable {
+  impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused), on_drain = std::move(on_drain)]() mutable {
     const std::string called = impl->name.empty() ? absl::StrCat(impl->identity.host, ":", impl->identity.pid) : impl->name;
     impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
     impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, session.channel, absl::StrCat("worker/", called),
@@ -159,7 +163,11 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
       return heartbeat;
     };
     events.on_registered = [impl](const v1::Registered& registered) { impl->OnRegistered(registered); };
-    events.on_message = [impl](const v1::CoordinatorMessage& message) { impl->runner->OnMessage(message); };
+    events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+      if (!message.has_drain()) return impl->runner->OnMessage(message);
+      impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+      if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+    };
     events.on_lost = [impl](absl::string_view) {
       impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again");
       impl->runner->OnLost();
@@ -182,6 +190,7 @@ void Worker::Stop(absl::string_view reason) {
   Impl* impl = impl_.get();
   const auto drained = std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
   const auto say = [impl, reason = std::string(reason)] {
+    impl->leaving = reason;
     v1::TaskMessage leaving;
     leaving.mutable_leaving()->set_reason(reason);
     impl->session->Send(std::move(leaving));

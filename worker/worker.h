@@ -52,8 +52,9 @@ class Worker {
   std::string address() const;  // as bound
 
   // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
-  // refused this process for good, with the kind of the refusal. Once.
-  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused);
+  // refused this process for good, with the kind of the refusal. Once. `on_drain` (likewise): an operator wants it to leave.
+  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused,
+            std::function<void(const std::string& reason)> on_drain = nullptr);
 
   // Finishes or drops the running step, hands back what has not begun, says Leaving, ends everything: within 10 s, the time of
   // one step or one file on the compute thread included. Idempotent; not from a callback.

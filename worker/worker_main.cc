@@ -2,7 +2,6 @@
 #include "worker/sdk/sdk.h"
 
 #include <atomic>
-#include <csignal>
 #include <cstdlib>
 #include <thread>
 
@@ -44,18 +43,20 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   session.coordinator_address = daemon.common().coordinator;
   session.channel = daemon.channel_options();
   std::atomic<int> refused_code{worker::kExitRejected};
-  (*worker)->Join(std::move(identity), std::move(session), [&](const std::string& kind) {
-    refused_code = worker::ExitCodeOf(kind);
-    daemon.signals().RequestStop();
-  });
+  (*worker)->Join(
+      std::move(identity), std::move(session),
+      [&](const std::string& kind) {
+        refused_code = worker::ExitCodeOf(kind);
+        daemon.signals().RequestStop();
+      },
+      [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
-  const int signal = daemon.signals().Wait();
-  if (signal == 0) {  // the coordinator refused this process for good; it is in the log
+  const daemon::Daemon::End end = daemon.WaitForEnd();
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
     (*worker)->Stop("refused");
     return refused_code;
   }
-  daemon.logger().Info("leaving: stopped by a signal");
-  (*worker)->Stop(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  (*worker)->Stop(end.reason);
   return daemon::kExitOk;
 }
 

@@ -29,6 +29,7 @@ inline constexpr char kListTasks[] = "/evergrad.v1.Control/ListTasks";
 inline constexpr char kListVariables[] = "/evergrad.v1.Control/ListVariables";
 inline constexpr char kReadTaskLogs[] = "/evergrad.v1.Control/ReadTaskLogs";
 inline constexpr char kGetClusterInfo[] = "/evergrad.v1.Control/GetClusterInfo";
+inline constexpr char kDrainTask[] = "/evergrad.v1.Control/DrainTask";
 inline constexpr char kScheduleClosure[] = "/evergrad.v1.Control/ScheduleClosure";
 inline constexpr char kJoinClosures[] = "/evergrad.v1.Control/JoinClosures";
 inline constexpr char kClosuresDone[] = "/evergrad.v1.Control/ClosuresDone";

@@ -1,11 +1,13 @@
 #include "common/daemon/daemon.h"
 
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/daemon/notice_file.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
 #include "common/transport/grpc_transport.h"
@@ -33,6 +35,9 @@ Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName
   table_.Add("insecure_listen", &common_.insecure_listen,
              "serve on this address off loopback WITHOUT encryption or authentication, instead of --listen");
   if (role != Role::kCoordinator) table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
+  if (role != Role::kCoordinator)
+    table_.Add("preemption_notice_file", &common_.preemption_notice_file,
+               "when this file appears, whatever it holds, the machine will be taken away: hand over and leave, as after SIGTERM; empty: none is looked for");
   table_.Add("metrics_listen", &common_.metrics_listen, "serve Prometheus text at http://ADDRESS/metrics; empty: off");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");
@@ -90,6 +95,37 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   logger_->Info(VersionLine(table_.program()));
   if (failpoints_->AnyArmed()) logger_->Warning(absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
   return std::nullopt;
+}
+
+void Daemon::RequestDrain(absl::string_view reason) {
+  {
+    MutexLock lock(&mu_);
+    if (drain_reason_.empty()) drain_reason_ = std::string(reason);
+  }
+  signals_.RequestStop();
+}
+
+Daemon::End Daemon::WaitForEnd() {
+  std::unique_ptr<NoticeFile> notice;
+  std::unique_ptr<runtime::ThreadExecutor> watcher;  // ends before what it calls
+  if (const std::string& path = common_.preemption_notice_file; !path.empty()) {
+    watcher = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"notice"});
+    notice = std::make_unique<NoticeFile>(
+        path, watcher.get(), [this] { RequestDrain("preemption notice"); }, [this](const std::string& text) { logger_->Warning(text); });
+    if (notice->was_there())
+      logger_->Warning(absl::StrCat("the preemption notice file is there already: it counts once it is written anew, path=", path));
+  }
+  const int signal = signals_.Wait();
+  watcher.reset();
+  End end;
+  if (signal == 0) {
+    MutexLock lock(&mu_);
+    end = {drain_reason_.empty() ? End::Kind::kRefused : End::Kind::kDrain, drain_reason_};
+  } else {
+    end = signal == SIGTERM ? End{End::Kind::kDrain, "SIGTERM"} : End{End::Kind::kAtOnce, "SIGINT"};
+  }
+  if (end.kind != End::Kind::kRefused) logger_->Info(absl::StrCat("leaving: ", end.reason));
+  return end;
 }
 
 int Daemon::Fail(const absl::Status& status) {

@@ -8,7 +8,7 @@
 //     if (const auto code = daemon.Start(argc, argv)) return *code;
 //     … make the role with daemon.logger(), .registry(), .failpoints(), .server_options(), .channel_options() …
 //     if (absl::Status status = daemon.ReportListening(server->address()); !status.ok()) return daemon.Fail(status);
-//     daemon.signals().Wait();
+//     daemon.WaitForEnd();
 //     … stop the role …
 //     return 0;
 //   }
@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/base/mutex.h"
 #include "common/daemon/option_table.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
@@ -39,6 +40,7 @@ struct CommonOptions {
   std::string advertise;        // "": the bound address
   std::string insecure_listen;  // "" or the address to listen on instead, off loopback without TLS
   std::string coordinator;      // tasks only
+  std::string preemption_notice_file;  // tasks only; "": none is looked for
   std::string metrics_listen;   // "": off
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
@@ -76,6 +78,21 @@ class Daemon {
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
   runtime::SignalWaiter& signals() { return signals_; }
+
+  // Why a task is to end.
+  struct End {
+    enum class Kind {
+      kDrain,    // SIGTERM, the preemption notice or RequestDrain: it hands over what it has, then goes
+      kAtOnce,   // SIGINT
+      kRefused,  // signals().RequestStop() alone: by the coordinator, for good
+    };
+    Kind kind = Kind::kRefused;
+    std::string reason;  // "SIGTERM", …; "" when refused
+  };
+  // Blocks until it is to end; watches --preemption-notice-file. After Start, once.
+  End WaitForEnd();
+  // Thread-safe; the first reason counts.
+  void RequestDrain(absl::string_view reason);
   bool failpoints_allowed() const { return !common_.failpoints.empty(); }  // daemons "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
   std::string metrics_address() const;              // as bound, "" when off
@@ -96,6 +113,8 @@ class Daemon {
   std::unique_ptr<fault::Failpoints> failpoints_;
   std::unique_ptr<metrics::HttpExporter> exporter_;
   runtime::SignalWaiter signals_;
+  Mutex mu_;
+  std::string drain_reason_ ABSL_GUARDED_BY(mu_);
   std::string advertised_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/transport/server_session.h"
 #include "common/transport/status_detail.h"
 
@@ -290,7 +291,11 @@ void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
     CallEnded();
     return;
   }
-  if (const absl::Status status = CheckPeer(peer, options_.data_peers); !status.ok()) {
+  absl::Status status;
+  for (const absl::string_view task : absl::StrSplit(options_.data_peers, ',')) {
+    if (status = CheckPeer(peer, task); status.ok()) break;
+  }
+  if (!status.ok()) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     link->Finish(status);
     CallEnded();

@@ -144,7 +144,7 @@ struct ServerOptions {
   std::string insecure_listen;         // "" or an address off loopback without TLS; the caller warns
   std::string unix_path;               // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
   TlsFiles tls;
-  std::string data_peers;  // who may open data streams, by certificate: "worker"; "" anybody. A peer whose certificate names no task gets nothing
+  std::string data_peers;  // who may open data streams, by certificate: "worker", "worker,ps_server"; "" anybody. A peer whose certificate names no task gets nothing
   std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;

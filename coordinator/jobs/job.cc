@@ -154,6 +154,7 @@ void Job::Tick() {
            false);
     }
   }
+  SendMovedMap(true);
   CheckStalls();
   CheckQueries();
   CheckClosing();
@@ -380,6 +381,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.endpoint = hello.endpoint();
   server.process = hello.process_uid();
   server.loading = std::move(loading);
+  server.leaving = client::CleanText(hello.leaving(), 200);
+  server.drains = !server.leaving.empty();
   if (server_tally_[identity].Begin(server.process, OlderThanJob(hello))) whole_due_ = true;
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
@@ -396,6 +399,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
       servers_.erase(old);
     }
     if (book_) book_->EndServerSession(*former);
+    EndMovesOf(*former);
     for (Query& query : queries_) query.waiting.erase(*former);
   }
   awaited_.erase(identity);
@@ -507,8 +511,32 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   Pump();
 }
 
-void Job::OnWorkerLeaving(TaskId task) {
-  if (Worker* worker = FindWorker(task)) worker->leaving = true;
+void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
+  const std::string reason = said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
+  if (Worker* worker = FindWorker(task)) {
+    if (std::exchange(worker->leaving, true)) return;
+    if (active()) Event("drain", absl::StrCat("worker/", worker->identity, " leaves: ", reason));
+    Touch();
+    return;
+  }
+  Server* server = FindServer(task);
+  if (server == nullptr) return;
+  server->drains |= drains;
+  if (!server->leaving.empty()) return;
+  server->leaving = reason;
+  const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
+  if (active() && drains) {
+    Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", shards, shards == 1 ? " shard is" : " shards are",
+                                " to be moved"));
+  }
+  // What was on its way to it goes elsewhere.
+  for (auto it = moves_.begin(); it != moves_.end();) {
+    const auto here = it++;
+    if (here->second.target != task) continue;
+    SendDrop(task, here->first, here->second.from);
+    SendReceive(here);
+  }
+  Pump();
 }
 
 void Job::OnServerAway(TaskId task, absl::string_view reason) {
@@ -517,7 +545,11 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
   server->ready = false;
   server->away_since = host_->Now();
   if (book_) book_->EndServerSession(task);
-  if (active()) {
+  EndMovesOf(task);
+  if (active() && !server->leaving.empty()) {
+    if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0; shards > 0)
+      Event("away", absl::StrCat("ps_server/", server->identity, " has gone after its notice and held ", shards, shards == 1 ? " shard" : " shards"));
+  } else if (active()) {
     Event("away", absl::StrFormat("ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)", server->identity, reason,
                                   std::chrono::duration<double>(options_.server_lost_after).count()));
   }
@@ -529,6 +561,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   if (found == servers_.end()) return;
   servers_.erase(found);
   if (book_) book_->EndServerSession(task);
+  EndMovesOf(task);
   for (Query& query : queries_) query.waiting.erase(task);
   whole_due_ = true;
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr);
@@ -573,6 +606,8 @@ void Job::BeginAnew(Term term) {
     if (!aux.done) aux.attempt = Attempt{};
   }
   delayed_releases_.clear();
+  moves_.clear();  // their sessions end
+  moved_from_.clear();
   if (book_) Persist(book_->BeginLife(term));
   Event("warning", absl::StrCat("a task knew of a later life of the coordinator: begun anew, term=", term.value()));
 }
@@ -611,6 +646,8 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
     case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
+    case v1::TaskMessage::kStopped: OnStopped(task, message.stopped()); return absl::OkStatus();
+    case v1::TaskMessage::kReceived: OnReceived(task, message.received()); return absl::OkStatus();
     case v1::TaskMessage::kShardDurable: return OnShardDurable(task, message.shard_durable());
     default: return absl::OkStatus();
   }
@@ -832,7 +869,7 @@ std::string Job::WaitingFor() const {
 std::string Job::WaitingForServers() const {
   if (!placed_) {
     for (const auto& [task, server] : servers_) {
-      if (server.ready) return "";
+      if (server.ready && server.leaving.empty()) return "";
     }
     return phase_ == Phase::kPlacing ? "servers: none is here" : "";
   }

@@ -162,7 +162,8 @@ class Job {
   // What a task that was there before the job has counted so far is not the job's.
   void SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused);
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
-  void OnWorkerLeaving(TaskId task);
+  // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told (Drained). A repeat: nothing.
+  void OnLeaving(TaskId task, absl::string_view reason, bool drains);
   void OnServerAway(TaskId task, absl::string_view reason);  // suspected: it is waited for
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
   // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
@@ -265,6 +266,11 @@ class Job {
     v1::Endpoint endpoint;
     std::uint64_t process = 0;        // uid
     std::set<std::uint32_t> loading;  // shards of which its Hello said so
+    std::string leaving;              // why, "": it stays
+    bool drains = false, drained_said = false;
+    std::uint64_t shards_moved = 0;           // away from it
+    std::map<ShardId, std::string> unmovable;  // and why
+    MonoTime moves_again{0};                   // none is begun before
   };
   struct PerWorker {                        // by identity, over all of its processes
     std::uint64_t steps = 0, examples = 0;  // of closures that counted
@@ -381,6 +387,29 @@ class Job {
   void FinishQuery(std::size_t index);
   void CheckQueries();
   std::string WaitingForServers() const;
+
+  // job_moves.cc
+  struct ShardMove {
+    ShardEpoch from;
+    TaskId source;
+    std::optional<TaskId> target;  // from ShardStopped on
+    std::set<TaskId> refused_by;
+    std::uint64_t bytes = 0;  // of the image
+    std::string sha256;
+  };
+  using Moves = std::map<ShardId, ShardMove>;
+  void PumpMoves();
+  void OnStopped(TaskId task, const v1::ShardStopped& stopped);
+  void OnReceived(TaskId task, const v1::ShardReceived& received);
+  void SendReceive(Moves::iterator move);
+  void CommitMove(Moves::iterator move);
+  void MoveFailed(Moves::iterator move, const v1::ErrorDetail& cause);
+  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // false: it was not moved there
+  void EndMovesOf(TaskId task);                                // it is gone, or another registration is there
+  void EndMoves();
+  void SayDrained(Server& server, const std::string& cannot);
+  void SendDrop(TaskId task, ShardId shard, ShardEpoch epoch);
+  void SendMovedMap(bool now);
 
   // job_checkpoints.cc
   bool checkpoints() const { return id_.spec.checkpoint.on && !checkpoints_off_; }
@@ -516,6 +545,14 @@ class Job {
     ShardEpoch epoch;
   };
   std::vector<AssignRetry> assign_retries_;
+  Moves moves_;                                 // on their way, and the journal says nothing of them
+  std::map<ShardId, std::uint32_t> move_failures_;  // in a row
+  struct MovedFrom {
+    ShardEpoch from, epoch;
+  };
+  bool moved_map_due_ = false;
+  MonoTime moved_map_at_{0};
+  std::map<ShardId, MovedFrom> moved_from_;  // moved, and the new owner has not said that it holds it
   bool placed_ = false;                                // first placement done
   std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 

@@ -132,7 +132,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   const auto epoch = client::FromProto<ShardEpoch>(durable.epoch());
   const ShardOwner& owner = book_->durable().map[shard.value()];
   if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server) {
-    host_->ForeignMessage(task, "ShardDurable of another's shard");
+    if (owner.epoch <= epoch) host_->ForeignMessage(task, "ShardDurable of another's shard");  // else it was moved away meanwhile
     return absl::OkStatus();
   }
   if (owner.epoch != epoch) return absl::OkStatus();  // of a former state: its file is freed with the others

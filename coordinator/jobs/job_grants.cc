@@ -33,6 +33,7 @@ void Job::Pump() {
     Advance();
     if (phase_ == Phase::kTraining) functions_ ? PumpFunctions() : PumpTraining();
     PumpAux();
+    PumpMoves();
   }
   in_pump_ = false;
 }

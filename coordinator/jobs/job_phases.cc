@@ -150,6 +150,7 @@ void Job::BeginSeal(JobState ending) {
   deferred_.clear();
   round_ = false;
   round_waiting_.clear();
+  EndMoves();
   SendCloses();  // so that what has ended is in the ledgers that are saved
   SetPhase(Phase::kSealing);
   if (!PersistWhole()) return;
@@ -261,6 +262,8 @@ void Job::WriteOut() {
     unplaced_.clear();
     admitted_.clear();
     awaited_.clear();
+    moves_.clear();
+    moved_from_.clear();
     workers_.clear();
     servers_.clear();
     if (functions_) functions_->Clear();

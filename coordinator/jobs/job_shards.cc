@@ -75,7 +75,7 @@ void Job::TryPlace() {
   if (placed_ && unplaced_.empty()) return;
   std::vector<ServerLoad> loads;
   for (const auto& [task, server] : servers_) {
-    if (!server.ready) continue;
+    if (!server.ready || !server.leaving.empty()) continue;
     ServerLoad load{server.identity, 0};
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (unplaced_.count(p) == 0) load.bytes += shard_bytes_[p.value()];
@@ -130,6 +130,12 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   *assign->mutable_version() = client::ToProto(order.version);
   *assign->mutable_refused() = client::ToProto(order.refused);
   assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
+  if (const auto moved = moved_from_.find(order.shard); moved != moved_from_.end()) {
+    if (moved->second.epoch == order.epoch)
+      *assign->mutable_moved_from() = client::ToProto(moved->second.from);
+    else
+      moved_from_.erase(moved);  // rolled back meanwhile
+  }
   if (order.snapshot) {
     v1::SnapshotSource* source = assign->mutable_snapshot();
     source->set_uri(order.snapshot->Uri());
@@ -163,6 +169,18 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (assigned.ok()) {
     assigned_[shard.value()] = true;
     assign_failures_[shard.value()] = 0;
+    if (moved_from_.erase(shard) > 0) {
+      // Who was asked before it held this shard could not tell of it.
+      for (Query& query : queries_) {
+        if (query.answers.count(shard.value()) != 0) continue;
+        v1::CoordinatorMessage message;
+        message.mutable_report_shards()->set_request_id(query.request);
+        message.mutable_report_shards()->set_job_uid(id_.uid.value());
+        message.mutable_report_shards()->set_digests(query.digests);
+        query.waiting.insert(task);
+        host_->Send(task, std::move(message));
+      }
+    }
     Touch();
     Pump();
     return;
@@ -172,7 +190,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   v1::ErrorDetail cause = assigned.error();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
-  if (SnapshotRefused(shard, cause)) return;
+  if (MoveLost(shard, cause) || SnapshotRefused(shard, cause)) return;
   Event("warning",
         absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {

@@ -195,7 +195,11 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
       changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
       continue;
     }
-    if (silent >= options_.server_lost_after) {
+    // A notice says that it will not come back; a session that was only cut is dialed again before that.
+    if (entry.leaving && !entry.session_open && now - entry.closed_at >= options_.lease) {
+      SetState(now, entry, TaskState::kGone, entry.reason);
+      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, false});
+    } else if (silent >= options_.server_lost_after) {
       SetState(now, entry, TaskState::kGone, absl::StrCat("away for longer than server_lost_after: ms=", options_.server_lost_after.count()));
       if (entry.session_open) entry.closed_at = now;
       changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});

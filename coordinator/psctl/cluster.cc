@@ -380,7 +380,8 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   if (before && IsAlive(*before)) {
     ::kill(before->pid, kill_it ? SIGKILL : SIGTERM);
     ::kill(before->pid, SIGCONT);
-    MonoTime until = context.clock->Now() + std::chrono::seconds(10);
+    // Longer than a server takes at most to hand over its shards.
+    MonoTime until = context.clock->Now() + std::chrono::seconds(15);
     while (IsAlive(*before)) {
       if (context.clock->Now() > until) ::kill(before->pid, SIGKILL), until += std::chrono::seconds(10);
       if (!pause(kPoll)) return kInterrupted;

@@ -64,6 +64,12 @@ absl::StatusOr<v1::CancelJobResponse> ControlClient::CancelJob(const std::string
   return Call<v1::CancelJobResponse>(client::kCancelJob, request);
 }
 
+absl::StatusOr<v1::DrainTaskResponse> ControlClient::DrainTask(const std::string& task) {
+  v1::DrainTaskRequest request;
+  request.set_task(task);
+  return Call<v1::DrainTaskResponse>(client::kDrainTask, request);
+}
+
 absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std::string& job) {
   v1::ListVariablesRequest request;
   request.set_job(job);

@@ -25,6 +25,7 @@ class ControlClient {
   absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job);
   absl::StatusOr<v1::ReadTaskLogsResponse> ReadTaskLogs(const v1::ReadTaskLogsRequest& request);
   absl::StatusOr<v1::GetClusterInfoResponse> GetClusterInfo();
+  absl::StatusOr<v1::DrainTaskResponse> DrainTask(const std::string& task);
   // `done` runs once, on a transport thread. The client may be destroyed before: then it has run when the destructor returns.
   void GetJobAsync(const v1::GetJobRequest& request, std::function<void(absl::StatusOr<v1::GetJobResponse>)> done);
 

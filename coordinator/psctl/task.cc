@@ -1,4 +1,4 @@
-// psctl task: list.
+// psctl task: list, drain.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +36,22 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
+// It goes on in the background: `task list` shows it.
+int Drain(Context& context, const std::vector<std::string>& args) {
+  Connection connection;
+  std::string task;
+  daemon::OptionTable table("psctl task drain", "tells one task to hand over what it has and leave, as a preemption notice would",
+                            daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
+  AddConnectionOptions(&table, &connection);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, connection);
+  if (!client.ok()) return Report(context, client.status());
+  if (const auto told = (*client)->DrainTask(task); !told.ok()) return Report(context, told.status());
+  context.out << task << ": told to leave (psctl task list)\n";
+  return kSucceeded;
+}
+
 }  // namespace
 
 std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int64_t now_ms) {
@@ -69,6 +85,6 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
   return lines;
 }
 
-std::vector<Verb> TaskVerbs() { return {{"task", "list", "list tasks", List}}; }
+std::vector<Verb> TaskVerbs() { return {{"task", "list", "list tasks", List}, {"task", "drain", "let one task hand over what it has and leave", Drain}}; }
 
 }  // namespace evergrad::psctl

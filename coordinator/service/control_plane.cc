@@ -189,8 +189,12 @@ void ControlPlane::Start(std::string advertised_address, std::string metrics_add
 
 void ControlPlane::Stop() {
   stopped_ = true;
+  v1::CoordinatorBatch batch;
+  batch.add_messages()->mutable_stopping();
   for (auto& [number, session] : sessions_) {
     Flush(number);
+    // Whoever drains need not wait for us.
+    if (session.stage == Session::Stage::kRegistered && session.role == Role::kPsServer) SendBytes(number, batch.SerializeAsString());
     session.stream->Close();
   }
   open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
@@ -390,6 +394,7 @@ void ControlPlane::AfterJobsChanged() {
   }
   ForgetOldJobs();
   StartNextJob();
+  if (ActiveJob() == nullptr) SayDrained();
 }
 
 void ControlPlane::StartNextJob() {
@@ -415,7 +420,6 @@ void ControlPlane::IntroduceTasks(Job& job) {
     v1::Registered unused;
     if (entry->role == Role::kWorker) {
       job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &unused);
-      if (entry->leaving) job.OnWorkerLeaving(task);
     } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &unused); !status.ok()) {
       continue;  // cannot be: its hello holds no sets any more
     }
@@ -424,6 +428,16 @@ void ControlPlane::IntroduceTasks(Job& job) {
     job.SetBase(task, entry->role == Role::kWorker ? w.bytes_sent() + w.bytes_received() : s.bytes_sent() + s.bytes_received(),
                 s.duplicates_refused());
     job.Ready(task);
+    if (entry->leaving) job.OnLeaving(task, facts->second.leaving, facts->second.drains);
+  }
+}
+
+void ControlPlane::SayDrained() {
+  for (const auto& [task, facts] : facts_) {
+    if (!facts.drains) continue;
+    v1::CoordinatorMessage message;
+    message.mutable_drained();
+    Send(task, std::move(message));
   }
 }
 

@@ -107,6 +107,8 @@ class ControlPlane final : private JobHost {
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
     TaskState last_state = TaskState::kAlive;
+    std::string leaving;  // why, "": it stays
+    bool drains = false;  // a server that waits for Drained
   };
   struct JobWaiter {
     JobUid job;
@@ -161,6 +163,7 @@ class ControlPlane final : private JobHost {
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
+  void SayDrained();  // to servers that leave while no job runs
   void IntroduceTasks(Job& job);
 
   // session.cc
@@ -195,6 +198,7 @@ class ControlPlane final : private JobHost {
   void FinishLogRead(std::uint64_t request);
   void CheckLogReads();
   void GetClusterInfo(const v1::GetClusterInfoRequest& request, Responder responder);
+  void DrainTask(const v1::DrainTaskRequest& request, Responder responder);
   // closure_calls.cc: those of functions jobs. False: not one of these.
   bool OnClosureCall(const std::string& method, const std::string& bytes, const Responder& responder);
   void CheckClosureCalls();

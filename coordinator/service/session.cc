@@ -89,7 +89,7 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.highest_term() > term_max)
     return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
   for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
-                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute()}) {
+                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(), &hello.leaving()}) {
     if (text->size() > kTextBytesMax)
       return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
@@ -185,6 +185,11 @@ void ControlPlane::Register(std::uint64_t number) {
   facts.hello.clear_shards();
   facts.hello.clear_attempts();
   facts.registered_ms = facts.since_ms = WallMillis();
+  if (!hello.leaving().empty()) {  // it was given notice in a former session
+    facts.leaving = hello.leaving().substr(0, 200);
+    facts.drains = said.role == Role::kPsServer;
+    membership_.Leaving(now, verdict.task, client::CleanText(facts.leaving, 200));
+  }
   const TaskEntry* entry = membership_.Find(verdict.task);
 
   v1::CoordinatorMessage message;
@@ -243,7 +248,10 @@ void ControlPlane::Register(std::uint64_t number) {
     over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
     Queue(session, over);
   }
-  if (job != nullptr) job->Ready(verdict.task);
+  if (job != nullptr)
+    job->Ready(verdict.task);
+  else if (facts.drains)
+    SayDrained();
 }
 
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
@@ -266,8 +274,15 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
       break;
     }
     case v1::TaskMessage::kLeaving: {
-      membership_.Leaving(Now(), task, message.leaving().reason());
-      if (job != nullptr) job->OnWorkerLeaving(task);
+      const v1::Leaving& leaving = message.leaving();
+      membership_.Leaving(Now(), task, client::CleanText(leaving.reason(), 200));
+      TaskFacts& facts = facts_[task];
+      facts.leaving = leaving.reason().substr(0, 200);
+      facts.drains |= leaving.drains() && session.role == Role::kPsServer;
+      if (job != nullptr)
+        job->OnLeaving(task, facts.leaving, facts.drains);
+      else if (facts.drains)
+        SayDrained();
       return absl::OkStatus();
     }
     case v1::TaskMessage::kLogLines: OnLogLines(task, message.log_lines()); return absl::OkStatus();
@@ -278,6 +293,8 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kClosed: uid = message.closed().job_uid(); break;
     case v1::TaskMessage::kSealed: uid = message.sealed().job_uid(); break;
     case v1::TaskMessage::kShardDurable: uid = message.shard_durable().job_uid(); break;
+    case v1::TaskMessage::kStopped: uid = message.stopped().job_uid(); break;
+    case v1::TaskMessage::kReceived: uid = message.received().job_uid(); break;
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
   }

@@ -22,6 +22,7 @@ void ControlPlane::OnUnary(const std::string& method, const std::string& bytes, 
   if (method == client::kListVariables) return call(v1::ListVariablesRequest(), &ControlPlane::ListVariables);
   if (method == client::kReadTaskLogs) return call(v1::ReadTaskLogsRequest(), &ControlPlane::ReadTaskLogs);
   if (method == client::kGetClusterInfo) return call(v1::GetClusterInfoRequest(), &ControlPlane::GetClusterInfo);
+  if (method == client::kDrainTask) return call(v1::DrainTaskRequest(), &ControlPlane::DrainTask);
   if (OnClosureCall(method, bytes, responder)) return;
   responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
 }

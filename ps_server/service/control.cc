@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/snapshot/shard_file.h"
+#include "ps_server/service/peer_image.h"
 #include "ps_server/service/shard_spec.h"
 
 namespace evergrad::ps_server {
@@ -81,7 +83,11 @@ void Control::OnRegistered(const v1::Registered& registered) {
   for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {})) options_.send(std::move(message));
 }
 
-void Control::OnLost() { ++session_; }
+void Control::OnLost() {
+  ++session_;
+  // What has arrived here is nobody's; whoever coordinates next orders it anew.
+  while (!moving_.empty()) Forget(moving_.begin());
+}
 
 // Whose end was not heard of (the session was cut just then, or nothing of it was held) is not the running job and holds nothing.
 void Control::NameJob(const v1::JobInfo* running) {
@@ -96,6 +102,8 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.message_case()) {
     case v1::CoordinatorMessage::kAssign: return OnAssign(message.assign());
     case v1::CoordinatorMessage::kDrop: return OnDrop(message.drop());
+    case v1::CoordinatorMessage::kStop: return OnStop(message.stop());
+    case v1::CoordinatorMessage::kReceive: return OnReceive(message.receive());
     case v1::CoordinatorMessage::kClose: return OnClose(message.close());
     case v1::CoordinatorMessage::kSeal: return OnSeal(message.seal());
     case v1::CoordinatorMessage::kCut: return OnCut(message.cut());
@@ -139,6 +147,20 @@ void Control::OnAssign(const v1::Assign& assign) {
     problem = options.status();
     if (options.ok()) what = *std::move(options);
   }
+  const auto moving = moving_.find(key);
+  std::unique_ptr<Shard> moved;
+  if (problem.ok() && assign.has_moved_from()) {
+    const auto from = client::FromProto<ShardEpoch>(assign.moved_from());
+    if (moving == moving_.end() || moving->second.from != from || moving->second.shard == nullptr) {
+      problem = absl::NotFoundError(
+          absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(), " from=", from.ToString(), " epoch=", epoch.ToString()));
+    } else if (what) {
+      problem = absl::InvalidArgumentError(absl::StrCat("a shard that is moved and has a snapshot: shard=", key.shard.ToString()));
+    } else {
+      moved = std::move(moving->second.shard);
+    }
+  }
+  if (moving != moving_.end()) Forget(moving);
   if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
     problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
   }
@@ -152,6 +174,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   if (before != held_.end()) {
     options_.writer->Cancel(job, key.shard);
     options_.restorer->Cancel(job, key.shard);
+    if (options_.images != nullptr) options_.images->Drop(job, key.shard);
   }
   Held& held = held_[key];
   held = Held{};
@@ -161,9 +184,18 @@ void Control::OnAssign(const v1::Assign& assign) {
   held.assigned = options_.clock->Now();
   held.file = what ? what->source.uri : "";
   options_.logger->Debug(
-      absl::StrCat("loading from ", what ? what->source.uri : "the seed", ": shard=", key.shard.ToString(), " variable=", settings->variable,
+      absl::StrCat("loading from ", what ? what->source.uri : moved != nullptr ? "another server" : "the seed", ": shard=", key.shard.ToString(), " variable=", settings->variable,
                    " rows=", settings->row_begin, "-", settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
       About(job));
+  if (moved != nullptr) {
+    moved->BecomeOwned(epoch, start, *refused);
+    held.done = moved->ledger().done();
+    held.refused = moved->ledger().refused();
+    options_.host->lane(key.shard).Adopt(std::move(moved), [this, key, epoch](ShardLane::Loaded loaded) {
+      options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+    });
+    return;
+  }
   if (!what) {
     options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
       options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
@@ -253,12 +285,14 @@ void Control::SendIn(std::uint64_t session, v1::TaskMessage message) {
 void Control::OnDrop(const v1::Drop& drop) {
   const ShardKey key{JobUid(drop.job_uid()), ShardId(drop.shard())};
   const auto epoch = client::FromProto<ShardEpoch>(drop.epoch());
+  if (const auto moving = moving_.find(key); moving != moving_.end() && moving->second.from == epoch) Forget(moving);
   const auto it = held_.find(key);
   if (it == held_.end() || it->second.epoch != epoch) return;
   if (it->second.loading) --loading_;
   held_.erase(it);
   options_.writer->Cancel(key.job, key.shard);
   options_.restorer->Cancel(key.job, key.shard);
+  if (options_.images != nullptr) options_.images->Drop(key.job, key.shard);
   options_.host->lane(key.shard).Drop(key, epoch);
   ForgetJobIfUnheld(key.job);
 }
@@ -278,7 +312,8 @@ void Control::OnClose(const v1::Close& close) {
   const auto it = held_.find(key);
   // One that is being read from its file takes nothing yet: its sets are not known before. The next Close is whole.
   const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
-  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || it->second.epoch != epoch || it->second.start > version) {
+  const bool stopped = it != held_.end() && it->second.stopped;
+  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped || it->second.epoch != epoch || it->second.start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
           absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()),
@@ -316,6 +351,141 @@ void Control::OnSeal(const v1::Seal& seal) {
   options_.host->lane(key.shard).Seal(key, client::FromProto<ShardEpoch>(seal.epoch()), [this, message = std::move(message), session = session_] {
     options_.executor->Post([this, message, session] { SendIn(session, message); });
   });
+}
+
+// ---------------------------------------------------------------- line 22
+
+void Control::OnStop(const v1::StopShard& stop) {
+  const ShardKey key{JobUid(stop.job_uid()), ShardId(stop.shard())};
+  const auto epoch = client::FromProto<ShardEpoch>(stop.epoch());
+  const auto held = held_.find(key);
+  if (held == held_.end() || held->second.epoch != epoch || held->second.loading) {
+    return SendStopped(key, epoch, session_,
+                       absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString())));
+  }
+  held->second.stopped = true;
+  if (options_.images == nullptr) return SendStopped(key, epoch, session_, absl::UnimplementedError("this server moves no shards"));
+  options_.host->lane(key.shard).Stop(
+      key, epoch, [this, key, epoch, session = session_, fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
+        auto given = std::make_shared<absl::StatusOr<ShardCut>>(std::move(cut));
+        options_.executor->Post(
+            [this, key, epoch, session, fingerprint, given] { OnStopped(key, epoch, session, fingerprint, std::move(*given)); });
+      });
+}
+
+void Control::OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const std::string& fingerprint, absl::StatusOr<ShardCut> cut) {
+  if (!cut.ok()) return SendStopped(key, epoch, session, cut.status());
+  const auto held = held_.find(key);
+  if (held == held_.end() || held->second.epoch != epoch) return;  // dropped meanwhile
+  Images::Order order;
+  order.cut = *std::move(cut);
+  order.plan_fingerprint = fingerprint;
+  order.done = [this, key, epoch, session](absl::StatusOr<snapshot::FileDigest> image) {
+    options_.executor->Post([this, key, epoch, session, image = std::move(image)] { SendStopped(key, epoch, session, image); });
+  };
+  if (const absl::Status status = options_.images->Submit(std::move(order)); !status.ok()) SendStopped(key, epoch, session, status);
+}
+
+void Control::SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const absl::StatusOr<snapshot::FileDigest>& image) {
+  v1::TaskMessage message;
+  v1::ShardStopped* stopped = message.mutable_stopped();
+  stopped->set_job_uid(key.job.value());
+  stopped->set_shard(key.shard.value());
+  *stopped->mutable_epoch() = client::ToProto(epoch);
+  if (image.ok()) {
+    stopped->set_bytes(image->bytes);
+    stopped->set_sha256(image->sha256.data(), image->sha256.size());
+  } else {
+    *stopped->mutable_error() = client::ToErrorDetail(image.status());
+  }
+  SendIn(session, std::move(message));
+}
+
+void Control::OnReceive(const v1::ReceiveShard& receive) {
+  const absl::Status status = BeginReceive(receive);
+  if (status.ok()) return;
+  const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
+  options_.logger->Warning(absl::StrCat("a moved shard is not taken: shard=", key.shard.ToString(), " cause=", status.message()), About(key.job));
+  SendReceived(key, client::FromProto<ShardEpoch>(receive.epoch()), session_, status);
+}
+
+absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
+  const JobUid job(receive.job_uid());
+  const ShardKey key{job, ShardId(receive.spec().shard())};
+  const auto from = client::FromProto<ShardEpoch>(receive.epoch());
+  if (options_.peers == nullptr) return absl::UnimplementedError("this server takes no shards of others");
+  if (const auto held = held_.find(key); held != held_.end() && held->second.epoch >= from) {
+    return absl::FailedPreconditionError(absl::StrCat("a shard that is to be moved here is held already: shard=", key.shard.ToString(),
+                                                      " from=", from.ToString(), " held=", held->second.epoch.ToString()));
+  }
+  RestoreOptions what;
+  EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(job, receive.spec()));
+  what.epoch = from;
+  what.start = client::FromProto<MapVersion>(receive.start());
+  what.mutant = options_.host->mutant();
+  // Names it in messages; nobody opens it by this.
+  what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(), "@", from.ToString());
+  what.source.expected = snapshot::ShardFileReader::Expected{receive.bytes(), {}};
+  snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
+  if (receive.sha256().size() != sha256.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("SHA-256 of an image has a wrong length: want=", sha256.size(), " got=", receive.sha256().size()));
+  }
+  std::memcpy(sha256.data(), receive.sha256().data(), sha256.size());
+  what.source.file_job = job;
+  what.source.plan_fingerprint = receive.plan_fingerprint();
+  if (const auto before = moving_.find(key); before != moving_.end()) Forget(before);
+  const std::uint64_t number = ++receives_;
+  PeerImage image;
+  image.unwanted = moving_.emplace(key, Moving{from, number}).first->second.unwanted;
+  image.client = options_.peers;
+  image.clock = options_.clock;
+  image.server = receive.from();
+  image.job = job;
+  image.shard = key.shard;
+  image.epoch = from;
+  image.bytes = receive.bytes();
+  const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));  // shared with the order: gone when it is
+  what.source.files = files.get();
+  Restorer::Order order;
+  order.what = std::move(what);
+  order.done = [this, key, number, files](absl::StatusOr<std::unique_ptr<Shard>> shard) {
+    auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
+    options_.executor->Post([this, key, number, given] { OnReceived(key, number, std::move(*given)); });
+  };
+  if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok()) {
+    moving_.erase(key);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void Control::OnReceived(ShardKey key, std::uint64_t number, absl::StatusOr<std::unique_ptr<Shard>> shard) {
+  const auto moving = moving_.find(key);
+  if (moving == moving_.end() || moving->second.number != number) return;  // not wanted any more
+  const ShardEpoch from = moving->second.from;
+  const absl::Status status = shard.status();
+  if (status.ok())
+    moving->second.shard = *std::move(shard);
+  else
+    moving_.erase(moving);
+  if (status.ok() && options_.failpoints != nullptr) options_.failpoints->At("move.received");
+  SendReceived(key, from, session_, status);  // an order ends with its session
+}
+
+void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session, const absl::Status& status) {
+  v1::TaskMessage message;
+  v1::ShardReceived* received = message.mutable_received();
+  received->set_job_uid(key.job.value());
+  received->set_shard(key.shard.value());
+  *received->mutable_epoch() = client::ToProto(from);
+  if (!status.ok()) *received->mutable_error() = client::ToErrorDetail(status);
+  SendIn(session, std::move(message));
+}
+
+void Control::Forget(std::map<ShardKey, Moving>::iterator moving) {
+  moving->second.unwanted->store(true, std::memory_order_relaxed);
+  if (moving->second.shard == nullptr) options_.restorer->Cancel(moving->first.job, moving->first.shard);
+  moving_.erase(moving);
 }
 
 void Control::OnCut(const v1::CutShards& cut) {
@@ -452,8 +622,13 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
     if (entry.second.loading) --loading_;
     return true;
   });
+  for (auto it = moving_.begin(); it != moving_.end();) {
+    const auto here = it++;
+    if (here->first.job == job) Forget(here);
+  }
   options_.writer->Cancel(job);
   options_.restorer->Cancel(job);
+  if (options_.images != nullptr) options_.images->Drop(job);
   options_.host->DropJob(job);
   options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count), About(job));
   options_.host->jobs().Forget(job);

@@ -1,4 +1,4 @@
-// What the coordinator tells a server to do with its shards, and what the server tells about them (LEDGER lines 20a, 21, 24, 25, 27, 28).
+// What the coordinator tells a server to do with its shards, and what the server tells about them (LEDGER lines 20a, 21, 22, 24, 25, 27, 28).
 //
 // Everything but the shards' own callbacks runs on the control executor. Keeps a directory of what is held: epoch, start, and
 // the closed and refused closures of each shard, because a Hello must be made without waiting for a shard's executor. Those
@@ -9,9 +9,11 @@
 // exception is an order whose place a newer one of that shard took while it waited: the newer one's answer is the answer to both.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,7 +21,9 @@
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
+#include "common/client/parameter_client.h"
 #include "ps_server/service/shard_host.h"
+#include "ps_server/snapshot/images.h"
 #include "ps_server/snapshot/restorer.h"
 #include "ps_server/snapshot/snapshot_writer.h"
 
@@ -32,8 +36,11 @@ class Control {
     ShardHost* host = nullptr;
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
+    fault::Failpoints* failpoints = nullptr;  // may be null
     SnapshotWriter* writer = nullptr;  // Both are destroyed before the control: they call what was given to them here.
     Restorer* restorer = nullptr;
+    Images* images = nullptr;                   // likewise; null: no shard can be moved away
+    client::ParameterClient* peers = nullptr;   // to other servers, whose shards are moved here; null: none can be
     // SessionClient::Send: false when there is no session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -54,7 +61,7 @@ class Control {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
-    bool loading = true;
+    bool loading = true, stopped = false;
     std::string file;     // "": from the seed; URI that it is or was read from
     MonoTime assigned{};  // when
     std::uint64_t value_bytes = 0, slot_bytes = 0;
@@ -73,6 +80,22 @@ class Control {
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
+  // Line 22. The one that gives:
+  void OnStop(const v1::StopShard& stop);
+  void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
+  void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const absl::StatusOr<snapshot::FileDigest>& image);
+  // The one that takes:
+  struct Moving {  // read, or being read, and nobody's
+    ShardEpoch from;
+    std::uint64_t number = 0;                     // of the order
+    std::unique_ptr<Shard> shard = nullptr;       // null: being read
+    std::shared_ptr<std::atomic<bool>> unwanted = std::make_shared<std::atomic<bool>>(false);  // shared with who reads
+  };
+  void OnReceive(const v1::ReceiveShard& receive);
+  absl::Status BeginReceive(const v1::ReceiveShard& receive);
+  void OnReceived(ShardKey key, std::uint64_t number, absl::StatusOr<std::unique_ptr<Shard>> shard);
+  void SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session, const absl::Status& status);
+  void Forget(std::map<ShardKey, Moving>::iterator moving);
   void OnCut(const v1::CutShards& cut);
   void OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round, const absl::StatusOr<DurableCut>& result);
   bool IsLoading(ShardKey key, ShardEpoch epoch) const;
@@ -91,11 +114,13 @@ class Control {
 
   const Options options_;
   std::map<ShardKey, Held> held_;
+  std::map<ShardKey, Moving> moving_;  // as many as the coordinator has on their way here; they end with its session
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs held and the running one
   std::uint64_t highest_term_ = 0, life_id_ = 0;
   std::uint64_t session_ = 0;  // number of the session, for answers that come late
   std::size_t loading_ = 0;
+  std::uint64_t receives_ = 0;
 };
 
 }  // namespace evergrad::ps_server

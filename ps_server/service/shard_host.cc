@@ -48,6 +48,7 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std:
     lane.failpoints = options_.failpoints;
     lane.metrics = &metrics_;
     lane.pool = pool_;
+    lane.images = options_.images;
     lane.mutant = options_.mutant;
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
   }

@@ -28,6 +28,7 @@ class ShardHost {
     fault::Failpoints* failpoints = nullptr;      // May be null.
     std::uint64_t frame_bytes_max = 1ull << 30;   // of an answer
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
+    const Images* images = nullptr;               // Of stopped shards; may be null. Outlives the executors.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);

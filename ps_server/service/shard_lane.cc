@@ -189,9 +189,32 @@ void ShardLane::EndApply(Slot* slot) {
   for (std::function<void()>& waiting : std::exchange(slot->after_apply, {})) options_.executor->Post(std::move(waiting));
 }
 
+// Line 22. Not by way of the shard: its next owner asks under the old epoch, of a state that nobody is served from any more.
+std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
+  const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
+  DataCall::PullOutcome& outcome = section.call->pull(section.index);
+  absl::StatusOr<tensor::SharedBytes> piece = absl::NotFoundError("shard has no image");
+  if (options_.images != nullptr) {
+    piece = options_.images->Read(shard->settings().job, ShardId(from.shard()), client::FromProto<ShardEpoch>(from.epoch()), from.image().offset(),
+                                  from.image().bytes());
+  }
+  if (!piece.ok()) {
+    outcome.invalid = std::string(piece.status().message());
+    options_.metrics->pulls[3]->Add();
+    return 0;
+  }
+  outcome.result.code = PullCode::kValues;
+  outcome.result.start = shard->start();
+  outcome.result.vlsn = shard->vlsn();
+  outcome.result.chunks.push_back(*std::move(piece));
+  options_.metrics->pulls[static_cast<int>(PullCode::kValues)]->Add();
+  return 256;
+}
+
 std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
   const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
+  if (from.has_image()) return ReadImage(shard, section);
   if (from.has_ids()) {
     outcome.invalid = absl::StrCat("a dense shard takes no id list: variable=", shard->settings().variable, " shard=", from.shard());
     options_.metrics->pulls[3]->Add();
@@ -282,10 +305,15 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
   });
 }
 
-void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) {
-  options_.executor->Post([this, key, epoch, ready = std::move(ready)] {
+void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) { TakeCut(key, epoch, /*stop=*/false, std::move(ready)); }
+
+void ShardLane::Stop(ShardKey key, ShardEpoch epoch, CutReady ready) { TakeCut(key, epoch, /*stop=*/true, std::move(ready)); }
+
+void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready) {
+  options_.executor->Post([this, key, epoch, stop, ready = std::move(ready)] {
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
+    if (stop) it->second.shard->Stop();  // what is queued is answered STALE in its turn
     if (!it->second.applying) return ready(it->second.shard->Cut());
     it->second.cuts.push_back(ready);
   });

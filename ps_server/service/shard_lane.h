@@ -23,6 +23,7 @@
 #include "ps_server/service/data_call.h"
 #include "ps_server/service/job_table.h"
 #include "ps_server/shard/shard.h"
+#include "ps_server/snapshot/images.h"
 
 namespace evergrad::ps_server {
 
@@ -47,6 +48,7 @@ class ShardLane {
     const JobTable* jobs = nullptr;           // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
+    const Images* images = nullptr;  // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
@@ -79,6 +81,8 @@ class ShardLane {
   // `ready` must neither block nor call back. Destroyed uncalled when the executor ends before.
   using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
+  // Line 22: the shard stops (Shard::Stop), then its last cut as above. A repeat: the same cut again.
+  void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
   // States of this lane's shards of `job` (0: all), one shard a task: a digest of a large one does not hold up the others.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
@@ -101,8 +105,10 @@ class ShardLane {
   void AfterApplied(const Section& section);
   void EndApply(Slot* slot);
   std::uint64_t RunPull(Shard* shard, const Section& section);
+  std::uint64_t ReadImage(Shard* shard, const Section& section);
   void AnswerUnheld(const Section& section);
   void Remove(std::map<ShardKey, Slot>::iterator it);
+  void TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready);
   struct ReportTask;
   void ContinueReport(std::shared_ptr<ReportTask> task);
 

@@ -182,6 +182,7 @@ PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
   // Line 8: the fence.
   if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) return {PushCode::kStale, lsn_, ""};
+  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn) return {PushCode::kStale, lsn_, ""};  // line 22
   if (sealed_ && mutant_ != fault::Mutant::kSealAdmits) {
     if (mutant_ == fault::Mutant::kSealEntersRefused) ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
     return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
@@ -250,7 +251,7 @@ PullResult Shard::Read(const Pull& pull) const {
   PullResult result;
   result.start = start_;
   result.vlsn = vlsn_;
-  if (pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) {
+  if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) || (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
     result.code = PullCode::kStale;
   } else if (pull.has && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {
     result.code = PullCode::kUnchanged;
@@ -263,6 +264,7 @@ PullResult Shard::Read(const Pull& pull) const {
 
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused) {
   if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime) return false;
+  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn) return false;  // the next owner is told the whole
   if (ledger_.Close(done, refused) && mutant_ != fault::Mutant::kCloseLeavesLsn) ++lsn_;
   return true;
 }
@@ -286,7 +288,7 @@ std::unique_ptr<Shard> Shard::Snapshot() const {
 void Shard::BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused) {
   epoch_ = epoch;
   start_ = start;
-  sealed_ = false;
+  sealed_ = stopped_ = false;
   if (ledger_.Close({}, refused)) ++lsn_;
 }
 

@@ -119,11 +119,14 @@ class Shard {
   PullResult Read(const Pull& pull) const;
   // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
   void Seal() { sealed_ = true; }
+  // Line 22: from now on every push and pull is answered kStale and every Close ignored; nothing changes any more. An apply in progress is gone on
+  // with, and is part of what is moved.
+  void Stop() { stopped_ = true; }
   // Line 24: false ("ignored") if `epoch` differs or start > version.
   bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused);
 
-  // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Not sealed, no duplicates counted:
-  // both belong to the holder. Used by moves and the simulation.
+  // An independent copy of everything of lines 6 and 7 (a snapshot: values by reference). Neither sealed nor stopped, no duplicates
+  // counted: they belong to the holder. Used by moves and the simulation.
   std::unique_ptr<Shard> Snapshot() const;
   // For a snapshot file (line 27): one reference for each 256 KiB, and a copy of the ledger. Not in the middle of an apply (EG_CHECK).
   ShardCut Cut() const;
@@ -136,6 +139,7 @@ class Shard {
   std::uint64_t lsn() const { return lsn_; }
   std::uint64_t vlsn() const { return vlsn_; }
   bool sealed() const { return sealed_; }
+  bool stopped() const { return stopped_; }
   const Ledger& ledger() const { return ledger_; }
   std::uint64_t updates_applied() const { return updates_applied_; }            // in the present state, SKIP not counted
   std::uint64_t duplicates() const { return duplicates_; }                      // answered since this process holds it
@@ -165,7 +169,7 @@ class Shard {
   MapVersion start_;
   std::uint64_t lsn_ = 0, vlsn_ = 0, updates_applied_ = 0;
   mutable std::uint64_t duplicates_ = 0;
-  bool sealed_ = false;
+  bool sealed_ = false, stopped_ = false;
   fault::Mutant mutant_ = fault::Mutant::kNone;
   std::map<std::string, std::uint64_t> skips_;
   Ledger ledger_;

@@ -110,6 +110,19 @@ absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::Fil
 
 }  // namespace
 
+absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target, fs::WritableFile* out) {
+  EG_ASSIGN_OR_RETURN(const auto writer, snapshot::ShardFileWriter::Begin(out, HeaderOf(cut, target.plan_fingerprint)));
+  EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
+  EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer.get()));
+  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
+    EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
+    EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer.get()));
+  }
+  EG_RETURN_IF_ERROR(writer->WriteCounters(CountersOf(cut)));
+  EG_RETURN_IF_ERROR(writer->WriteLedger(LedgerOf(cut.ledger)));
+  return writer->Finish();
+}
+
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target) {
   fs::FileSystem& files = *target.files;
   DurableCut durable{cut.settings->job, cut.settings->shard,  cut.epoch, cut.start, cut.lsn, cut.vlsn,
@@ -123,16 +136,7 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
     file = files.Create(uri);
   }
   if (!file.ok()) return file.status();
-  EG_ASSIGN_OR_RETURN(const auto writer, snapshot::ShardFileWriter::Begin(file->get(), HeaderOf(cut, target.plan_fingerprint)));
-  EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
-  EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer.get()));
-  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
-    EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer.get()));
-  }
-  EG_RETURN_IF_ERROR(writer->WriteCounters(CountersOf(cut)));
-  EG_RETURN_IF_ERROR(writer->WriteLedger(LedgerOf(cut.ledger)));
-  EG_ASSIGN_OR_RETURN(durable.digest, writer->Finish());
+  EG_ASSIGN_OR_RETURN(durable.digest, WriteCutTo(cut, target, file->get()));
   EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.before_commit"));
   EG_RETURN_IF_ERROR((*file)->Commit());
   EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.after_commit"));

@@ -39,6 +39,8 @@ struct CutTarget {
 // Writes and commits it: when this returns OK the file outlives a loss of power. A file of that name from a commit of this
 // job that was not known to have succeeded is written anew. Memory: one block. The bytes are a function of the cut and the fingerprint.
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target);
+// The same bytes to `out`, which is not committed; of `target` only fingerprint, failpoints (snapshot.write) and `cancelled` count.
+absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target, fs::WritableFile* out);
 
 struct CutSource {
   fs::FileSystem* files = nullptr;

@@ -43,7 +43,7 @@ Restorer::~Restorer() {
 
 absl::Status Restorer::Submit(Order order) {
   const std::pair key(order.what.settings.job, order.what.settings.shard);
-  order.what.source.files = options_.files;
+  if (order.what.source.files == nullptr) order.what.source.files = options_.files;
   order.what.source.pool = options_.pool;
   order.what.source.failpoints = options_.failpoints;
   order.what.source.cancelled = [this] { return Unwanted(); };

@@ -32,7 +32,7 @@ class Restorer {
     std::size_t orders_max = 64 * 1024;        // one for each shard; far above what a server holds
   };
   struct Order {
-    // Files, pool, failpoints and `cancelled` of the source are the restorer's own.
+    // Pool, failpoints and `cancelled` of the source are the restorer's own; its files, too, unless the order brings others (which `done` keeps alive).
     RestoreOptions what;
     // Exactly once: the shard; or Cancelled, Aborted (a newer order took its place), or the error of RestoreShard.
     std::function<void(absl::StatusOr<std::unique_ptr<Shard>>)> done;

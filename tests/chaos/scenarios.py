@@ -531,6 +531,7 @@ def s12(c, r):
 
 import canaries  # noqa: E402,F401  (these register their scenarios)
 import checkpoints  # noqa: E402,F401
+import drain  # noqa: E402,F401
 import limits  # noqa: E402,F401
 
 

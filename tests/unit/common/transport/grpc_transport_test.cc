@@ -232,6 +232,22 @@ TEST_CASE("a server gives a peer no data stream that its certificate is not for"
   CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
   CHECK(Contains(refused, "certificate is for ps_server/1, expected worker"));
   CHECK(world.server->stats().refused_total >= 1);
+  // A server takes two kinds: workers, and servers that its shards are moved to.
+  World<Grpc> both(NamingPeers(), {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker,ps_server"},
+                   {.tls = Issue(folder, "worker-7", ca, ca)});
+  const auto reaches = [&](const TlsFiles& tls) {
+    auto channel = both.transport->Dial({.host_port = both.server->address()}, {.tls = tls});
+    REQUIRE(channel.ok());
+    auto data = (*channel)->OpenData();
+    const auto results = Collect<DataResult>();
+    data->Call(0, TextFrame("x"), {.response_bytes_max = 64}, Into(results));
+    const auto pushed = results->Next();
+    REQUIRE(pushed);
+    return pushed->status();
+  };
+  CHECK(reaches(Issue(folder, "worker-7", ca, ca)).ok());
+  CHECK(reaches(Issue(folder, "ps_server-1", ca, ca)).ok());
+  CHECK(Contains(reaches(Issue(folder, "coordinator", ca, ca)), "certificate is for coordinator, expected ps_server"));
 }
 
 TEST_CASE("a peer of another authority, or without a certificate, is refused by name, and the server lives") {

@@ -90,7 +90,7 @@ struct FakeWorker {
 struct FakeServer {
   struct Shard {
     v1::Assign assign;
-    bool sealed = false;
+    bool sealed = false, stopped = false;
     bool loading = false;  // as its Hello says
     IntervalSet done;
     IntervalSet refused = {};
@@ -104,6 +104,10 @@ struct FakeServer {
   bool silent = false;  // reads, never answers
   std::uint64_t bytes = 0;
   bool ended = false;
+  std::map<std::uint32_t, std::pair<v1::Stamp, Shard>> moving;  // received, by the epoch that it came from
+  std::string leaving;                                          // as its Hello says
+  int drained = 0;                                              // how often it was told so
+  std::string cannot;                                           // as it was told last
 };
 
 // Workers and servers that do at once what they are told, but for what `hold` keeps back.
@@ -150,6 +154,7 @@ class FakeCluster {
       if (gone.count(identity) != 0) continue;
       servers[identity].shards = server.shards;
       servers[identity].process = server.process;
+      servers[identity].leaving = server.leaving;
       AddServer(identity, true, false);
     }
     job->CloseWindow();
@@ -209,6 +214,10 @@ class FakeCluster {
   fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
   std::uint64_t cuts = 0;  // shards that were saved
   std::vector<v1::Assign> assigns;
+  // Messages to servers that are lost on their way.
+  std::function<bool(const FakeServer&, const v1::CoordinatorMessage&)> lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+  // Why a shard that is to be moved cannot be stopped, or received.
+  std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error = [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
   std::map<std::uint64_t, int> trained;  // closures by number of accepted ALL-target executions
   std::vector<v1::Grant> granted;        // all grants in order
@@ -252,6 +261,8 @@ class FakeCluster {
       *held->mutable_done() = client::ToProto(shard.done);
       held->set_loading(shard.loading);
     }
+    if (keeps && servers.count(identity) != 0) server.leaving = servers[identity].leaving;
+    hello.set_leaving(server.leaving);
     server.task = TaskId(next_task++);
     server.identity = identity;
     server.process = servers.count(identity) != 0 && keeps ? servers[identity].process : 1000 + server.task.value();
@@ -390,7 +401,7 @@ class FakeCluster {
           const v1::CoordinatorMessage message = std::move(host.sent[server.task].front());
           host.sent[server.task].pop_front();
           more = true;
-          if (!server.silent) AtServer(server, message);
+          if (!server.silent && !lose(server, message)) AtServer(server, message);
         }
       }
     }
@@ -519,7 +530,22 @@ class FakeCluster {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
         assigns.push_back(message.assign());
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, {}, {}, 0, std::nullopt};
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, false, {}, {}, 0, std::nullopt};
+        if (message.assign().has_moved_from()) {
+          auto moved = server.moving.extract(message.assign().spec().shard());
+          if (moved.empty() || moved.mapped().first.n() != message.assign().moved_from().n()) {
+            server.shards.erase(message.assign().spec().shard());
+            answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
+            answer.mutable_assigned()->set_shard(message.assign().spec().shard());
+            *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
+            *answer.mutable_assigned()->mutable_error() = client::ToErrorDetail(absl::NotFoundError("the state of a moved shard is not here"));
+            break;
+          }
+          FakeServer::Shard& shard = server.shards[message.assign().spec().shard()];
+          shard.done = moved.mapped().second.done;
+          shard.refused = moved.mapped().second.refused;
+          shard.lsn = moved.mapped().second.lsn;
+        }
         if (message.assign().has_snapshot()) {
           if (absl::Status status = Load(message.assign(), &server.shards[message.assign().spec().shard()]); !status.ok()) {
             server.shards.erase(message.assign().spec().shard());
@@ -536,16 +562,60 @@ class FakeCluster {
         *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
         answer.mutable_assigned()->set_ok(true);
         break;
-      case v1::CoordinatorMessage::kDrop: server.shards.erase(message.drop().shard()); return;
+      case v1::CoordinatorMessage::kDrop: {
+        const auto is = [&](const v1::Stamp& epoch) { return epoch.term() == message.drop().epoch().term() && epoch.n() == message.drop().epoch().n(); };
+        if (const auto moved = server.moving.find(message.drop().shard()); moved != server.moving.end() && is(moved->second.first)) server.moving.erase(moved);
+        if (const auto held = server.shards.find(message.drop().shard()); held != server.shards.end() && is(held->second.assign.epoch())) server.shards.erase(held);
+        return;
+      }
+      case v1::CoordinatorMessage::kStop: {
+        v1::ShardStopped* stopped = answer.mutable_stopped();
+        stopped->set_job_uid(message.stop().job_uid());
+        stopped->set_shard(message.stop().shard());
+        *stopped->mutable_epoch() = message.stop().epoch();
+        if (absl::Status status = move_error(server, message.stop().shard()); !status.ok()) {
+          *stopped->mutable_error() = client::ToErrorDetail(status);
+          break;
+        }
+        server.shards.at(message.stop().shard()).stopped = true;
+        stopped->set_bytes(100);
+        stopped->set_sha256(std::string(32, 's'));
+        break;
+      }
+      case v1::CoordinatorMessage::kReceive: {
+        const v1::ReceiveShard& receive = message.receive();
+        v1::ShardReceived* received = answer.mutable_received();
+        received->set_job_uid(receive.job_uid());
+        received->set_shard(receive.spec().shard());
+        *received->mutable_epoch() = receive.epoch();
+        const auto from = servers.find(receive.from().server());
+        absl::Status status = move_error(server, receive.spec().shard());
+        if (status.ok() && (from == servers.end() || from->second.shards.count(receive.spec().shard()) == 0))
+          status = absl::UnavailableError("nobody is there");
+        if (!status.ok()) {
+          *received->mutable_error() = client::ToErrorDetail(status);
+          break;
+        }
+        const FakeServer::Shard& state = from->second.shards.at(receive.spec().shard());
+        if (!state.stopped || receive.sha256() != std::string(32, 's')) throw std::runtime_error("a shard is moved that goes on");
+        server.moving[receive.spec().shard()] = {receive.epoch(), state};
+        break;
+      }
+      case v1::CoordinatorMessage::kDrained:
+        ++server.drained;
+        server.cannot = message.drained().cannot();
+        return;
       case v1::CoordinatorMessage::kClose: {
-        if (auto done = client::FromProto(message.close().done()); done.ok()) server.shards[message.close().shard()].done.UnionWith(*done);
-        if (auto refused_set = client::FromProto(message.close().refused()); refused_set.ok())
+        const auto closes = server.shards.find(message.close().shard());
+        const bool taken = closes != server.shards.end() && !closes->second.stopped;
+        if (auto done = client::FromProto(message.close().done()); taken && done.ok()) server.shards[message.close().shard()].done.UnionWith(*done);
+        if (auto refused_set = client::FromProto(message.close().refused()); taken && refused_set.ok())
           server.shards[message.close().shard()].refused.UnionWith(*refused_set);
         answer.mutable_closed()->set_job_uid(message.close().job_uid());
         answer.mutable_closed()->set_shard(message.close().shard());
         *answer.mutable_closed()->mutable_epoch() = message.close().epoch();
         *answer.mutable_closed()->mutable_version() = message.close().version();
-        answer.mutable_closed()->set_taken(true);
+        answer.mutable_closed()->set_taken(taken);
         break;
       }
       case v1::CoordinatorMessage::kCut:

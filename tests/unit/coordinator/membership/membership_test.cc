@@ -236,3 +236,15 @@ TEST_CASE("gone tasks are listed up to a bound") {
   t.Run("at 200");
   CHECK(t.membership().List().size() == 3);
 }
+
+TEST_CASE("a server that has gone after its notice is lost after its lease; one whose session was only cut comes back") {
+  Transcript t;
+  CHECK(t.Run("server 0 1\nserver 1 2\nleaving 1\nat 10\nclosed 1\nclosed 2\nat 1600\nshow 0\nshow 1") ==
+        "1 is server/0\n2 is server/1\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 ps_server/1 suspected: its session closed\n"
+        "1 ps_server/0 lost left: said that it leaves: SIGTERM\nps_server/0 is gone (said that it leaves: SIGTERM) registrations=1\n"
+        "ps_server/1 is suspected (its session closed) registrations=1\n");
+  Transcript back;
+  CHECK(back.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nat 500\nserver 0 1\nleaving 2\nat 510\nheard 2\nat 2000\nheard 2\nshow 0") ==
+        "1 is server/0\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 is server/0 in place of 1 (itself)\n"
+        "ps_server/0 is leaving (said that it leaves: SIGTERM) registrations=2\n");
+}

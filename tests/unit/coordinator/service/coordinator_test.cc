@@ -113,6 +113,45 @@ TEST_CASE("a submission is refused with every reason named") {
   CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("a server that leaves while no job runs is told at once that it holds nothing; task list says why it leaves; an operator can tell a task to") {
+  TestCluster c;
+  TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
+  TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2));
+  REQUIRE(server.Registered());
+  REQUIRE(worker.Registered());
+  const auto drain = [&](const std::string& task) {
+    v1::DrainTaskRequest request;
+    request.set_task(task);
+    return c.Call<v1::DrainTaskResponse>(client::kDrainTask, request).status();
+  };
+  REQUIRE(drain("ps_server/0").ok());
+  REQUIRE(drain("worker/a").ok());
+  const auto told = [](const v1::CoordinatorMessage& m) { return m.has_drain() && m.drain().reason() == "psctl task drain"; };
+  CHECK(server.Wait(told));
+  CHECK(worker.Wait(told));
+  CHECK(drain("ps_server/7").code() == absl::StatusCode::kNotFound);
+  for (const char* name : {"", "coordinator/0", "worker", "worker/", "what/0"}) {
+    INFO(name);
+    CHECK(drain(name).code() == absl::StatusCode::kInvalidArgument);
+  }
+  v1::TaskMessage leaving;
+  leaving.mutable_leaving()->set_reason("preemption notice");
+  leaving.mutable_leaving()->set_drains(true);
+  server.Send(leaving);
+  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_drained() && m.drained().cannot().empty(); }));
+  bool listed = false;
+  const auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  for (const v1::TaskRow& row : tasks->tasks()) {
+    if (row.role() == v1::ROLE_PS_SERVER) listed = row.state() == "leaving" && row.reason() == "said that it leaves: preemption notice";
+  }
+  CHECK(listed);
+  // Said in a Hello it counts as well: the notice came while the session was away.
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 3);
+  hello.set_leaving("SIGTERM");
+  CHECK(c.Add(hello).Wait([](const v1::CoordinatorMessage& m) { return m.has_drained(); }));
+}
+
 TEST_CASE("unknown methods and malformed requests are refused") {
   TestCluster c;
   CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "", std::chrono::seconds(5)).status().code() ==

@@ -160,6 +160,8 @@ struct ServerFixture {
   Mutex mu;
   std::string refused_kind ABSL_GUARDED_BY(mu);
   runtime::Event refused;
+  std::string drain_reason;  // once `told_to_leave` is set
+  runtime::Event told_to_leave;
 
   ~ServerFixture() {
     worker.reset();
@@ -189,6 +191,9 @@ struct ServerFixture {
         refused_kind = kind;
       }
       refused.Set();
+    }, [this](const std::string& reason) {
+      drain_reason = reason;
+      told_to_leave.Set();
     });
   }
 
@@ -565,6 +570,116 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   config = Config{};
   config.peer_small_bytes_max = config.small_reserve_bytes_max + 1;
   CHECK_FALSE(Resolve("ps-4", 2, &config).ok());
+}
+
+// Drain on a thread of its own, as main has it.
+struct Draining {
+  bool handed_over = false;
+  runtime::Event over;
+  runtime::Thread thread;
+  explicit Draining(Server* server, const std::string& reason = "SIGTERM")
+      : thread("drain", [this, server, reason] {
+          handed_over = server->Drain(reason);
+          over.Set();
+        }) {}
+};
+
+v1::CoordinatorMessage Drained(const std::string& cannot = "") {
+  v1::CoordinatorMessage message;
+  message.mutable_drained()->set_cannot(cannot);
+  return message;
+}
+
+TEST_CASE("given notice, a server says so, in its next session too, serves on, and goes once it is told that it holds nothing") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  CHECK(coordinator.Next(v1::TaskMessage::kHello).hello().leaving().empty());
+  coordinator.Send(Assign(0));
+  REQUIRE(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+  Draining draining(f.server.get());
+  const v1::Leaving leaving = coordinator.Next(v1::TaskMessage::kLeaving).leaving();
+  CHECK(leaving.reason() == "SIGTERM");
+  CHECK(leaving.drains());
+  CHECK(f.PushPull(1, 0, 0).ok());
+  coordinator.CutSession();
+  const v1::Hello again = coordinator.Next(v1::TaskMessage::kHello).hello();
+  CHECK(again.leaving() == "SIGTERM");
+  CHECK(again.shards_size() == 1);
+  CHECK_FALSE(draining.over.IsSet());
+  coordinator.Send(Drained());
+  draining.over.Wait();
+  CHECK(draining.handed_over);
+  f.server->Stop("SIGTERM");
+  CHECK_FALSE(coordinator.Next(v1::TaskMessage::kLeaving).leaving().drains());
+  CHECK_FALSE(coordinator.waited_in_vain());
+}
+
+TEST_CASE("a drain ends without a hand-over when it cannot be, when the coordinator is stopped, and after drain_max") {
+  for (const std::string how : {"cannot", "stopping", "silence"}) {
+    INFO(how);
+    ServerFixture f;
+    if (how == "silence") f.config.drain_max = 50ms;
+    f.Listen();
+    Coordinator coordinator(f.transport.get(), "coordinator:1");
+    f.Join(coordinator.address());
+    coordinator.Next(v1::TaskMessage::kHello);
+    coordinator.Send(Assign(0));
+    REQUIRE(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+    Draining draining(f.server.get());
+    coordinator.Next(v1::TaskMessage::kLeaving);
+    if (how == "cannot") coordinator.Send(Drained("no other server is here"));
+    if (how == "stopping") {
+      v1::CoordinatorMessage message;
+      message.mutable_stopping();
+      coordinator.Send(message);
+    }
+    draining.over.Wait();
+    CHECK_FALSE(draining.handed_over);
+    CHECK_FALSE(coordinator.waited_in_vain());
+  }
+}
+
+TEST_CASE("a server that holds nothing and has no session leaves at once; so does one whose coordinator said that it stops") {
+  ServerFixture f;
+  f.config.drain_max = 600s;
+  f.Listen();
+  f.Join("nobody:1");
+  Draining nothing(f.server.get());
+  nothing.over.Wait();
+  CHECK(nothing.handed_over);
+
+  ServerFixture g;
+  g.config.drain_max = 600s;
+  g.Listen();
+  auto coordinator = std::make_unique<Coordinator>(g.transport.get(), "coordinator:1");
+  g.Join(coordinator->address());
+  coordinator->Next(v1::TaskMessage::kHello);
+  coordinator->Send(Assign(0));
+  REQUIRE(coordinator->Next(v1::TaskMessage::kAssigned).assigned().ok());
+  v1::CoordinatorMessage stopping;
+  stopping.mutable_stopping();
+  coordinator->Send(stopping);
+  coordinator.reset();  // before the notice
+  const MonoTime begin = g.clock.Now();
+  Draining draining(g.server.get());
+  draining.over.Wait();
+  CHECK_FALSE(draining.handed_over);
+  CHECK(g.clock.Now() - begin < 300s);
+}
+
+TEST_CASE("an operator's wish that a server leave reaches who runs it") {
+  ServerFixture f;
+  f.Listen();
+  Coordinator coordinator(f.transport.get(), "coordinator:1");
+  f.Join(coordinator.address());
+  coordinator.Next(v1::TaskMessage::kHello);
+  v1::CoordinatorMessage drain;
+  drain.mutable_drain()->set_reason("psctl task drain");
+  coordinator.Send(drain);
+  f.told_to_leave.Wait();
+  CHECK(f.drain_reason == "psctl task drain");
 }
 
 }  // namespace

@@ -120,6 +120,34 @@ TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers
   }
 }
 
+TEST_CASE("a stopped shard answers nothing but STALE, and nothing of it changes; an apply in progress ends and is part of what is moved") {
+  auto shard = Seeded(Counting(100'000));
+  const Gradient gradient(100'000, 1);
+  REQUIRE(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kApplied);
+  REQUIRE(shard->BeginApply(Update(1, 1, {1, 1}, gradient)).code == PushCode::kApplied);
+  shard->Stop();
+  while (shard->applying()) shard->ContinueApply(1);
+  CHECK(shard->updates_applied() == 2);
+  const Trace stopped = TraceOf(*shard);
+  CHECK(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kStale);
+  CHECK(shard->Apply(Update(1, 2, {1, 1}, gradient)).code == PushCode::kStale);
+  CHECK(shard->Read({{1, 5}, false, {}, 0}).code == PullCode::kStale);
+  CHECK_FALSE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
+  shard->Seal();
+  CHECK(shard->Apply(Update(1, 2, {1, 1}, gradient)).code == PushCode::kStale);
+  CHECK(TraceOf(*shard) == stopped);
+  const auto moved = Shard::Restore(Counting(100'000), shard->Cut(), {1, 6}, {1, 2}, {});
+  REQUIRE(moved.ok());
+  CHECK_FALSE((*moved)->stopped());
+  CHECK((*moved)->Digest() == stopped.digest);
+  CHECK((*moved)->lsn() == shard->lsn());
+  Push next = Update(1, 2, {1, 1}, gradient);
+  next.epoch = {1, 6};
+  CHECK((*moved)->Apply(next).code == PushCode::kApplied);
+  shard->BecomeOwned({1, 7}, {1, 2}, {});  // as a copy in a model does: it is another owner's state now
+  CHECK_FALSE(shard->stopped());
+}
+
 TEST_CASE("an update is applied once; its repeat is a duplicate and changes no value") {
   auto shard = Seeded(Counting());
   const Gradient one(4);

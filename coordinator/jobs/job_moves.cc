@@ -1,0 +1,259 @@
+// Shards of a server that leaves are moved to others (LEDGER line 22): nothing is rolled back, nothing is run again.
+//
+//   owner                        coordinator                       next owner
+//   stops, makes an image ◀─ StopShard
+//                         ─▶ ShardStopped ── ReceiveShard ─▶ reads the image from the owner, checks it, keeps it aside
+//                                            ShardReceived ◀─
+//                            one record: V+1, new epoch and server, start kept
+//   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to the workers
+//
+// Before the record the owner by the map is the old one, and whoever of the three dies, nothing has changed but that a stopped shard answers
+// STALE: its server is leaving, so it is stopped again (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21.
+// After the record the new owner has the state in memory; if it dies, that is line 21 as well.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "coordinator/scheduler/placement.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+// Of one server at once: enough to hide the ways between the three, little enough that most of its shards go on serving meanwhile.
+constexpr std::size_t kMovesMax = 8;
+constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // at least one
+constexpr std::chrono::milliseconds kMapEvery{20};     // to the workers, of moves
+constexpr std::uint32_t kMoveTries = 3;                // of one shard, in a row
+
+// No other try ends better.
+bool IsFinal(std::int32_t code) {
+  return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted) || code == static_cast<std::int32_t>(absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+
+void Job::PumpMoves() {
+  if (!active() || window_open_ || grants_stopped()) return;
+  for (auto& [task, server] : servers_) {
+    if (!server.drains || server.drained_said || !server.ready) continue;
+    std::vector<ShardId> left;
+    if (book_ && placed_) left = book_->ShardsOf(server.identity);
+    std::erase_if(left, [&](ShardId p) { return unplaced_.count(p) != 0; });
+    if (left.empty()) {
+      SayDrained(server, "");
+      continue;
+    }
+    bool others = false, here = false;
+    for (const auto& [other_task, other] : servers_) {
+      if (!other.leaving.empty()) continue;
+      others = true;
+      here |= other.ready;
+    }
+    if (!others) {
+      SayDrained(server, "no other server is here");
+      continue;
+    }
+    const auto stuck = std::find_if(left.begin(), left.end(), [&](ShardId p) { return server.unmovable.count(p) == 0; });
+    if (stuck == left.end()) {
+      SayDrained(server, server.unmovable.begin()->second);
+      continue;
+    }
+    if (!here || server.moves_again > host_->Now() || !host_->StoreTrouble().empty()) continue;
+    std::size_t moves = 0;
+    std::uint64_t bytes = 0;
+    for (const auto& [shard, move] : moves_) {
+      if (move.source != task) continue;
+      ++moves;
+      bytes += shard_bytes_[shard.value()];
+    }
+    for (const ShardId p : left) {
+      // One that is not held yet is waited for: it is there in a moment.
+      if (moves_.count(p) != 0 || server.unmovable.count(p) != 0 || !assigned_[p.value()]) continue;
+      bytes += shard_bytes_[p.value()];
+      if (moves >= kMovesMax || (moves > 0 && bytes > kMoveBytesMax)) break;
+      ++moves;
+      ShardMove& move = moves_[p];
+      move.from = book_->durable().map[p.value()].epoch;
+      move.source = task;
+      v1::CoordinatorMessage message;
+      v1::StopShard* stop = message.mutable_stop();
+      stop->set_job_uid(id_.uid.value());
+      stop->set_shard(p.value());
+      *stop->mutable_epoch() = client::ToProto(move.from);
+      stop->set_plan_fingerprint(plan_message_.fingerprint());
+      host_->Send(task, std::move(message));
+    }
+  }
+}
+
+void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
+  const auto move = moves_.find(ShardId(stopped.shard()));
+  if (move == moves_.end() || move->second.source != task || move->second.target || move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
+    return;  // of a former order
+  if (stopped.has_error()) return MoveFailed(move, stopped.error());
+  move->second.bytes = stopped.bytes();
+  move->second.sha256 = stopped.sha256().substr(0, 32);
+  SendReceive(move);
+}
+
+// To the least loaded server that stays; to none: the move has failed.
+void Job::SendReceive(Moves::iterator move) {
+  const ShardId shard = move->first;
+  std::map<TaskId, std::uint64_t> coming;
+  for (const auto& [other, its] : moves_) {
+    if (its.target && other != shard) coming[*its.target] += shard_bytes_[other.value()];
+  }
+  std::vector<ServerLoad> loads;
+  for (const auto& [task, server] : servers_) {
+    if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0) continue;
+    ServerLoad load{server.identity, coming[task]};
+    for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shard_bytes_[p.value()];
+    loads.push_back(std::move(load));
+  }
+  std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
+  const std::vector<Placement> placed = PlaceShards({{shard, shard_bytes_[shard.value()]}}, std::move(loads));
+  const Server* target = placed.empty() ? nullptr : ServerOf(placed.front().server);
+  const Server* source = FindServer(move->second.source);
+  if (target == nullptr || source == nullptr) {
+    return MoveFailed(move, MakeError(absl::UnavailableError("no other server takes it now"), "move", "coordinator"));
+  }
+  move->second.target = target->task;
+  v1::CoordinatorMessage message;
+  v1::ReceiveShard* receive = message.mutable_receive();
+  receive->set_job_uid(id_.uid.value());
+  *receive->mutable_spec() = plan_message_.shards(static_cast<int>(shard.value()));
+  *receive->mutable_epoch() = client::ToProto(move->second.from);
+  *receive->mutable_start() = client::ToProto(book_->durable().map[shard.value()].start);
+  *receive->mutable_from() = source->endpoint;
+  receive->mutable_from()->set_server(source->identity);
+  receive->set_bytes(move->second.bytes);
+  receive->set_sha256(move->second.sha256);
+  receive->set_plan_fingerprint(plan_message_.fingerprint());
+  host_->Send(target->task, std::move(message));
+}
+
+void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
+  const auto move = moves_.find(ShardId(received.shard()));
+  if (move == moves_.end() || move->second.target != task || move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
+    return;  // of a former order
+  if (!received.has_error()) return CommitMove(move);
+  v1::ErrorDetail cause = received.error();
+  CleanCause(&cause);
+  const Server* target = FindServer(task);
+  host_->Log(log::Level::kWarning,
+             absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/", target == nullptr ? "?" : target->identity, ": ", cause.message()),
+             id_.spec.name);
+  move->second.target.reset();
+  move->second.refused_by.insert(task);
+  SendReceive(move);
+}
+
+void Job::CommitMove(Moves::iterator move) {
+  const ShardId shard = move->first;
+  const ShardMove what = move->second;
+  const Server* target = FindServer(*what.target);
+  if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit"); !hit.ok() || target == nullptr) {
+    SendDrop(*what.target, shard, what.from);
+    return MoveFailed(move, MakeError(hit.ok() ? absl::UnavailableError("its next server went away") : hit, "move", "coordinator"));
+  }
+  moves_.erase(move);
+  ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);
+  if (change.assigns.empty()) return SendDrop(*what.target, shard, what.from);  // rolled back meanwhile: the state is void
+  if (!Persist(change.record)) return;
+  host_->failpoints().At("move.after_commit");
+  move_failures_.erase(shard);
+  moved_from_[shard] = {what.from, change.assigns.front().epoch};
+  change.map_changed = false;
+  ApplyChange(change);
+  moved_map_due_ = true;
+  SendMovedMap(false);
+  SendDrop(what.source, shard, what.from);
+  if (Server* source = FindServer(what.source)) ++source->shards_moved;
+  Touch();
+  PumpMoves();
+}
+
+// Hundreds of moves, each with a map to each worker, would be more than a session holds: one map tells of all since the last.
+void Job::SendMovedMap(bool now) {
+  if (!moved_map_due_ || (!now && host_->Now() < moved_map_at_ + kMapEvery)) return;
+  moved_map_due_ = false;
+  moved_map_at_ = host_->Now();
+  SendMap();
+}
+
+void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
+  const ShardId shard = move->first;
+  Server* source = FindServer(move->second.source);
+  moves_.erase(move);
+  if (source == nullptr) return;
+  v1::ErrorDetail cause = failure;
+  CleanCause(&cause);
+  const std::uint32_t failures = ++move_failures_[shard];
+  host_->Log(log::Level::kWarning, absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity, " is not moved: ", cause.message()), id_.spec.name);
+  if (IsFinal(cause.code()) || failures >= kMoveTries) {
+    move_failures_.erase(shard);
+    source->unmovable[shard] = absl::StrCat("shard ", shard.value(), ": ", cause.message());
+  } else {
+    source->moves_again = host_->Now() + RetryDelay(failures);
+  }
+}
+
+// The new owner has not, or has not any more, what it had received.
+bool Job::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
+  const auto moved = moved_from_.find(shard);
+  if (moved == moved_from_.end() || moved->second.epoch != book_->durable().map[shard.value()].epoch) return false;
+  moved_from_.erase(moved);
+  Event("warning", absl::StrCat("shard ", shard.value(), " was lost while it was moved: ", cause.message()));
+  unplaced_.insert(shard);
+  AfterRollback("a shard was lost while it was moved");
+  Pump();
+  return true;
+}
+
+void Job::EndMovesOf(TaskId task) {
+  for (auto it = moves_.begin(); it != moves_.end();) {
+    const auto here = it++;
+    ShardMove& move = here->second;
+    if (move.source == task) {
+      if (move.target) SendDrop(*move.target, here->first, move.from);
+      moves_.erase(here);
+    } else if (move.target == task) {
+      move.target.reset();
+      SendReceive(here);
+    }
+  }
+}
+
+void Job::EndMoves() {
+  for (const auto& [shard, move] : moves_) {
+    if (move.target) SendDrop(*move.target, shard, move.from);
+  }
+  moves_.clear();
+}
+
+void Job::SendDrop(TaskId task, ShardId shard, ShardEpoch epoch) {
+  v1::CoordinatorMessage message;
+  message.mutable_drop()->set_job_uid(id_.uid.value());
+  message.mutable_drop()->set_shard(shard.value());
+  *message.mutable_drop()->mutable_epoch() = client::ToProto(epoch);
+  host_->Send(task, std::move(message));
+}
+
+void Job::SayDrained(Server& server, const std::string& cannot) {
+  server.drained_said = true;
+  SendMovedMap(true);
+  if (!cannot.empty()) {
+    Event("warning", absl::StrCat("ps_server/", server.identity, " leaves, and what it holds cannot be moved: ", cannot));
+  } else if (server.shards_moved > 0) {
+    Event("drain", absl::StrCat("ps_server/", server.identity, " has handed over: ", server.shards_moved,
+                                server.shards_moved == 1 ? " shard is" : " shards are", " at other servers, nothing is run again"));
+  }
+  v1::CoordinatorMessage message;
+  message.mutable_drained()->set_cannot(cannot);
+  host_->Send(server.task, std::move(message));
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,282 @@
+// Servers that leave: their shards are moved (LEDGER line 22), and what dies on the way.
+#include <catch2/catch.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+std::string AllEvents(const FakeCluster& c) {
+  std::string text;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
+  return text;
+}
+
+void FinishHeld(FakeCluster& c) {
+  for (auto& [identity, worker] : c.workers) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  }
+}
+
+// In training, with work in hand at the worker.
+void Train(FakeCluster& c, int servers = 2) {
+  for (int i = 0; i < servers; ++i) c.AddServer(std::to_string(i));
+  c.AddWorker("0");
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 3; };
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+}
+
+void Leave(FakeCluster& c, const std::string& identity) {
+  c.servers[identity].leaving = "SIGTERM";
+  c.job->OnLeaving(c.servers[identity].task, "SIGTERM", true);
+}
+
+// As the coordinator does when its session has closed after a notice.
+void Gone(FakeCluster& c, const std::string& identity) {
+  const TaskId task = c.servers.at(identity).task;
+  c.servers.erase(identity);
+  c.job->OnServerAway(task, "its session closed");
+  c.job->OnServerLost(task, identity, "said that it leaves: SIGTERM", true);
+}
+
+Json End(FakeCluster& c) {
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(c.refused.empty());
+  CHECK(c.host.foreign.empty());
+  return Json::parse(c.host.files.at("/runs/fake/result.json"));
+}
+
+void CheckNothingLost(FakeCluster& c, const Json& result) {
+  CHECK(result["repair"]["shards_rolled_back"] == 0);
+  CHECK(result["repair"]["closures_rerun"] == 0);
+  CHECK(result["deaths"].empty());
+  CHECK_THAT(AllEvents(c), !Contains("rollback:"));
+  for (const v1::Grant& grant : c.granted) CHECK(grant.all_targets());
+}
+
+TEST_CASE("the shards of a server that leaves are moved: new epoch, start kept, ledger as it was, nothing rolled back or granted again") {
+  FakeCluster c;
+  Train(c);
+  const v1::ShardMap before = c.workers["0"].map;
+  REQUIRE(c.servers["0"].shards.size() == 2);
+  const std::map<std::uint32_t, FakeServer::Shard> held = c.servers["0"].shards;
+  Leave(c, "0");
+  c.Deliver();
+  CHECK(c.servers["0"].shards.empty());
+  CHECK(c.servers["0"].drained == 1);
+  CHECK(c.servers["0"].cannot.empty());
+  REQUIRE(c.servers["1"].shards.size() == 4);
+  const v1::ShardMap& after = c.workers["0"].map;
+  CHECK(client::FromProto<MapVersion>(after.version()) > client::FromProto<MapVersion>(before.version()));
+  for (const auto& [p, shard] : held) {
+    CHECK(after.shards(static_cast<int>(p)).server_identity() == "1");
+    CHECK(client::FromProto<ShardEpoch>(after.shards(static_cast<int>(p)).epoch()) > client::FromProto<ShardEpoch>(shard.assign.epoch()));
+    CHECK(client::FromProto<MapVersion>(after.shards(static_cast<int>(p)).start()) == client::FromProto<MapVersion>(shard.assign.start()));
+    CHECK(c.servers["1"].shards[p].done.ToString() == shard.done.ToString());
+    CHECK(c.servers["1"].shards[p].assign.moved_from().n() == shard.assign.epoch().n());
+  }
+  CHECK_THAT(AllEvents(c), Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
+                               Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, nothing is run again"));
+  Gone(c, "0");
+  CheckNothingLost(c, End(c));
+  CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: said that it leaves: SIGTERM"));
+}
+
+TEST_CASE("the last server says that it cannot hand over; one that holds nothing may go at once, and gets nothing any more") {
+  FakeCluster c;
+  Train(c, 1);
+  Leave(c, "0");
+  c.Deliver();
+  CHECK(c.servers["0"].drained == 1);
+  CHECK_THAT(c.servers["0"].cannot, Contains("no other server is here"));
+  CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 leaves, and what it holds cannot be moved: no other server is here"));
+  CHECK(c.servers["0"].shards.size() == 4);  // it serves until it goes
+  c.AddServer("7");
+  Leave(c, "7");
+  c.Deliver();
+  CHECK(c.servers["7"].drained == 1);
+  CHECK(c.servers["7"].cannot.empty());
+  Gone(c, "0");  // with all shards: line 21, and not at the one that leaves
+  c.Deliver();
+  CHECK(c.servers["7"].shards.empty());
+  CHECK_THAT(c.job->WaitingFor(), Contains("none for 4 shards"));
+  c.AddServer("8");
+  const Json result = End(c);
+  CHECK(result["repair"]["shards_rolled_back"] == 4);
+}
+
+TEST_CASE("a server that leaves gets no shard at the first placement, and its job waits for another") {
+  FakeCluster c;
+  c.AddServer("0");
+  c.job->OnLeaving(c.servers["0"].task, "SIGTERM", true);
+  c.AddWorker("0");
+  c.job->Start();
+  CHECK_FALSE(c.Run([&] { return c.Status().state() == "RUNNING"; }, std::chrono::seconds(1)));
+  CHECK(c.servers["0"].drained == 1);
+  CHECK(c.job->WaitingFor() == "servers: none is here");
+  c.AddServer("1");
+  CheckNothingLost(c, End(c));
+}
+
+TEST_CASE("a server that dies in the middle of its moves: what had been moved stays, the rest is rolled back") {
+  FakeCluster c;
+  Train(c);
+  int received = 0;
+  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive() && ++received > 1; };
+  Leave(c, "0");
+  c.Deliver();
+  CHECK(c.servers["1"].shards.size() == 3);
+  CHECK(c.servers["0"].shards.size() == 1);
+  CHECK(c.servers["0"].drained == 0);
+  Gone(c, "0");
+  c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+  c.Deliver();
+  CHECK(c.servers["1"].shards.size() == 4);
+  const Json result = End(c);
+  CHECK(result["repair"]["shards_rolled_back"] == 1);
+  CHECK(result["deaths"].empty());
+}
+
+TEST_CASE("a next server that goes away, or leaves itself, before it has received: another one is chosen") {
+  for (const bool leaves : {false, true}) {
+    INFO(leaves);
+    FakeCluster c;
+    Train(c, 3);
+    // 1 is the least loaded with equals first; what is sent to it is lost.
+    const std::size_t at_0 = c.servers["0"].shards.size();
+    REQUIRE(at_0 > 0);
+    c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) { return m.has_receive() && server.identity == "1"; };
+    Leave(c, "0");
+    c.Deliver();
+    REQUIRE(c.servers["0"].shards.size() > 0);
+    if (leaves)
+      Leave(c, "1");
+    else
+      c.job->OnServerAway(c.servers["1"].task, "its session closed");
+    c.Deliver();
+    CHECK(c.servers["0"].shards.empty());
+    CHECK(c.servers["0"].drained == 1);
+    c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+    if (!leaves) c.AddServer("1", true);
+    CheckNothingLost(c, End(c));
+  }
+}
+
+TEST_CASE("what cannot be moved is tried three times, said, and left behind; the rest is moved") {
+  FakeCluster c;
+  Train(c);
+  const std::uint32_t stays = c.servers["0"].shards.begin()->first;
+  c.move_error = [&](const FakeServer& server, std::uint32_t shard) {
+    return server.identity == "1" && shard == stays ? absl::DataLossError("it does not fit together") : absl::OkStatus();
+  };
+  Leave(c, "0");
+  REQUIRE(c.Run([&] { return c.servers["0"].drained > 0; }, std::chrono::seconds(5)));
+  CHECK_THAT(c.servers["0"].cannot, Contains("no other server takes it now"));
+  CHECK(c.servers["0"].shards.size() == 1);
+  CHECK(c.servers["1"].shards.size() == 3);
+  // Too large to be moved: said at once.
+  FakeCluster large;
+  Train(large);
+  large.move_error = [&](const FakeServer& server, std::uint32_t) {
+    return server.identity == "0" ? absl::ResourceExhaustedError("shard is too large to be moved") : absl::OkStatus();
+  };
+  Leave(large, "0");
+  REQUIRE(large.Run([&] { return large.servers["0"].drained > 0; }, std::chrono::seconds(5)));
+  CHECK_THAT(large.servers["0"].cannot, Contains("too large to be moved"));
+}
+
+TEST_CASE("a moved shard that its new owner has not got is rolled back") {
+  FakeCluster c;
+  Train(c);
+  Leave(c, "0");
+  // Between the record and the Assign the new owner begins anew: as one whose process is the same and whose memory is not.
+  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
+    if (m.has_assign()) c.servers["1"].moving.clear();
+    return false;
+  };
+  c.Deliver();
+  c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+  CHECK_THAT(AllEvents(c), Contains("was lost while it was moved: the state of a moved shard is not here"));
+  const Json result = End(c);
+  CHECK(result["repair"]["shards_rolled_back"] == 2);
+}
+
+TEST_CASE("a coordinator that ends before a move's record goes on with it in its next life; after it, an Assign that was lost is line 21") {
+  MemoryStateStore::Options persistent;
+  persistent.persistent = true;
+  for (const bool after : {false, true}) {
+    INFO(after);
+    FakeCluster c({}, persistent);
+    Train(c);
+    c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return after ? m.has_assign() || m.has_drop() : m.has_receive(); };
+    Leave(c, "0");
+    c.Deliver();
+    CHECK(c.servers["0"].drained == (after ? 1 : 0));
+    CHECK(c.servers["0"].shards.begin()->second.stopped);
+    c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+    c.Restart();
+    c.Deliver();
+    CHECK(c.servers["0"].shards.empty());
+    CHECK(c.servers["0"].drained == 1);
+    const Json result = End(c);
+    CHECK(result["repair"]["shards_rolled_back"] == (after ? 2 : 0));
+    if (!after) CheckNothingLost(c, result);
+  }
+}
+
+TEST_CASE("a job that ends while shards are moved ends as every other: they are sealed, reported and dropped where they are") {
+  FakeCluster c;
+  Train(c);
+  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };
+  Leave(c, "0");
+  c.Deliver();
+  REQUIRE(c.servers["0"].shards.begin()->second.stopped);
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "CANCELLED");
+  CHECK(c.host.foreign.empty());
+  // Answers of a move that is over change nothing.
+  v1::TaskMessage late;
+  late.mutable_received()->set_job_uid(c.job->uid().value());
+  c.Say(c.servers["1"].task, late);
+}
+
+TEST_CASE("messages about moves that nobody ordered change nothing") {
+  FakeCluster c;
+  Train(c);
+  const std::string before = AllEvents(c);
+  v1::TaskMessage stopped, received;
+  stopped.mutable_stopped()->set_job_uid(c.job->uid().value());
+  stopped.mutable_stopped()->set_shard(1);
+  received.mutable_received()->set_job_uid(c.job->uid().value());
+  received.mutable_received()->set_shard(4'000'000'000u);
+  for (const char* server : {"0", "1"}) {
+    c.Say(c.servers[server].task, stopped);
+    c.Say(c.servers[server].task, received);
+  }
+  CHECK(AllEvents(c) == before);
+  CheckNothingLost(c, End(c));
+}
+
+TEST_CASE("a worker's notice is told, with its reason") {
+  FakeCluster c;
+  Train(c);
+  c.job->OnLeaving(c.workers["0"].task, "preemption notice", false);
+  c.job->OnLeaving(c.workers["0"].task, "preemption notice", false);
+  const std::string all = AllEvents(c);
+  CHECK_THAT(all, Contains("drain: worker/0 leaves: preemption notice"));
+  CHECK(all.find("drain:") == all.rfind("drain:"));
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
