@@ -858,8 +858,11 @@ const Table<TrainingSpec>& TrainingTable() {
       "spec.training",
       {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000, "passes over the data"),
        Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096, "steps that are granted, retried and reported as one"),
-       EvaluateKey(), Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout")},
-      {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "on_lost_updates", "steps", "callbacks", "validation_split"}};
+       EvaluateKey(), Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout"),
+       Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
+                            "a closure that a lost server needs again cannot be run again, because its data changed or went away: end the job, or go on "
+                            "without its updates there and count them as lost")},
+      {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks", "validation_split"}};
   return table;
 }
 

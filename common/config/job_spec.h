@@ -127,6 +127,8 @@ struct TrainingSpec {
   std::uint32_t steps_per_closure = 16;
   std::uint32_t evaluate_every_epochs = 1;  // 0: at the end only
   std::uint64_t seed = 0;                   // initialisers, dropout
+  // What a re-run that a user's error makes impossible does to the job (LEDGER line 20b): fail | report.
+  std::string on_lost_updates = "fail";
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 // How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may change from one submission to the next.

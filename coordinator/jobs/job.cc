@@ -821,6 +821,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
   status->set_updates_redone(updates_redone_);
   status->set_shards_rolled_back(shards_rolled_back_);
+  status->set_closures_lost(closures_lost_);
+  status->set_updates_lost(updates_lost_);
   if (checkpoints() || checkpoint_.number() != 0 || !checkpoint_.trouble().empty()) {
     *status->mutable_checkpoint() = checkpoint_;
     if (checkpoint_.uri().empty()) status->mutable_checkpoint()->set_uri(CheckpointFolder());

@@ -579,6 +579,7 @@ class Job {
   std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
   std::uint64_t succeeded_ = 0, scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
   std::uint64_t updates_redone_ = 0;
+  std::uint64_t closures_lost_ = 0, updates_lost_ = 0;  // as JobStatus says
 
   // Checkpoints. A round orders a cut of each shard; a manifest names what has become durable.
   bool checkpoints_off_ = false;

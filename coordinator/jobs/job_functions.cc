@@ -244,22 +244,6 @@ void Job::FailFunction(ClosureId closure, v1::ErrorDetail cause) {
   CancelFunctions(open, &note);
 }
 
-// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is said.
-void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
-  const auto current = book_->current().find(closure);
-  const std::size_t shards = current == book_->current().end() ? 0 : current->second.targets.size();
-  const Record record = book_->FailRepair(closure, attempt);
-  if (record.empty()) {
-    book_->ReleaseAttempt(closure, attempt);
-    return;
-  }
-  v1::FunctionsNote note;
-  *note.mutable_lost() = client::ToProto(IntervalSet{closure.value()});
-  NoteFunctions(note);
-  Event("warning", absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards, shards == 1 ? " shard" : " shards", ": ", why));
-  Persist(record);
-}
-
 void Job::BeginFunctionsLife(Record* begun) {
   if (functions_->next() + kLifeGap < plan_->closures()) {
     v1::FunctionsNote note;

@@ -22,6 +22,7 @@ constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far abo
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
 constexpr std::chrono::milliseconds kIdleLong{100};
+constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 
 }  // namespace
 
@@ -521,6 +522,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
         LoseRepair(closure, attempt, ErrorText(cause));
       return Pump();
     }
+    if (failed.user_error() && !current->second.all_targets && id_.spec.training.on_lost_updates == "report") {
+      LoseRepair(closure, attempt, ErrorText(cause));
+      return Pump();
+    }
     if (failed.user_error()) {
       closures_failed_ = current->second.all_targets ? 1 : 0;
       Fail(std::move(cause), true);
@@ -552,6 +557,35 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   }
   aux->attempt = Attempt{};
   aux->not_before = now + RetryDelay(aux->failures);
+}
+
+// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is said.
+void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
+  const auto& lost = book_->durable().lost;
+  const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) { return of.Contains(closure.value()); });
+  const Record record = book_->FailRepair(closure, attempt);
+  if (record.empty()) {  // rolled back once more meanwhile, or not needed any more
+    book_->ReleaseAttempt(closure, attempt);
+    return;
+  }
+  failures_.erase(closure.value());
+  poison_.OnEnded(closure);
+  const std::size_t shards = record.lost_add.size();
+  closures_lost_ += lost_before ? 0 : 1;
+  if (functions_) {
+    v1::FunctionsNote note;
+    *note.mutable_lost() = client::ToProto(IntervalSet{closure.value()});
+    NoteFunctions(note);
+  } else {
+    updates_lost_ += shards * plan_->Closure(closure).steps;
+  }
+  if (closures_lost_ <= kLostNamedMax) {
+    Event("lost", absl::StrCat("closure ", closure.value(), " cannot be run again for ", shards, shards == 1 ? " shard" : " shards",
+                               " that lost it, its updates are lost there: ", why,
+                               closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
+  }
+  Touch();
+  Persist(record);
 }
 
 void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {

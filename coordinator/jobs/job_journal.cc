@@ -88,6 +88,8 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_other_deaths(other_deaths_);
   counters->set_step_lines_dropped(step_lines_dropped_);
   counters->set_shards_rolled_back(shards_rolled_back_);
+  counters->set_closures_lost(closures_lost_);
+  counters->set_updates_lost(updates_lost_);
 }
 
 std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
@@ -328,6 +330,8 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   other_deaths_ = counters.other_deaths();
   step_lines_dropped_ = counters.step_lines_dropped();
   shards_rolled_back_ = counters.shards_rolled_back();
+  closures_lost_ = counters.closures_lost();
+  updates_lost_ = counters.updates_lost();
 }
 
 absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state) {

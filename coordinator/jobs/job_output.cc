@@ -211,6 +211,8 @@ std::string Job::ResultJson() const {
   json["duplicates_refused"] = DuplicatesRefused();
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_}, {"closures_rerun", reruns_}, {"updates_redone", updates_redone_}};
+  // Succeeded, lost with a server, and not to be run again.
+  json["lost"] = Json{{"closures", closures_lost_}, {"updates", updates_lost_}};
   json["checkpoint"] = checkpoint_.number() == 0 ? Json(nullptr)
                                                  : Json{{"number", checkpoint_.number()},
                                                         {"path", checkpoint_.uri()},

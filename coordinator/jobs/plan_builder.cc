@@ -57,6 +57,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.optimizer.learning_rate = 1;
   model.training.epochs = 1;
   model.training.evaluate_every_epochs = 1;
+  model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;
   model.data.train.reset();  // the data's own fingerprint stands for its files
   model.data.eval.reset();
   model.checkpoint = {};

@@ -178,9 +178,9 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   if (!audit.ok()) return ReportCheckpoint(context, audit.status());
   // What the coordinator says has succeeded, once nothing changes any more.
   if (status && status->state() == "SUCCEEDED" && status->checkpoint().number() == found->manifest.number() &&
-      status->closures_succeeded() != audit->closures_done) {
+      status->closures_succeeded() != audit->closures_done + status->closures_lost()) {
     audit->violations.push_back(absl::StrCat("the coordinator counted another number of closures than the ledgers hold: coordinator=",
-                                             status->closures_succeeded(), " ledgers=", audit->closures_done));
+                                             status->closures_succeeded(), " of them lost=", status->closures_lost(), " ledgers=", audit->closures_done));
   }
   if (output == "json") {
     context.out << Dump(JsonOf(*audit, found->uri)) << "\n";

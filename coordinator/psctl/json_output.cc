@@ -38,6 +38,8 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                         {"attempts", job.attempts()},
                         {"updates_redone", job.updates_redone()},
                         {"shards_rolled_back", job.shards_rolled_back()},
+                        {"closures_lost", job.closures_lost()},
+                        {"updates_lost", job.updates_lost()},
                         {"steps_total", job.steps_total()},
                         {"steps_done", job.steps_done()},
                         {"epochs", job.epochs()},

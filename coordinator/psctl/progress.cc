@@ -122,7 +122,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     else if (const auto loss = metrics.find("loss"); loss != metrics.end())
       parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
     std::size_t workers = 0, servers = 0;
-    bool exact = job.steps_total() > 0;
+    bool exact = job.steps_total() > 0 && job.updates_lost() == 0;
     std::uint64_t shards = 0;
     if (result.is_object() && result.contains("tasks") && result["tasks"].is_array()) {
       for (const auto& task : result["tasks"]) {
@@ -147,6 +147,11 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     lines.push_back(absl::StrCat("servers were lost: ", job.shards_rolled_back(), job.shards_rolled_back() == 1 ? " shard went" : " shards went",
                                  " back to what was saved, ", job.closures_rerun(), job.closures_rerun() == 1 ? " closure was" : " closures were",
                                  " run again for it, ", job.updates_redone(), " updates redone"));
+  }
+  if (job.closures_lost() > 0) {
+    lines.push_back(absl::StrCat("LOST: ", job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of ", job.closures_lost(),
+                                 job.closures_lost() == 1 ? " closure that" : " closures that",
+                                 " could not be run again for a shard that lost them (on_lost_updates: report)"));
   }
   if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
   if (job.checkpoint().number() > 0) {

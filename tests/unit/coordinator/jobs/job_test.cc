@@ -292,6 +292,58 @@ TEST_CASE("a server that registers without its shards gets them from the seed, a
   CHECK(c.Status().updates_redone() >= 24);
 }
 
+TEST_CASE("a re-run that a user's error makes impossible ends the job, or is lost and counted where the job says so") {
+  const bool report = GENERATE(false, true);
+  CAPTURE(report);
+  FakeCluster c([&](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = report ? "report" : "fail"; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
+  const std::uint64_t trained = c.Status().closures_succeeded();
+  REQUIRE(trained > 0);
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE || (Trains(g) && !g.all_targets()); };
+  c.AddServer("1");  // another process: its two shards are gone
+  const auto repair = [&] {
+    const auto& held = c.workers["0"].held;
+    return std::find_if(held.begin(), held.end(), [](const v1::Grant& g) { return Trains(g) && !g.all_targets(); });
+  };
+  std::uint64_t lost = 0;
+  for (; lost < trained; ++lost) {
+    REQUIRE(c.Run([&] { return repair() != c.workers["0"].held.end(); }));
+    const v1::Grant grant = *repair();
+    CHECK(grant.targets_size() == 2);
+    c.FailGrant(c.workers["0"], grant, "data are not those of the plan: file=images", true);
+    if (!report) break;
+  }
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  if (!report) {
+    CHECK(c.job->state() == JobState::kFailed);
+    CHECK(status.first_cause().message() == "data are not those of the plan: file=images");
+    CHECK(result["lost"] == Json{{"closures", 0}, {"updates", 0}});
+    return;
+  }
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(status.closures_lost() == trained);
+  CHECK(status.updates_lost() == trained * 2 * 2);  // two steps each, two shards
+  CHECK(result["lost"] == Json{{"closures", trained}, {"updates", trained * 2 * 2}});
+  CHECK(result["closures"]["succeeded"] == 16);
+  CHECK(result["closures"]["failed"] == 0);
+  std::vector<std::string> said;
+  for (const v1::Event& event : status.events()) {
+    if (event.kind() == "lost") said.push_back(event.text());
+  }
+  REQUIRE(said.size() == std::min<std::uint64_t>(trained, 8));
+  CHECK_THAT(said[0], Catch::Contains("closure 0 cannot be run again for 2 shards") && Catch::Contains("file=images"));
+  CHECK((trained < 8) == (said.back().find("further ones are only counted") == std::string::npos));
+}
+
 TEST_CASE("a server whose session was cut keeps its shards") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };

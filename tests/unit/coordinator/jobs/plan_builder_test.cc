@@ -65,6 +65,7 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   config::JobSpec spec = Spec();
   spec.training.epochs = 9;
   spec.training.evaluate_every_epochs = 0;
+  spec.training.on_lost_updates = "report";
   spec.optimizer.learning_rate = 0.5;
   spec.name = "other";
   spec.checkpoint = {.on = true, .given = true, .every = std::chrono::seconds(5), .keep = 7, .resume = true, .directory = "/shared"};
