@@ -580,9 +580,8 @@ void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) 
     updates_lost_ += shards * plan_->Closure(closure).steps;
   }
   if (closures_lost_ <= kLostNamedMax) {
-    Event("lost", absl::StrCat("closure ", closure.value(), " cannot be run again for ", shards, shards == 1 ? " shard" : " shards",
-                               " that lost it, its updates are lost there: ", why,
-                               closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
+    Event("lost", absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards, shards == 1 ? " shard" : " shards",
+                               ", it cannot be run again: ", why, closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
   }
   Touch();
   Persist(record);

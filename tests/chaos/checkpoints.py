@@ -1,6 +1,9 @@
 """Scenarios of checkpoints: K1 to K9, and the servers' that need them (S1 to S4, S7 to S9, E1). Registered with the others of scenarios.py."""
+import json
 import os
+import random
 import shutil
+import struct
 import time
 
 from cluster import Failure, wait_for
@@ -545,6 +548,86 @@ def job_shards(c, job):
     for variable in (listed["variables"] if isinstance(listed, dict) else listed):
         found += variable["shards"]
     return found
+
+
+def write_images(folder, seed):
+    """40 images of 4 x 4 with labels, as IDX files; the paths."""
+    draw = random.Random(seed)
+    images, labels = os.path.join(folder, "k7-images"), os.path.join(folder, "k7-labels")
+    with open(images, "wb") as f:
+        f.write(struct.pack(">IIII", 0x803, 40, 4, 4) + bytes(draw.randrange(256) for _ in range(40 * 16)))
+    with open(labels, "wb") as f:
+        f.write(struct.pack(">II", 0x801, 40) + bytes(i % 3 for i in range(40)))
+    return images, labels
+
+
+@scenario("checkpoints", "K7", "a data file changed before a repair: named with file and examples, and `on_lost_updates` decides")
+def k7(c, r):
+    for policy in ("fail", "report"):
+        for longer in (1, 2, 4, 8, 16):
+            images, labels = write_images(c.folder, c.seed)
+            path = os.path.join(c.folder, "k7.yaml")
+            with open(path, "w") as f:
+                f.write("""apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: k7-%s-%d}
+spec:
+  data:
+    train: {format: idx, images: "%s", labels: "%s"}
+    eval: {format: idx, images: "%s", labels: "%s"}
+    fields: {image: {transforms: [{scale: 0.01}]}}
+    batch_size: 10
+    shuffle: {seed: 7}
+  model:
+    inputs: {image: {shape: [4, 4, 1]}}
+    layers:
+      - {name: flat, type: flatten, input: image}
+      - {name: logits, type: dense, units: 3}
+    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+    metrics: [accuracy]
+  optimizer: {type: sgd, learning_rate: 0.1}
+  training: {epochs: 1, steps_per_closure: 2, on_lost_updates: %s}
+  checkpoint: {every: 1h}
+""" % (policy, longer, images, labels, images, labels, policy))
+            for w in c.workers:
+                restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale * longer))
+            c.wait_usable()
+            name = c.psctl_json("job", "submit", path)["name"]
+
+            def show():
+                return c.psctl_json("job", "show", name)
+            wait_for("the evaluation", lambda: int(show()["steps_done"]) == 4)
+            for s in c.servers:
+                s.kill()
+            write_images(c.folder, c.seed + 1)
+            for w in c.workers:  # those that hold the old data in memory would go on with them
+                w.kill()
+            for d in c.servers + c.workers:
+                d.start()
+            status = wait_for("the end of %s" % name, lambda: (lambda s: s if s["state"] in ("SUCCEEDED", "FAILED") else None)(show()))
+            if int(status["shards_rolled_back"]) > 0 and (status["state"] == "FAILED" or int(status["closures_lost"]) > 0):
+                break
+        else:
+            raise Failure("five evaluations were over before the servers died: %s" % status)
+        with open(os.path.join(status["runs_folder"], "result.json")) as f:
+            result = json.load(f)
+        shards = len(result["shards"])
+        if policy == "fail":
+            cause = status["first_cause"] or {"message": ""}
+            if status["state"] != "FAILED" or cause["kind"] != "user" or images not in cause["message"] or "examples" not in cause["message"]:
+                raise Failure("want a user's error that names file and examples: %s" % status)
+            continue
+        lost = result["lost"]
+        # A shard at a time, or both together.
+        named = {e["text"].split(" are lost in ")[0] for e in status["events"] if e["kind"] == "lost" and images in e["text"]}
+        if status["state"] != "SUCCEEDED" or lost != {"closures": 2, "updates": 4 * shards} or named != {"updates of closure 0", "updates of closure 1"}:
+            raise Failure("want two closures named and all their updates lost: %s, %s" % (result, status["events"]))
+        if result["closures"]["succeeded"] != 2 or any(s["updates_applied"] != 0 for s in result["shards"]):
+            raise Failure("want both closures succeeded, and nothing of them in a shard: %s" % result)
+        audit = json.loads(c.psctl("job", "audit", "--job", name, "--output", "json").stdout)
+        if not audit["exact"] or audit["closures_done"] != 0:
+            raise Failure("psctl job audit: %s" % audit)
+    c.wait_tasks()
 
 
 @scenario("checkpoints", "K8", "resume in the middle of an epoch under another batch size is refused with the reason; more epochs are not")

@@ -61,7 +61,7 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   std::set<std::string> keys;
   for (const auto& [key, value] : result.items()) keys.insert(key);
   CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
-                                      "duplicates_refused", "repair", "checkpoint", "resumed_from", "deaths", "shards"});
+                                      "duplicates_refused", "lost", "repair", "checkpoint", "resumed_from", "deaths", "shards"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -340,7 +340,7 @@ TEST_CASE("a re-run that a user's error makes impossible ends the job, or is los
     if (event.kind() == "lost") said.push_back(event.text());
   }
   REQUIRE(said.size() == std::min<std::uint64_t>(trained, 8));
-  CHECK_THAT(said[0], Catch::Contains("closure 0 cannot be run again for 2 shards") && Catch::Contains("file=images"));
+  CHECK_THAT(said[0], Catch::Contains("updates of closure 0 are lost in 2 shards, it cannot be run again: ") && Catch::Contains("file=images"));
   CHECK((trained < 8) == (said.back().find("further ones are only counted") == std::string::npos));
 }
 
