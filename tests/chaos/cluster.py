@@ -74,7 +74,7 @@ class Daemon:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
         address_file = os.path.join(self.cluster.folder, "%s-%s.%d.address" % (self.role, self.identity, self.starts))
-        binary = {"coordinator": "evergrad-coordinator", "ps_server": "evergrad-ps-server", "worker": "evergrad-worker"}[self.role]
+        binary = {"coordinator": "evergrad-coordinator", "ps_server": "evergrad-ps-server", "worker": self.cluster.worker_binary}[self.role]
         command = [os.path.join(self.cluster.bin, binary), "--address-file", address_file, "--failpoint-seed", str(self.cluster.seed)]
         # `none` arms nothing, but says that this cluster is one for tests: counting jobs are accepted.
         command += ["--failpoints", failpoints or "none"]
@@ -181,8 +181,9 @@ class Cluster:
     so that it can lose power."""
 
     def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False, proxied=False,
-                 powered=False):
+                 powered=False, worker_binary="evergrad-worker"):
         self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
+        self.worker_binary = worker_binary
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
         self.disk = Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None

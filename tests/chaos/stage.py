@@ -2,7 +2,7 @@
 from cluster import Failure
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "functions": [], "checker": []}
 
 
 class Skipped(Exception):

@@ -168,6 +168,7 @@ class Stage {
     bool allow_counting = true;
     bool skip_not_finite = false;
     std::uint64_t message_bytes_max = 4ull << 20;
+    const sdk::Registry* functions = nullptr;
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{20};
   };
   Stage() : Stage(Settings{}) {}
@@ -181,6 +182,7 @@ class Stage {
     environment.logger = &logger;
     environment.registry = &registry;
     environment.failpoints = &failpoints;
+    environment.functions = settings.functions;
     environment.clock = &clock;
     environment.send = [this](v1::TaskMessage message) {
       MutexLock lock(&mu_);
@@ -277,6 +279,11 @@ class Stage {
         shard.set_row_end(rows * (i + 1) / n);
       }
     }
+    Place();
+    return described;
+  }
+  // The plan and its shards are in `job`: they are assigned round-robin, and the runner is told.
+  void Place() {
     plan.emplace(*plan::Plan::Create(client::PlanSpecOf(job.plan())));
     map.set_job_uid(kJob);
     *map.mutable_version() = client::ToProto(MapVersion{1, 1});
@@ -293,14 +300,14 @@ class Stage {
     *message.mutable_job() = job;
     Message(message);
     SendMap();
-    return described;
   }
   void SendMap() {
     v1::CoordinatorMessage message;
     *message.mutable_map() = map;
     Message(message);
   }
-  std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {}) {
+  std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
+                      const std::string& function = "", const std::string& arguments = "") {
     v1::CoordinatorMessage message;
     v1::Grant& grant = *message.mutable_grant();
     grant.set_job_uid(kJob);
@@ -309,6 +316,8 @@ class Stage {
     grant.set_kind(kind);
     grant.set_all_targets(targets.empty());
     for (const std::uint32_t t : targets) grant.add_targets(t);
+    grant.set_function(function);
+    grant.set_arguments(arguments);
     Message(message);
     return attempts_;
   }

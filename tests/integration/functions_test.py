@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""examples/functions as its README says, on real daemons: the client's output, the job's end, the numbers in its files.
+
+  functions_test.py --bin build/release/bin [unittest arguments]
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from support import ROOT, Case, binary, main  # noqa: E402
+from cluster import Cluster  # noqa: E402
+
+
+class Example(Case):
+    def test_a_plane_is_fitted_by_closures_that_a_client_schedules(self):
+        """Two workers and two servers: the error falls, each step is applied once, a mistake is told once, the job succeeds."""
+        with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
+            c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
+            told = c.psctl_json("job", "show", "plane")
+            self.assertIn("closures to be scheduled", told.get("waiting_for", "") or "closures to be scheduled")
+            client = subprocess.run([binary("evergrad-example-client"), c.coordinator_address(), "plane"], stdin=subprocess.DEVNULL,
+                                    capture_output=True, text=True, timeout=120)
+            self.assertEqual(client.returncode, 0, client.stdout + client.stderr)
+            lines = client.stdout.splitlines()
+            self.assertEqual(len(lines), 4, client.stdout)
+            first, last = (float(re.search(r"last batch ([0-9.]+)$", line).group(1)) for line in lines[:2])
+            self.assertLess(last, 0.05)
+            self.assertLess(last, first)
+            slope0, slope1, height, steps = (float(w) for w in lines[2].split(": ")[1].split("   ")[0].split())
+            self.assertEqual(steps, 400)
+            numpy.testing.assert_allclose([slope0, slope1, height], [3, -2, 0.5], atol=0.1)
+            self.assertIn("failed: function=fit", lines[3])
+            self.assertIn("want=BATCHES POINTS got=many points", lines[3])
+
+            status = c.psctl_json("job", "show", "plane")
+            self.assertEqual(status["state"], "SUCCEEDED")
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                result = json.load(f)
+            self.assertEqual(result["closures"]["succeeded"], 41)
+            self.assertEqual(result["closures"]["failed"], 1)
+            self.assertEqual([s["updates_applied"] for s in result["shards"]], [400] * len(result["shards"]))
+            weights = numpy.load(os.path.join(status["runs_folder"], "weights.npz"))
+            self.assertEqual(weights["steps"][0], 400)
+            # A second client of a job that has ended hears so.
+            again = subprocess.run([binary("evergrad-example-client"), c.coordinator_address(), "plane"], stdin=subprocess.DEVNULL,
+                                   capture_output=True, text=True, timeout=60)
+            self.assertEqual(again.returncode, 1)
+            self.assertIn("the job has ended", again.stderr)
+
+    def test_a_worker_without_the_function_gets_nothing_and_the_job_says_what_it_waits_for(self):
+        with Cluster(binary(""), 1, 1).up() as c:
+            c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
+            client = subprocess.Popen([binary("evergrad-example-client"), c.coordinator_address(), "plane", "2", "2"], stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            try:
+                from support import wait_for
+                wait_for("the job to name the function", lambda: "none of those here has function `fit`" in c.psctl_json("job", "show", "plane").get("waiting_for", ""))
+                c.worker_binary = "evergrad-example-worker"
+                c.add("worker", "late", ["--name", "late", "--threads", "1"])
+                out, err = client.communicate(timeout=60)
+                self.assertEqual(client.returncode, 0, out + err)
+                self.assertIn("4 steps scheduled", out)
+            finally:
+                if client.poll() is None:
+                    client.kill()
+                    client.communicate()
+
+
+if __name__ == "__main__":
+    main()

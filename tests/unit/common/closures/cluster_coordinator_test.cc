@@ -1,0 +1,238 @@
+// The client against a coordinator that the test plays, over the in-process transport: numbers of calls, repeats, errors, releases.
+#include <catch2/catch.hpp>
+
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/closures/cluster_coordinator.h"
+#include "common/transport/inproc_transport.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::closures {
+namespace {
+
+class Coordinator {
+ public:
+  using Handler = std::function<absl::StatusOr<std::string>(const std::string& bytes)>;
+  explicit Coordinator(transport::Transport* transport) : transport_(transport) { Listen(); }
+  void Listen() {
+    transport::ServerOptions options;
+    options.listen = "coordinator";
+    transport::Handlers handlers;
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+                            std::unique_ptr<transport::UnaryResponder> responder) {
+      Handler handler;
+      {
+        MutexLock lock(&mu_);
+        handler = handlers_[std::string(method)];
+        ++calls_[std::string(method)];
+      }
+      responder->Answer(handler ? handler(request) : absl::UnimplementedError(method));
+    };
+    auto server = transport_->Listen(options, std::move(handlers));
+    REQUIRE(server.ok());
+    server_ = *std::move(server);
+  }
+  void Down() { server_.reset(); }
+  template <class Request, class Response>
+  void On(const char* method, std::function<absl::StatusOr<Response>(const Request&)> handler) {
+    MutexLock lock(&mu_);
+    handlers_[method] = [handler](const std::string& bytes) -> absl::StatusOr<std::string> {
+      Request request;
+      if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("bytes");
+      const absl::StatusOr<Response> response = handler(request);
+      if (!response.ok()) return response.status();
+      return response->SerializeAsString();
+    };
+  }
+  int calls(const std::string& method) {
+    MutexLock lock(&mu_);
+    return calls_[method];
+  }
+
+ private:
+  transport::Transport* const transport_;
+  std::unique_ptr<transport::Server> server_;
+  Mutex mu_;
+  std::map<std::string, Handler> handlers_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, int> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+struct Stage {
+  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  Coordinator coordinator{transport.get()};
+  std::unique_ptr<ClusterCoordinator> cluster = Make(std::chrono::seconds(20));
+  std::unique_ptr<ClusterCoordinator> Make(std::chrono::milliseconds unreachable_max) {
+    ClusterCoordinator::Options options;
+    options.coordinator_address = "coordinator";
+    options.job = "line";
+    options.unreachable_max = unreachable_max;
+    options.transport = transport.get();
+    auto made = ClusterCoordinator::Connect(options);
+    REQUIRE(made.ok());
+    return *std::move(made);
+  }
+};
+
+v1::RaisedError Error() {
+  v1::RaisedError error;
+  error.set_closure(8);
+  error.set_function("fit");
+  *error.mutable_cause() = client::ToErrorDetail(UserError(absl::OutOfRangeError("no such point")), "worker/1");
+  return error;
+}
+
+TEST_CASE("a schedule that was not answered is repeated under its number, and one that waits goes on waiting under it") {
+  Stage stage;
+  std::vector<v1::ScheduleClosureRequest> seen;
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
+      client::kScheduleClosure, [&](const v1::ScheduleClosureRequest& request) -> absl::StatusOr<v1::ScheduleClosureResponse> {
+        seen.push_back(request);
+        v1::ScheduleClosureResponse response;
+        if (seen.size() == 1) return absl::UnavailableError("restarting");
+        if (seen.size() == 2) {
+          response.set_waiting_for("room");
+          return response;
+        }
+        response.set_scheduled(true);
+        response.set_closure(40 + seen.size());
+        return response;
+      });
+  const auto value = stage.cluster->Schedule("fit", "xy");
+  REQUIRE(value.ok());
+  CHECK(value->closure() == 43);
+  REQUIRE(seen.size() == 3);
+  for (const auto& request : seen) {
+    CHECK(request.job() == "line");
+    CHECK(request.function() == "fit");
+    CHECK(request.arguments() == "xy");
+    CHECK(request.call().client() == seen[0].call().client());
+    CHECK(request.call().client() != 0);
+    CHECK(request.call().call() == 1);
+    CHECK(request.call().answered_below() == 1);
+  }
+  REQUIRE(stage.cluster->Schedule("fit", "").ok());
+  CHECK(seen[3].call().call() == 2);
+  CHECK(seen[3].call().answered_below() == 2);  // the first will not be repeated
+}
+
+TEST_CASE("an error that is told has the code, the blame and the words of its cause, and says of which closure") {
+  Stage stage;
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(client::kScheduleClosure, [&](const auto&) {
+    v1::ScheduleClosureResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(client::kJoinClosures, [&](const auto& request) {
+    CHECK(request.durable());
+    v1::JoinClosuresResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
+  stage.coordinator.On<v1::ClosuresDoneRequest, v1::ClosuresDoneResponse>(client::kClosuresDone, [&](const auto&) {
+    v1::ClosuresDoneResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
+  for (const absl::Status& status : {stage.cluster->Schedule("fit", "").status(), stage.cluster->Join(true), stage.cluster->Done().status()}) {
+    CHECK(status.code() == absl::StatusCode::kOutOfRange);
+    CHECK(BlameOf(status) == Blame::kUser);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("closure 8 failed: function=fit") && Catch::Contains("no such point"));
+  }
+}
+
+TEST_CASE("a result is fetched as often as wanted; what became of a closure that has none is told by its kind") {
+  Stage stage;
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(client::kScheduleClosure, [&](const auto&) {
+    v1::ScheduleClosureResponse response;
+    response.set_scheduled(true);
+    response.set_closure(3);
+    return response;
+  });
+  v1::FetchResultResponse answer;
+  int asked = 0;
+  stage.coordinator.On<v1::FetchResultRequest, v1::FetchResultResponse>(client::kFetchResult, [&](const auto& request) {
+    CHECK(request.closure() == 3);
+    v1::FetchResultResponse not_yet;
+    not_yet.set_state(v1::RESULT_WAITING);
+    return ++asked % 2 == 1 ? not_yet : answer;
+  });
+  const auto value = stage.cluster->Schedule("fit", "");
+  REQUIRE(value.ok());
+  answer.set_state(v1::RESULT_SUCCEEDED);
+  answer.set_result("bytes");
+  CHECK(*stage.cluster->Fetch(*value) == "bytes");
+  CHECK(*stage.cluster->Fetch(*value) == "bytes");
+  CHECK(asked == 4);
+  answer.set_state(v1::RESULT_CANCELLED);
+  CHECK(stage.cluster->Fetch(*value).status().code() == absl::StatusCode::kCancelled);
+  answer.set_state(v1::RESULT_GONE);
+  CHECK(stage.cluster->Fetch(*value).status().code() == absl::StatusCode::kNotFound);
+  answer.set_state(v1::RESULT_FAILED);
+  *answer.mutable_cause() = Error().cause();
+  CHECK(stage.cluster->Fetch(*value).status().code() == absl::StatusCode::kOutOfRange);
+  CHECK(stage.cluster->Fetch(RemoteValue()).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a handle whose last copy has gone is released with the next call, again if that call fails, and at the end") {
+  Stage stage;
+  std::uint64_t next = 5;
+  std::vector<std::string> released;
+  bool refuse = false;
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
+      client::kScheduleClosure, [&](const v1::ScheduleClosureRequest& request) -> absl::StatusOr<v1::ScheduleClosureResponse> {
+        released.push_back(client::FromProto(request.released())->ToString());
+        if (refuse) return UserError(absl::InvalidArgumentError("no"));
+        v1::ScheduleClosureResponse response;
+        response.set_scheduled(true);
+        response.set_closure(next++);
+        return response;
+      });
+  stage.coordinator.On<v1::ReleaseResultsRequest, v1::ReleaseResultsResponse>(client::kReleaseResults, [&](const v1::ReleaseResultsRequest& request) {
+    released.push_back(client::FromProto(request.released())->ToString());
+    return v1::ReleaseResultsResponse();
+  });
+  RemoteValue kept = *stage.cluster->Schedule("f", "");
+  {
+    const RemoteValue copy = kept;
+    kept = *stage.cluster->Schedule("f", "");
+  }  // 5 goes here, with its copy
+  refuse = true;
+  CHECK_FALSE(stage.cluster->Schedule("f", "").ok());
+  refuse = false;
+  CHECK(stage.cluster->Schedule("f", "").ok());  // 7 goes at once
+  kept = RemoteValue();
+  stage.cluster.reset();
+  CHECK(released == std::vector<std::string>{"", "", "5", "5", "6-7"});
+}
+
+TEST_CASE("a coordinator that is away is waited for, and not for ever") {
+  Stage stage;
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(client::kJoinClosures, [&](const auto&) {
+    v1::JoinClosuresResponse response;
+    response.set_joined(true);
+    return response;
+  });
+  stage.coordinator.Down();
+  const auto impatient = stage.Make(std::chrono::milliseconds(100));
+  const absl::Status status = impatient->Join();
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("no coordinator answers: address=coordinator"));
+  stage.coordinator.Listen();
+  CHECK(impatient->Join().ok());
+  CHECK(stage.cluster->Join().ok());
+}
+
+TEST_CASE("what cannot be a client is refused") {
+  ClusterCoordinator::Options options;
+  CHECK(ClusterCoordinator::Connect(options).status().code() == absl::StatusCode::kInvalidArgument);
+  options.coordinator_address = "127.0.0.1:1";
+  CHECK(ClusterCoordinator::Connect(options).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace evergrad::closures

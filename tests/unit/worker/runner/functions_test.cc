@@ -1,0 +1,186 @@
+// A runner with a user's functions, among real servers: what a step pushes is applied once, whatever is repeated.
+#include <catch2/catch.hpp>
+
+#include <cstring>
+
+#include "runner_fixture.h"
+
+namespace evergrad::worker {
+namespace {
+
+using sdk::ClosureContext;
+using sdk::Source;
+using sdk::StepContext;
+
+const char kYaml[] = R"(apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: test}
+spec:
+  type: functions
+  functions:
+    variables: [{name: a, shape: [4]}, {name: b, shape: [1]}]
+  optimizer: {type: sgd, learning_rate: 1}
+)";
+
+// `a` in two shards, `b` in one: as the coordinator would plan it.
+void Begin(Stage& stage) {
+  stage.Submit(kYaml);
+  stage.Register();
+  plan::PlanSpec spec;
+  spec.train_examples = std::uint64_t{1} << 20;
+  spec.steps_per_closure = kUpdatesPerClosureMax;
+  spec.shuffle = false;
+  client::FillPlan(spec, stage.job.mutable_plan());
+  const auto add = [&](const char* name, std::uint32_t index, std::uint64_t rows, std::uint64_t begin, std::uint64_t end) {
+    v1::ShardSpec& shard = *stage.job.mutable_plan()->add_shards();
+    shard.set_shard(static_cast<std::uint32_t>(stage.job.plan().shards_size() - 1));
+    v1::VariableSpec& variable = *shard.mutable_variable();
+    variable.set_name(name);
+    variable.set_index(index);
+    variable.add_shape(rows);
+    variable.set_dtype(v1::DTYPE_FLOAT32);
+    variable.mutable_initializer()->set_type("zeros");
+    variable.mutable_optimizer()->set_type("sgd");
+    variable.mutable_optimizer()->set_learning_rate(1);
+    shard.set_row_begin(begin);
+    shard.set_row_end(end);
+  };
+  add("a", 0, 4, 0, 2);
+  add("a", 0, 4, 2, 4);
+  add("b", 1, 1, 0, 1);
+  stage.Place();
+}
+
+sdk::Registry Functions() {
+  sdk::Registry registry;
+  // So many steps as its argument says; each pushes -1 to all of `a`, the even ones to `b`, and the result says what it read in the last.
+  registry.Register(
+      "count",
+      [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> {
+        return Source<int>([i = 0, n = std::stoi(std::string(closure.arguments()))]() mutable -> absl::StatusOr<std::optional<int>> {
+          return i < n ? std::optional<int>(i++) : std::nullopt;
+        });
+      },
+      [](StepContext& step, int& input) -> absl::Status {
+        EG_ASSIGN_OR_RETURN(const sdk::Values a, step.Pull("a"));
+        const std::string read = absl::StrCat(a.data[0], " ", a.data[3]);
+        const std::vector<float> one(4, -1.0f);
+        EG_RETURN_IF_ERROR(step.Push("a", one));
+        if (input % 2 == 0) EG_RETURN_IF_ERROR(step.Push("b", std::span<const float>(one).first(1)));
+        return step.SetResult(read);
+      });
+  registry.Register("nan", [](StepContext& step) { return step.Push("b", std::vector<float>{std::numeric_limits<float>::quiet_NaN()}); });
+  registry.Register("wrong", [](StepContext&) { return UserError(absl::InvalidArgumentError("mine")); });
+  registry.Register("away", [](StepContext&) { return absl::UnavailableError("a disk"); });
+  return registry;
+}
+
+std::vector<std::uint64_t> Applied(Stage& stage) {
+  std::vector<std::uint64_t> applied;
+  for (const v1::ShardState& state : stage.States()) applied.push_back(state.updates_applied());
+  return applied;
+}
+
+TEST_CASE("each step of a function is an update of what it pushed, reads what the ones before left, and its result rides with Done") {
+  const sdk::Registry registry = Functions();
+  Stage::Settings settings;
+  settings.functions = &registry;
+  Stage stage(settings);
+  Begin(stage);
+  v1::Hello hello;
+  stage.OnControl([&] { stage.runner->FillHello(&hello); });
+  CHECK(hello.functions_size() == 4);
+  stage.Grant(0, v1::TRAIN, {}, "count", "5");
+  const v1::Done first = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(first.result() == "4 4");
+  CHECK(first.metrics().steps() == 5);
+  stage.Answer(first);
+  // The next one reads all of it; updates carry (closure, step) and their place in the order of schedule().
+  stage.Grant(7, v1::TRAIN, {}, "count", "2");
+  const v1::Done second = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(second.result() == "6 6");
+  stage.Answer(second);
+  CHECK(Applied(stage) == std::vector<std::uint64_t>{7, 7, 4});
+  for (const SeenPush& push : stage.Seen()) CHECK((push.closure == 0 ? push.update < 5 : push.closure == 7 && push.update < 2));
+  // Without input there is no step, and an end all the same.
+  stage.Grant(8, v1::TRAIN, {}, "count", "0");
+  const v1::Done none = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(none.metrics().steps() == 0);
+  stage.Answer(none);
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("a closure run again under a higher attempt changes nothing where it was applied, and a repair touches its targets only") {
+  const sdk::Registry registry = Functions();
+  Stage::Settings settings;
+  settings.functions = &registry;
+  Stage stage(settings);
+  Begin(stage);
+  for (int i = 0; i < 2; ++i) {
+    stage.Grant(0, v1::TRAIN, {}, "count", "3");
+    stage.Answer(stage.Next(v1::TaskMessage::kDone).done());
+  }
+  CHECK(Applied(stage) == std::vector<std::uint64_t>{3, 3, 2});
+  const std::size_t before = stage.Seen().size();
+  stage.Grant(0, v1::TRAIN, {1}, "count", "3");
+  const v1::Done repair = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK_FALSE(repair.all_targets());
+  const auto seen = stage.Seen();
+  for (std::size_t i = before; i < seen.size(); ++i) CHECK(seen[i].shard == 1);
+  CHECK(Applied(stage) == std::vector<std::uint64_t>{3, 3, 2});
+}
+
+TEST_CASE("a function's own error is final and names function, closure and step; the machine's is not the user's; an unknown one is given to others") {
+  const sdk::Registry registry = Functions();
+  Stage::Settings settings;
+  settings.functions = &registry;
+  Stage stage(settings);
+  Begin(stage);
+  const auto failed = [&](const std::string& function) {
+    stage.Grant(4, v1::TRAIN, {}, function, "1");
+    return stage.Next(v1::TaskMessage::kFailed).failed();
+  };
+  CHECK(failed("wrong").user_error());
+  CHECK_THAT(failed("wrong").cause().message(), Catch::Contains("mine function=wrong closure=4 step=0"));
+  CHECK(failed("nan").user_error());
+  CHECK_THAT(failed("nan").cause().message(), Catch::Contains("not finite"));
+  CHECK_FALSE(failed("away").user_error());
+  CHECK_FALSE(failed("unknown").user_error());
+  CHECK_THAT(failed("unknown").cause().message(), Catch::Contains("no such function"));
+  CHECK(Applied(stage) == std::vector<std::uint64_t>{0, 0, 0});
+  stage.Grant(5, v1::TRAIN, {}, "count", "1");
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().result() == "0 0");
+}
+
+TEST_CASE("a superseded closure stops after its step, and its function hears of it") {
+  std::atomic<bool> stop{false};
+  runtime::Event begun;
+  sdk::Registry registry = Functions();
+  registry.Register("waits", [&](StepContext& step) {
+    begun.Set();
+    while (!step.cancelled()) {
+      runtime::Event never;
+      never.WaitFor(std::chrono::milliseconds(1));
+    }
+    stop = true;
+    return step.Push("b", std::vector<float>{1});
+  });
+  Stage::Settings settings;
+  settings.functions = &registry;
+  Stage stage(settings);
+  Begin(stage);
+  const std::uint64_t n = stage.Grant(2, v1::TRAIN, {}, "waits", "");
+  begun.Wait();
+  v1::Done answer;
+  answer.set_job_uid(kJob);
+  answer.set_closure(2);
+  *answer.mutable_attempt() = client::ToProto(Attempt{1, n});
+  stage.Answer(answer, true);
+  stage.Grant(3, v1::TRAIN, {}, "count", "1");
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().closure() == 3);
+  CHECK(stop);
+  CHECK(Applied(stage) == std::vector<std::uint64_t>{1, 1, 1});  // of closure 3 alone
+}
+
+}  // namespace
+}  // namespace evergrad::worker
