@@ -1,4 +1,6 @@
 # Debian 12 packages only; deploy/scripts/setup.sh installs them.
+# Seen by a user's project, too, that has this one as a folder (examples/functions/README.md).
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)
@@ -12,8 +14,8 @@ find_package(ZLIB REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
-pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
+pkg_check_modules(httplib REQUIRED IMPORTED_TARGET GLOBAL cpp-httplib)
+pkg_check_modules(libzip REQUIRED IMPORTED_TARGET GLOBAL libzip)
 if(EVERGRAD_BUILD_TESTS)
   find_package(Catch2 2 CONFIG REQUIRED)
 endif()

@@ -19,6 +19,7 @@ namespace {
 // Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of them. More than any tail that was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
 constexpr std::uint64_t kInHandBytesMax = 4u << 20;  // arguments at one worker, beyond its first closure
+constexpr std::ptrdiff_t kRegrantsOnTop = 2;         // of one worker
 constexpr std::chrono::milliseconds kRoundsApart{100};
 constexpr std::size_t kCancelMax = 65536;
 
@@ -101,23 +102,34 @@ void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
 }
 
 void Job::PumpFunctions() {
-  std::set<TaskId> dry;  // nothing for them now
+  // As in training: what had been granted before comes on top of what a worker may hold.
+  const auto has_room = [&](const Worker& worker, bool on_top) {
+    std::uint64_t bytes = 0;
+    for (const auto& [attempt, held] : worker.held) bytes += held.bytes;
+    if (!worker.held.empty() && bytes >= kInHandBytesMax) return false;
+    return on_top ? std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop
+                  : worker.held.size() < LimitOf(worker);
+  };
+  std::set<TaskId> dry[2];  // nothing for them now
   for (;;) {
     Worker* best = nullptr;
-    for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || dry.contains(task) || worker.functions.empty()) continue;
-      if (best != nullptr && worker.held.size() >= best->held.size()) continue;
-      std::uint64_t bytes = 0;
-      for (const auto& [attempt, held] : worker.held) bytes += held.bytes;
-      if (worker.held.size() < LimitOf(worker) && (worker.held.empty() || bytes < kInHandBytesMax)) best = &worker;
-    }
+    const auto choose = [&](bool on_top) {
+      for (auto& [task, worker] : workers_) {
+        if (!Usable(worker) || dry[on_top].contains(task) || worker.functions.empty()) continue;
+        if ((best == nullptr || worker.held.size() < best->held.size()) && has_room(worker, on_top)) best = &worker;
+      }
+    };
+    choose(false);
+    const bool on_top = best == nullptr && book_->regrants_wait();
+    if (on_top) choose(true);
     if (best == nullptr || GrantHeldUp()) break;
-    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, true, [&](ClosureId c) {
+    const std::uint64_t newest = book_->next_new();
+    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top, [&](ClosureId c) {
       const FunctionQueue::Entry* entry = functions_->Find(c.value());
       return entry == nullptr || best->functions.contains(entry->function);
     });
     if (!granted) {
-      dry.insert(best->task);
+      dry[on_top].insert(best->task);
       continue;
     }
     if (functions_->Find(granted->closure.value()) == nullptr) {
@@ -127,7 +139,8 @@ void Job::PumpFunctions() {
     ++attempts_;
     attempt_high_ = granted->attempt;
     Touch();
-    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets);
+    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
+              granted->repair || granted->closure.value() < newest);
   }
   RecallForFunctions();
 }
