@@ -29,6 +29,10 @@ std::string Figures(const v1::JobStatus& job) {
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
   if (job.steps_total() > 0)
     parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
+  // A functions job: what its client has scheduled.
+  if (job.steps_total() == 0 && job.closures_total() > 0)
+    parts.push_back(absl::StrFormat("closure %d/%d  step %d", job.closures_succeeded() + job.closures_failed() + job.closures_cancelled(),
+                                    job.closures_total(), job.steps_done()));
   // While a task is waited for, or lost work is run again, speed and time left are those of before: silence says less that is wrong.
   const bool stalled = !IsEnded(job) && (!job.waiting_for().empty() || job.phase() == "repairing");
   if (job.examples_per_second() > 0 && !stalled) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
@@ -113,7 +117,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()),
                                  cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
   } else if (job.state() == "CANCELLED") {
-    lines.push_back(absl::StrCat("cancelled after ", job.steps_done(), " of ", job.steps_total(), " steps"));
+    lines.push_back(absl::StrCat("cancelled after ", job.steps_done(), job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
   } else if (job.state() == "SUCCEEDED") {
     std::vector<std::string> parts;
     const auto metrics = MetricsOf(job.result_json());

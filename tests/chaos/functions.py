@@ -129,6 +129,9 @@ class FunctionsJob:
             got = variable["digest"]
             if (int(got, 16) if isinstance(got, str) else int(got)) != want:
                 raise Failure("the digest of steps is not that of %d" % self.fits)
+        audit = self.cluster.psctl_json("job", "audit", "--job", self.name)
+        if not audit["exact"] or audit["closures_done"] != int(status["closures_succeeded"]) or audit["closures_open"]:
+            raise Failure("psctl job audit: %s" % audit)
         if result["functions"]["updates_lost_of"]:
             raise Failure("updates were lost of closures %s" % result["functions"]["updates_lost_of"])
         return result
