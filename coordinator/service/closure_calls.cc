@@ -51,6 +51,7 @@ bool ControlPlane::OnClosureCall(const std::string& method, const std::string& b
           call->Answer(shared->job().empty() ? UserError(absl::InvalidArgumentError("a closure's call without a job: want=name or uid")) : NoSuchJob(shared->job()));
           return true;
         }
+        job->EndTurn();  // what an answer may show is committed first
         auto answer = ask(*job, *shared, &waiting_for);
         if (answer && !answer->ok()) {
           call->Answer(answer->status());
