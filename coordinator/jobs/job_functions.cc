@@ -1,12 +1,14 @@
 // Closures as an API: the part of a job whose closures come from a client's schedule() (docs/closures.md).
 //
-// The queue holds what the journal must know (function_queue.h); here it is joined with the ledger: a closure that fails or is cancelled is dead in the
-// book [20], and the user is told once every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again [33].
+// The queue holds what the journal must know (function_queue.h); here it is joined with the ledger: a closure that fails or is cancelled is dead in
+// the book [20], and the user is told once every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again
+// [33].
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
@@ -63,21 +65,9 @@ v1::DescribeResult Job::DescribeFunctions() const {
     parameters += elements;
     spec.set_dtype(v1::DTYPE_FLOAT32);
     const auto [fan_in, fan_out] = Fans(variable.shape);
-    v1::Initializer& initializer = *spec.mutable_initializer();
-    initializer.set_type(variable.initializer.type);
-    initializer.set_value(variable.initializer.value);
-    initializer.set_stddev(0.05);  // Keras' truncated_normal
-    initializer.set_fan_in(fan_in);
-    initializer.set_fan_out(fan_out);
-    initializer.set_seed(id_.spec.training.seed);
-    v1::Optimizer& to = *spec.mutable_optimizer();
-    to.set_type(optimizer.type);
-    to.set_learning_rate(optimizer.learning_rate);
-    to.set_momentum(optimizer.momentum);
-    to.set_nesterov(optimizer.nesterov);
-    to.set_beta_1(optimizer.beta_1);
-    to.set_beta_2(optimizer.beta_2);
-    to.set_epsilon(optimizer.epsilon);
+    client::FillInitializer(variable.initializer.type, variable.initializer.value, fan_in, fan_out, id_.spec.training.seed,
+                            spec.mutable_initializer());
+    client::FillOptimizer(optimizer, spec.mutable_optimizer());
     absl::StrAppend(&summary, variable.name, "  [", shape, "]  ", variable.initializer.type, "  ", optimizer.type, "\n");
   }
   result.set_parameters(parameters);
@@ -207,7 +197,8 @@ void Job::CountFunction(const std::string& identity, ClosureId closure, const v1
   const bool first = functions_->results_given_up() == 0;
   NoteFunctions(note);
   if (first && functions_->results_given_up() > 0)
-    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer ones: result_bytes_max=", id_.spec.functions.result_bytes_max));
+    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer ones: result_bytes_max=",
+                                  id_.spec.functions.result_bytes_max));
 }
 
 // [20]. False: the store failed.
@@ -275,8 +266,8 @@ void Job::CheckClosing() {
 
 // ---------------------------------------------------------------- arguments, and what is saved
 
-// [33] Arguments go once every snapshot of every shard holds what their closure did; where schedule() waits for room, once the newest does. Should that
-// one be damaged later, an older one lacks the closure, and its updates there are counted as lost.
+// [33] Arguments go once every snapshot of every shard holds what their closure did; where schedule() waits for room, once the newest does. Should
+// that one be damaged later, an older one lacks the closure, and its updates there are counted as lost.
 void Job::TrimArguments() {
   if (!functions_ || !book_) return;
   std::vector<std::uint64_t> ended;
@@ -309,7 +300,8 @@ void Job::TrimArguments() {
       drop.Add(c);
     }
     if (!drop.empty() && !std::exchange(arguments_given_up_said_, true))
-      Event("warning", "arguments of closures that have ended are given up to make room: there are no checkpoints, so a lost server would lose their updates");
+      Event("warning",
+            "arguments of closures that have ended are given up to make room: there are no checkpoints, so a lost server would lose their updates");
   }
   if (drop.empty()) return;
   room_wanted_ = false;
@@ -341,7 +333,8 @@ void Job::WantRound(MonoTime now) {
 
 absl::Status Job::FunctionsRefusal() const {
   if (!functions_)
-    return UserError(absl::FailedPreconditionError(absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(), " type=", id_.spec.type)));
+    return UserError(
+        absl::FailedPreconditionError(absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(), " type=", id_.spec.type)));
   if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
   if (first_cause_) {
     const absl::Status cause = client::FromErrorDetail(*first_cause_);
@@ -361,7 +354,8 @@ absl::Status Job::CallRefusal(const v1::ClosureCall& call) const {
 }
 
 std::string Job::ClosingText() const {
-  return absl::StrCat("servers to close what was cancelled: ", closing_.size() > kLifeGap ? "the closures of former lives" : absl::StrCat(closing_.size(), " closures"));
+  return absl::StrCat("servers to close what was cancelled: ",
+                      closing_.size() > kLifeGap ? "the closures of former lives" : absl::StrCat(closing_.size(), " closures"));
 }
 
 std::optional<v1::RaisedError> Job::TellError(const v1::ClosureCall& call, bool* wait) {
@@ -398,11 +392,13 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     }
   }
   if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
-  if (functions_->Answered(request.call())) return Refuse<Response>(absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
+  if (functions_->Answered(request.call()))
+    return Refuse<Response>(absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
   if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
   if (!IsFunctionName(request.function()))
-    return Refuse<Response>(UserError(absl::InvalidArgumentError(
-        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax, " visible characters got=", client::CleanText(request.function(), 200)))));
+    return Refuse<Response>(
+        UserError(absl::InvalidArgumentError(absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+                                                          " visible characters got=", client::CleanText(request.function(), 200)))));
   if (request.arguments().size() > client::kArgumentBytesMax)
     return Refuse<Response>(UserError(absl::InvalidArgumentError(
         absl::StrCat("arguments of a closure too large: bytes=", request.arguments().size(), " max=", client::kArgumentBytesMax))));
@@ -440,7 +436,8 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     }
   }
   if (functions_->next() >= plan_->closures())
-    return Refuse<Response>(WithRetryable(absl::ResourceExhaustedError(absl::StrCat("no more closures in this job: max=", plan_->closures())), false));
+    return Refuse<Response>(
+        WithRetryable(absl::ResourceExhaustedError(absl::StrCat("no more closures in this job: max=", plan_->closures())), false));
   v1::FunctionsNote note;
   v1::FunctionScheduled* one = note.add_scheduled();
   one->set_closure(functions_->next());
@@ -483,7 +480,8 @@ Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& r
     return response;
   }
   if (request.durable() && !checkpoints())
-    return Refuse<Response>(UserError(absl::FailedPreconditionError(absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
+    return Refuse<Response>(
+        UserError(absl::FailedPreconditionError(absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
   *waiting_for = wait ? ClosingText() : Unjoined(request.durable());
   if (!waiting_for->empty()) return std::nullopt;
   response.set_joined(true);
@@ -535,7 +533,8 @@ Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClos
   using Response = v1::CancelClosuresResponse;
   if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
   if (static_cast<std::size_t>(request.closures_size()) > kCancelMax)
-    return Refuse<Response>(absl::InvalidArgumentError(absl::StrCat("too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
+    return Refuse<Response>(
+        absl::InvalidArgumentError(absl::StrCat("too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
   if (!host_->StoreTrouble().empty()) {
     *waiting_for = host_->StoreTrouble();
     return std::nullopt;
@@ -548,7 +547,8 @@ Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClos
     if (functions_->open().contains(c)) open.Add(c);
   }
   if (book_ && !open.empty()) {
-    Event("state", absl::StrCat("cancelled by its client: ", open.size() == 1 ? absl::StrCat("closure ", *open.First()) : absl::StrCat(open.size(), " closures")));
+    Event("state", absl::StrCat("cancelled by its client: ",
+                                open.size() == 1 ? absl::StrCat("closure ", *open.First()) : absl::StrCat(open.size(), " closures")));
     v1::FunctionsNote note;
     if (!CancelFunctions(open, &note)) return std::nullopt;
     Pump();

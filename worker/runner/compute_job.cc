@@ -5,13 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
 
 namespace evergrad::worker {
 namespace {
-
-constexpr double kTruncatedNormalStddev = 0.05;  // Keras' default
 
 // (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input takes any shape.
 bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
@@ -23,16 +22,6 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
     return dims;
   };
   return trimmed(input) == trimmed(example);
-}
-
-void FillOptimizer(const config::OptimizerSpec& from, v1::Optimizer* to) {
-  to->set_type(from.type);
-  to->set_learning_rate(from.learning_rate);
-  to->set_momentum(from.momentum);
-  to->set_nesterov(from.nesterov);
-  to->set_beta_1(from.beta_1);
-  to->set_beta_2(from.beta_2);
-  to->set_epsilon(from.epsilon);
 }
 
 }  // namespace
@@ -103,13 +92,8 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     spec.set_name(variable.name);
     for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
     spec.set_dtype(v1::DTYPE_FLOAT32);
-    spec.mutable_initializer()->set_type(variable.initializer);
-    spec.mutable_initializer()->set_value(variable.initial_value);
-    spec.mutable_initializer()->set_stddev(kTruncatedNormalStddev);
-    spec.mutable_initializer()->set_fan_in(variable.fan_in);
-    spec.mutable_initializer()->set_fan_out(variable.fan_out);
-    spec.mutable_initializer()->set_seed(seed_);
-    FillOptimizer(spec_->optimizer, spec.mutable_optimizer());
+    client::FillInitializer(variable.initializer, variable.initial_value, variable.fan_in, variable.fan_out, seed_, spec.mutable_initializer());
+    client::FillOptimizer(spec_->optimizer, spec.mutable_optimizer());
     parameters += variable.shape.elements();
   }
   result.set_parameters(parameters);
@@ -158,7 +142,8 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   std::vector<sdk::FunctionCall::Variable> variables;
   variables.reserve(weights.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) variables.push_back({layout_->variables()[i].name, layout_->variables()[i].shape.dims(), weights[i]});
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    variables.push_back({layout_->variables()[i].name, layout_->variables()[i].shape.dims(), weights[i]});
   FunctionStep step;
   EG_ASSIGN_OR_RETURN(step.outcome, call.Step(variables, [&](std::uint32_t variable) {
     if (step.gradients == nullptr) step.gradients = std::make_shared<GradientBuffer>(layout_, /*zeroed=*/true);
