@@ -131,8 +131,16 @@ absl::Status ShardFileReader::CheckHeader() const {
         return bad("rows", "inside the shape", absl::StrCat(header_.dense().row_begin(), "..", header_.dense().row_end()));
       if (header_.slots() > 16) return bad("slots", "0 to 16", Text(header_.slots()));
       return absl::OkStatus();
-    case v1::SHARD_KIND_TABLE: return absl::OkStatus();
-    default: return bad("kind", "dense or table", Text(static_cast<std::uint64_t>(header_.kind())));
+    case v1::SHARD_KIND_SLOT: {
+      const int tables = header_.slot().tables_size();
+      if (tables == 0 || tables > kTablesMax) return bad("tables", absl::StrCat("1 to ", kTablesMax), Text(static_cast<std::uint64_t>(tables)));
+      if (header_.slot().slot() >= header_.slot().slots()) return bad("slot", absl::StrCat("< ", header_.slot().slots()), Text(header_.slot().slot()));
+      if (header_.table_rows_size() != tables) return bad("rows of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_rows_size())));
+      if (header_.table_filtered_size() != tables)
+        return bad("filtered ids of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_filtered_size())));
+      return absl::OkStatus();
+    }
+    default: return bad("kind", "dense or slot", Text(static_cast<std::uint64_t>(header_.kind())));
   }
 }
 
@@ -174,7 +182,7 @@ absl::Status ShardFileReader::CheckSections() const {
         break;
       case Section::kRows:
       case Section::kFilter:
-        if (dense || entry.index() >= static_cast<std::uint32_t>(header_.tables_size()))
+        if (dense || entry.index() >= static_cast<std::uint32_t>(header_.table_rows_size()))
           return bad(absl::StrCat("section ", SectionName(section)), "of a table in the header", Text(entry.index()));
         break;
     }

@@ -160,7 +160,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
     const snapshot::ShardFileReport& r = *row.report;
     const v1::ShardSpec& spec = r.header.dense();
     const bool dense = r.header.kind() == v1::SHARD_KIND_DENSE;
-    rows.push_back({absl::StrCat(row.shard), dense ? Printable(spec.variable().name()) : absl::StrCat(r.header.tables_size(), " tables"),
+    rows.push_back({absl::StrCat(row.shard), dense ? Printable(spec.variable().name()) : absl::StrCat(r.header.table_rows_size(), " tables"),
                     dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-", ShowBytes(r.bytes), absl::StrCat(r.header.lsn()),
                     Short(r.done), absl::StrCat(r.open_closures),
                     verified ? (dense ? ShowHex(r.value_digest) : "whole") : "ends and ledger are whole"});

@@ -79,7 +79,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
     if (!report.ok()) return report.status();
     if (report->header.kind() != v1::SHARD_KIND_DENSE) {
       std::vector<std::string> tables;
-      for (const v1::TableSpec& table : report->header.tables()) tables.push_back(table.name());
+      for (const v1::TableSpec& table : report->header.slot().tables()) tables.push_back(table.name());
       return UserError(absl::UnimplementedError(absl::StrCat("not built yet: export of embedding tables: path=",
                                                              fs::JoinUri(fs::FolderOf(found.uri), entry.file()), " tables=",
                                                              absl::StrJoin(tables, ","))));

@@ -37,8 +37,8 @@ TEST_CASE("files of version 1 are the golden bytes, and the golden bytes are rea
   CHECK(dense->header.lsn() == 120);
   CHECK(dense->done == IntervalSet{0, 1, 2, 5});
   CHECK(dense->open_closures == 1);
-  CHECK(table->header.kind() == v1::SHARD_KIND_TABLE);
-  CHECK(table->header.tables(0).rows() == 4);
+  CHECK(table->header.kind() == v1::SHARD_KIND_SLOT);
+  CHECK(table->header.table_rows(0) == 4);
   CHECK(table->value_bytes == 2 * (8 + 3 * 2 * 8 + 8 * 4));
   const auto manifest = ReadManifest(golden, "file:///manifest");
   REQUIRE(manifest.ok());

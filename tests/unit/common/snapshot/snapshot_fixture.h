@@ -90,7 +90,7 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, cons
   skip.set_count(2);
   REQUIRE((*writer)->WriteCounters(counters).ok());
   REQUIRE((*writer)->WriteLedger(ledger).ok());
-  for (int t = 0; t < header.tables_size(); ++t) {
+  for (int t = 0; t < header.table_rows_size(); ++t) {
     REQUIRE((*writer)->BeginSection(Section::kRows, static_cast<std::uint32_t>(t)).ok());
     for (std::uint64_t block = 0; block < 2; ++block) {
       // FORMAT.md, "Rows of a table": two rows of two elements and one slot.
@@ -112,17 +112,18 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, cons
 
 inline v1::ShardFileHeader SmallTableHeader() {
   v1::ShardFileHeader header = SmallHeader(1);
-  header.set_kind(v1::SHARD_KIND_TABLE);
+  header.set_kind(v1::SHARD_KIND_SLOT);
   header.clear_dense();
   header.clear_slots();
-  v1::TableSpec& table = *header.add_tables();
+  header.mutable_slot()->set_slot(1);
+  header.mutable_slot()->set_slots(128);
+  v1::TableSpec& table = *header.mutable_slot()->add_tables();
   table.set_name("embedding");
   table.set_dtype(v1::DTYPE_FLOAT32);
-  table.set_row_elements(2);
-  table.set_slots(1);
-  table.set_partition(1);
-  table.set_partitions(128);
-  table.set_rows(4);
+  table.set_dimension(2);
+  table.mutable_optimizer()->set_type("counting");
+  header.add_table_rows(4);
+  header.add_table_filtered(0);
   return header;
 }
 
