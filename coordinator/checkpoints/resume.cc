@@ -141,6 +141,13 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
       compare("spec.optimizer.beta_1", a.beta_1(), b.beta_1());
       compare("spec.optimizer.beta_2", a.beta_2(), b.beta_2());
       compare("spec.optimizer.epsilon", a.epsilon(), b.epsilon());
+      compare("spec.optimizer.initial_accumulator_value", a.initial_accumulator_value(), b.initial_accumulator_value());
+      compare("spec.optimizer.weight_decay", a.weight_decay(), b.weight_decay());
+      compare("spec.optimizer.rho", a.rho(), b.rho());
+      compare("spec.optimizer.learning_rate_power", a.learning_rate_power(), b.learning_rate_power());
+      compare("spec.optimizer.l1_regularization_strength", a.l1_regularization_strength(), b.l1_regularization_strength());
+      compare("spec.optimizer.l2_regularization_strength", a.l2_regularization_strength(), b.l2_regularization_strength());
+      compare("spec.optimizer.beta", a.beta(), b.beta());
     }
     if (all.size() > before) break;  // the rest differ likewise
   }

@@ -23,7 +23,7 @@ struct Placement {
   std::string server;
 };
 
-// Optimizer slots per value: adam 2, sgd with momentum 1 (else 0), counting 1.
+// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with momentum 1 (else 0); adagrad, counting 1.
 std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum);
 
 // The biggest shard first to the least loaded server; equals by lower number and by order in `servers`, so the same input gives

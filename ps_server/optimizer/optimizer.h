@@ -1,7 +1,8 @@
-// Row kernels of the server-side optimizers: sgd, adam, counting. Formulas and defaults: README.md of this room.
+// Update rules that run on the server, for dense shards and for rows of tables. Formulas and defaults: README.md of this room.
 //
-// Element-wise, so a shard of any cut computes the bits of the uncut variable. Pure: (state, gradient, t) -> state, no clock,
-// no randomness, no reductions; the same bits on every dispatch target (no FMA, square root and division correctly rounded).
+// Element-wise (but for the row's mean of rowwise_adagrad, whose order is fixed), so a shard of any cut computes the bits of the uncut
+// variable. Pure: (state, gradient, t) -> state, no clock, no randomness; the same bits on every dispatch target (no FMA, square root and
+// division correctly rounded, no C library functions that differ between processors).
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,13 @@
 namespace evergrad::ps_server {
 
 struct OptimizerSettings {
-  std::string type;  // sgd | adam | counting
+  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | counting
   double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
   bool nesterov = false;
+  double initial_accumulator_value = 0.1;                                                                    // adagrad, rowwise_adagrad, ftrl
+  double weight_decay = 0.004;                                                                               // adamw
+  double rho = 0.9;                                                                                          // rmsprop
+  double learning_rate_power = -0.5, l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
 };
 
 namespace optimizer {
@@ -32,25 +37,51 @@ struct Run {
   float* slot_to[kSlotsMax] = {};
 };
 
+// Rows of a table, updated in place. A row is its values and behind them its numbers; no row is there twice, no gradient overlaps a row.
+struct Rows {
+  std::size_t count = 0, dimension = 0;
+  float* const* rows = nullptr;
+  const float* const* gradients = nullptr;
+  const std::uint32_t* t = nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
+};
+
 class Optimizer {
  public:
   // InvalidArgument: unknown type, numbers out of range.
   static absl::StatusOr<Optimizer> Create(const OptimizerSettings& settings);
-  // sgd 0, or 1 with momentum (velocity); adam 2 (m, v); counting 1.
+  // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1 (rms), or 2 with momentum (rms, momentum);
+  // ftrl 2 (accumulator, linear); counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
   int slots() const { return slots_; }
+  // What slot k begins with: initial_accumulator_value, or 0.
+  float slot_initial(int k) const { return k == 0 ? first_initial_ : 0.0f; }
+  bool for_tables_only() const { return kind_ == Kind::kRowwiseAdagrad; }
+  // Floats behind a row's `dimension` values: slot by slot, `dimension` each; rowwise_adagrad: one. They begin with slot_initial of their slot.
+  std::size_t row_numbers(std::size_t dimension) const { return for_tables_only() ? 1 : static_cast<std::size_t>(slots_) * dimension; }
+  void FillRowNumbers(std::size_t dimension, float* numbers) const;
+  // adam, adamw: the update depends on how many gradients the row has had.
+  bool counts_per_row() const { return kind_ == Kind::kAdam || kind_ == Kind::kAdamW; }
+
   // Numbers of update t that do not depend on the element. t counts the gradients of this shard, this one included: 1, 2, ...
   struct Step {
     float rate = 0;
   };
   Step Begin(std::uint64_t t) const;
-  void Apply(const Step& step, const Run& run) const;
+  void Apply(const Step& step, const Run& run) const;  // not for_tables_only()
+  void ApplyRows(const Rows& rows) const;
 
  private:
-  enum class Kind { kSgd, kMomentum, kNesterov, kAdam, kCounting };
+  enum class Kind { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad, kRowwiseAdagrad, kRmsprop, kRmspropMomentum, kFtrl, kFtrlPower, kCounting };
+  // Calls `with` with the update rule of kind_, a function of one element.
+  template <class With>
+  void WithRule(const Step& step, With with) const;
+
   Kind kind_ = Kind::kSgd;
   int slots_ = 0;
+  float first_initial_ = 0;
   double learning_rate_ = 0, beta_1_ = 0, beta_2_ = 0;
-  float momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0, epsilon_ = 0;
+  float momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0, epsilon_ = 0, decay_ = 0;
+  float rho_ = 0, one_minus_rho_ = 0, l1_ = 0, two_l2_ = 0;
+  double minus_power_ = 0;
 };
 
 }  // namespace optimizer

@@ -39,6 +39,13 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.optimizer.beta_1 = optimizer.beta_1();
   settings.optimizer.beta_2 = optimizer.beta_2();
   settings.optimizer.epsilon = optimizer.epsilon();
+  settings.optimizer.initial_accumulator_value = optimizer.initial_accumulator_value();
+  settings.optimizer.weight_decay = optimizer.weight_decay();
+  settings.optimizer.rho = optimizer.rho();
+  settings.optimizer.learning_rate_power = optimizer.learning_rate_power();
+  settings.optimizer.l1_regularization_strength = optimizer.l1_regularization_strength();
+  settings.optimizer.l2_regularization_strength = optimizer.l2_regularization_strength();
+  settings.optimizer.beta = optimizer.beta();
   return settings;
 }
 

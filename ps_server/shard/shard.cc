@@ -81,9 +81,13 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& sett
   EG_RETURN_IF_ERROR(storage::CheckInitializer(settings.initializer));
   auto state = std::make_unique<State>();
   EG_ASSIGN_OR_RETURN(state->optimizer, optimizer::Optimizer::Create(settings.optimizer));
+  if (state->optimizer.for_tables_only()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer is for tables only, use adagrad: variable=", settings.variable, " type=", settings.optimizer.type));
+  }
   EG_ASSIGN_OR_RETURN(state->values, storage::DenseArray::Create(elements, pool));
   for (int k = 0; k < state->optimizer.slots(); ++k) {
-    EG_ASSIGN_OR_RETURN(state->slots[k], storage::DenseArray::Zeroed(elements, pool));
+    EG_ASSIGN_OR_RETURN(state->slots[k], storage::DenseArray::Filled(elements, state->optimizer.slot_initial(k), pool));
   }
   storage::FillInitial(settings.initializer, settings.variable, settings.row_begin * settings.variable_shape.row_elements(), &state->values);
 

@@ -94,8 +94,8 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 
 class Shard {
  public:
-  // The seed's state: initialised values, zero slots, empty ledger but for `refused` (line 21).
-  // InvalidArgument: unknown initialiser or optimizer, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
+  // The seed's state: initialised values, slots as the optimizer begins with them, empty ledger but for `refused` (line 21).
+  // InvalidArgument: unknown initialiser or optimizer, or one for tables only, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
   // `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
                                                          fault::Mutant mutant = fault::Mutant::kNone,

@@ -41,6 +41,13 @@ v1::ShardSpec SpecOf(const ShardSettings& settings) {
   optimizer.set_beta_1(settings.optimizer.beta_1);
   optimizer.set_beta_2(settings.optimizer.beta_2);
   optimizer.set_epsilon(settings.optimizer.epsilon);
+  optimizer.set_initial_accumulator_value(settings.optimizer.initial_accumulator_value);
+  optimizer.set_weight_decay(settings.optimizer.weight_decay);
+  optimizer.set_rho(settings.optimizer.rho);
+  optimizer.set_learning_rate_power(settings.optimizer.learning_rate_power);
+  optimizer.set_l1_regularization_strength(settings.optimizer.l1_regularization_strength);
+  optimizer.set_l2_regularization_strength(settings.optimizer.l2_regularization_strength);
+  optimizer.set_beta(settings.optimizer.beta);
   return spec;
 }
 

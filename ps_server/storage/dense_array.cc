@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "common/base/mix.h"
 
@@ -21,10 +20,10 @@ absl::StatusOr<DenseArray> DenseArray::Create(std::uint64_t elements, std::share
   return array;
 }
 
-absl::StatusOr<DenseArray> DenseArray::Zeroed(std::uint64_t elements, std::shared_ptr<ChunkPool> pool) {
+absl::StatusOr<DenseArray> DenseArray::Filled(std::uint64_t elements, float value, std::shared_ptr<ChunkPool> pool) {
   absl::StatusOr<DenseArray> array = Create(elements, std::move(pool));
   if (!array.ok()) return array;
-  for (std::size_t i = 0; i < array->chunks(); ++i) std::memset(array->fill_chunk(i).data(), 0, array->fill_chunk(i).size_bytes());
+  for (std::size_t i = 0; i < array->chunks(); ++i) std::ranges::fill(array->fill_chunk(i), value);
   return array;
 }
 

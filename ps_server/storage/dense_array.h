@@ -21,7 +21,8 @@ class DenseArray {
   DenseArray() = default;
   // Contents are not set. `pool` may be null. ResourceExhausted: no memory.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
-  static absl::StatusOr<DenseArray> Zeroed(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
+  static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value, std::shared_ptr<ChunkPool> pool);
+  static absl::StatusOr<DenseArray> Zeroed(std::uint64_t elements, std::shared_ptr<ChunkPool> pool) { return Filled(elements, 0, std::move(pool)); }
 
   std::uint64_t size() const { return elements_; }
   std::size_t chunks() const { return chunks_.size(); }

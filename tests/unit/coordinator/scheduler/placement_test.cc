@@ -88,6 +88,11 @@ TEST_CASE("slots per value follow the optimizer") {
   CHECK(SlotsPerValue("sgd", 0) == 0);
   CHECK(SlotsPerValue("sgd", 0.9) == 1);
   CHECK(SlotsPerValue("counting", 0) == 1);
+  CHECK(SlotsPerValue("adamw", 0) == 2);
+  CHECK(SlotsPerValue("ftrl", 0) == 2);
+  CHECK(SlotsPerValue("adagrad", 0) == 1);
+  CHECK(SlotsPerValue("rmsprop", 0) == 1);
+  CHECK(SlotsPerValue("rmsprop", 0.9) == 2);
 }
 
 TEST_CASE("a worker holds work for the coordinator's absence, at least one running and one queued, never above the cap") {

@@ -160,7 +160,7 @@ TEST_CASE("counting counts exactly in values and twice in its slot") {
 
 TEST_CASE("numbers out of range are refused and named") {
   const auto message = [](const OptimizerSettings& s) { return std::string(Optimizer::Create(s).status().message()); };
-  CHECK(message({.type = "adagrad"}) == "unknown optimizer, expected sgd, adam or counting: type=adagrad");
+  CHECK(message({.type = "lamb"}) == "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl or counting: type=lamb");
   CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") != std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") != std::string::npos);
   CHECK(message({.type = "sgd", .momentum = 1.5}).find("momentum=1.5") != std::string::npos);

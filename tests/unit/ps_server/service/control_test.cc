@@ -168,7 +168,7 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
           "SHA-256 of a snapshot has a wrong length: path=x.egshard want=32 got=0");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); }, "dtype is not built, expected DTYPE_FLOAT32");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); }, "variable name of no or too many bytes");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("adagrad"); }, "unknown optimizer");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("lamb"); }, "unknown optimizer");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_initializer()->set_type("x"); }, "unknown initializer");
   spoiled([](v1::Assign& a) { a.mutable_spec()->set_row_end(5); }, "rows out of the shape");
   spoiled([](v1::Assign& a) { a.mutable_spec()->set_shard(8); }, "shard number out of range: shard=8 shards=8");

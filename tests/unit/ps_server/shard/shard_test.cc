@@ -412,8 +412,10 @@ TEST_CASE("settings that make no shard are refused by name") {
   s.row_begin = 4;
   CHECK_FALSE(message(s).empty());
   s = Counting();
-  s.optimizer.type = "adagrad";
+  s.optimizer.type = "lamb";
   CHECK_FALSE(message(s).empty());
+  s.optimizer.type = "rowwise_adagrad";
+  CHECK(message(s) == "optimizer is for tables only, use adagrad: variable=" + s.variable + " type=rowwise_adagrad");
   s = Counting();
   s.initializer.type = "orthogonal";
   CHECK_FALSE(message(s).empty());
@@ -534,6 +536,17 @@ TEST_CASE("adam's t is the number of gradients applied: neither skips nor closes
   }
   CHECK(noisy->lsn() == 60);
   CHECK(plain->Digest() == noisy->Digest());
+}
+
+TEST_CASE("a shard's slots begin with the optimizer's initial numbers") {
+  ShardSettings s = Settings();
+  s.optimizer = {.type = "adagrad", .initial_accumulator_value = 0.25};
+  const auto adagrad = Shard::FromSeed(s, kEpoch, kStart, {});
+  s.optimizer.initial_accumulator_value = 0;
+  const auto zero = Shard::FromSeed(s, kEpoch, kStart, {});
+  REQUIRE((adagrad.ok() && zero.ok()));
+  CHECK((*adagrad)->Cut().slots[0].chunk(0)[0] == 0.25f);
+  CHECK((*zero)->Cut().slots[0].chunk(0)[0] == 0.0f);
 }
 
 }  // namespace

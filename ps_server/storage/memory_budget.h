@@ -1,0 +1,58 @@
+// The bytes that the tables of one server may hold: one number for all of them, whatever shard or executor they are of.
+//
+// Thread-safe, no lock. Tables charge it in blocks, not for each row, so that the count costs nothing where rows are made.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace evergrad::ps_server::storage {
+
+class MemoryBudget {
+ public:
+  // `limit_bytes` 0: none.
+  explicit MemoryBudget(std::uint64_t limit_bytes) : limit_(limit_bytes) {}
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  // False, and counted: it would be above the limit; nothing has changed.
+  bool TryReserve(std::uint64_t bytes);
+  // Whatever the limit says: for bytes that are there already, and whose owner asks over_limit() before it takes more.
+  void Charge(std::uint64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
+  void Release(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  std::uint64_t limit() const { return limit_; }
+  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
+  bool over_limit() const { return limit_ != 0 && used() > limit_; }
+  std::uint64_t refusals() const { return refusals_.load(std::memory_order_relaxed); }
+
+ private:
+  const std::uint64_t limit_;
+  std::atomic<std::uint64_t> used_{0}, refusals_{0};
+};
+
+// What one owner has charged; given back when it goes. Not thread-safe. A null budget counts and refuses nothing.
+class BudgetShare {
+ public:
+  explicit BudgetShare(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {}
+  ~BudgetShare() {
+    if (budget_) budget_->Release(bytes_);
+  }
+  BudgetShare(const BudgetShare&) = delete;
+  BudgetShare& operator=(const BudgetShare&) = delete;
+
+  // Grows the share to `bytes` if it is smaller. False: above the limit; the share is as it was.
+  bool TryGrowTo(std::uint64_t bytes);
+  // Sets it, whatever the limit says.
+  void SetTo(std::uint64_t bytes);
+  std::uint64_t bytes() const { return bytes_; }
+  bool over_limit() const { return budget_ && budget_->over_limit(); }
+
+ private:
+  const std::shared_ptr<MemoryBudget> budget_;  // shared by all tables of a server
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace evergrad::ps_server::storage
