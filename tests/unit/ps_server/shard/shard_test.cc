@@ -539,11 +539,11 @@ TEST_CASE("adam's t is the number of gradients applied: neither skips nor closes
 }
 
 TEST_CASE("a shard's slots begin with the optimizer's initial numbers") {
-  ShardSettings s = Settings();
+  ShardSettings s = Counting();
   s.optimizer = {.type = "adagrad", .initial_accumulator_value = 0.25};
-  const auto adagrad = Shard::FromSeed(s, kEpoch, kStart, {});
+  const auto adagrad = Shard::FromSeed(s, {1, 1}, {1, 1}, {});
   s.optimizer.initial_accumulator_value = 0;
-  const auto zero = Shard::FromSeed(s, kEpoch, kStart, {});
+  const auto zero = Shard::FromSeed(s, {1, 1}, {1, 1}, {});
   REQUIRE((adagrad.ok() && zero.ok()));
   CHECK((*adagrad)->Cut().slots[0].chunk(0)[0] == 0.25f);
   CHECK((*zero)->Cut().slots[0].chunk(0)[0] == 0.0f);
