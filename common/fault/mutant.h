@@ -70,6 +70,7 @@ enum class Mutant {
   kUnknownRefusedLives,    // what a shard refuses and the journal forgot does not become dead (line 25)
   kNoDrop,                 // a shard that is held and not mapped is left alone (line 25)
   kLoadingAdopted,         // a shard that is still being loaded is adopted (line 25)
+  kStoppedIsHeld,          // a shard that a former life stopped to move it counts as held (lines 22, 25)
   kAdoptUnneeded,          // an attempt of a closure that has ended is adopted (line 26)
   kAdoptOlder,             // an attempt is adopted although a higher one is current (line 26)
   kResumeKeepsAttempts,    // the attempts of open closures come along into the new job (line 28)

@@ -490,10 +490,11 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
     }
     if (options_.mutant != Mutant::kUnknownRefusedLives) BuryUnknown(h.refused, &change.record);
     const ShardOwner& owner = state_.map[p];
-    if (owner.server == server && owner.epoch == h.epoch) {
+    const bool void_copy = h.stopped_in != 0 && h.stopped_in != state_.term.value() && options_.mutant != Mutant::kStoppedIsHeld;
+    if (!void_copy && owner.server == server && owner.epoch == h.epoch) {
       exact.insert(p);
       if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty()) Commit(record, &change.record);
-    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
+    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && !void_copy && h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
                (!h.loading || options_.mutant == Mutant::kLoadingAdopted)) {
       exact.insert(p);
       const bool keeps = options_.mutant == Mutant::kAdoptKeepsTodo;

@@ -184,6 +184,9 @@ class ClosureBook {
     // tear may have taken with the Assign why its file refuses a closure, which would be granted, and refused, without end. Nothing was applied to it
     // yet, so nothing is lost with it.
     bool loading = false;
+    // [22] Not 0: the life that stopped it to be moved; its owner serves nobody and keeps it until a Drop. Of another life than ours it is not held, nor
+    // adopted: the journal may have forgotten that it was moved, and its new owner went on under the same start, so that vlsn would fall within one.
+    std::uint64_t stopped_in = 0;
   };
   // What is held as mapped is kept; mapped but not held exactly: rolled back on this server, unless
   // `restore` is false (then listed in `unheld` for the caller, who knows other states and calls RollbackTo). Held but not mapped: drops.

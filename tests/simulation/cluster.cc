@@ -368,6 +368,13 @@ class Cluster {
   std::vector<Call> calls_;
   std::unique_ptr<MemoryStateStore> store_, backup_;
   std::unique_ptr<MemoryStateStore> unsynced_;  // before the term of this life: only a mutant goes back to it
+  // [22] A move whose record a tear takes before its source has heard the Drop: chance alone brings the two together once in five thousand walks.
+  struct Forgotten {
+    std::unique_ptr<MemoryStateStore> journal;  // from before the move; null: the next life has begun with it
+    int at = 0;                                 // event in which the coordinator dies
+    int source = 0, next = 0;                   // processes: cut off until it has died; until the next window has closed (0: is there)
+  };
+  std::optional<Forgotten> forgotten_;
   std::map<std::string, File> files_;           // by URI
   std::set<std::string> given_up_;              // damaged and deleted
   std::vector<ManifestFile> manifests_;         // of all jobs, oldest first
@@ -471,6 +478,13 @@ void Cluster::StartCoordinator() {
     Count("journal from a backup");
     store_ = std::exchange(backup_, nullptr);
   }
+  if (forgotten_ && forgotten_->journal && known) {
+    Count("journal forgot a move");
+    store_ = std::exchange(forgotten_->journal, nullptr);
+    forgotten_->source = 0;
+  } else {
+    forgotten_.reset();
+  }
   if (unsynced_ && random_.Chance(0.5)) store_ = std::exchange(unsynced_, nullptr);
   if (options_.torn && random_.Chance(0.2)) backup_ = std::make_unique<MemoryStateStore>(*store_);
   DurableState state;
@@ -572,7 +586,7 @@ void Cluster::TryConnect(Server* s) {
   hello.reported = {s->highest_term, s->life, 0};
   const auto holds = [&](std::uint32_t p, const HeldState& held) {
     const ps_server::Shard& shard = *held.shard;
-    hello.shards.push_back({held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused()}});
+    hello.shards.push_back({held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused(), false, held.stopped_in}});
   };
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (s->shards[p]) holds(p, *s->shards[p]);
@@ -613,6 +627,13 @@ void Cluster::Step(bool faults) {
     CoordinatorActs(faults);
   } else if (faults && random_.Chance(0.35)) {
     Fault();
+  }
+  if (forgotten_ && book_) {
+    if (!forgotten_->journal) {
+      if (!book_->window_open()) forgotten_.reset();
+    } else if (forgotten_->at <= events_ || !faults) {
+      KillCoordinator();
+    }
   }
   if (!book_ && (!faults || random_.Chance(0.05))) StartCoordinator();
 }
@@ -718,7 +739,8 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
 void Cluster::Sessions(bool faults) {
   if (!book_) return;
   for (auto& s : servers_) {
-    if (!s->connected && random_.Chance(faults ? 0.1 : 1)) TryConnect(s.get());
+    const bool away = faults && forgotten_ && (forgotten_->source == s->process || (!forgotten_->journal && forgotten_->next == s->process));
+    if (!s->connected && !away && random_.Chance(faults ? 0.1 : 1)) TryConnect(s.get());
   }
   for (auto& w : workers_) {
     if (!w->connected && random_.Chance(faults ? 0.1 : 1)) TryConnect(w.get());
@@ -918,7 +940,8 @@ void Cluster::Serve(const Call& call) {
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
     if (s->sealed[call.p] && held == s->shards[call.p].get() && call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
-      if (code != PushCode::kRefused) Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
+      // One that had stopped to be moved says STALE first [8]; it takes nothing either.
+      if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale)) Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
         Fail(absl::StrCat("20a what a sealed shard refused is in its ledger: c=", c, " p=", call.p));
     }
@@ -1362,10 +1385,12 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       Send(s, std::move(answer));
       std::set<JobUid> ended;  // no such job: whatever it holds of it goes
       std::vector<ClosureBook::HeldShard> held;
+      std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
       for (auto& [job, shard] : m.shards) {
         if (job != job_ || end_told_) {
           ended.insert(job);
         } else {
+          if (shard.stopped_in != 0) stopped.emplace_back(shard.shard.value(), shard.epoch);
           held.push_back(std::move(shard));
         }
       }
@@ -1380,9 +1405,27 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       if (registration.change.map_changed) VoidEvaluation();  // adopted or rolled back: its todo may not be empty
       for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
       SendChange(std::move(registration.change), s, nullptr);
-      for (const ShardId p : registration.unheld) unsealed_.erase(p.value());  // what is gone is sealed
+      for (const ShardId p : registration.unheld) {
+        // Its process may live on, cut from us: it is no owner any more, so what it applies is void (seed 6880).
+        if (unsealed_.erase(p.value()) > 0) Commit(book_->Unmap(p).record);
+      }
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
+      // Its server leaves: the move that its last session had begun is begun again.
+      for (const auto& [p, epoch] : stopped) {
+        const coordinator::ShardOwner& owner = book_->durable().map[p];
+        if (sealing_ || owner.server != s->identity) continue;
+        if (owner.epoch != epoch) {
+          Count("stopped by a former life");
+          continue;
+        }
+        Count("move begun again");
+        Down again;
+        again.kind = Down::kRelease;
+        again.p = p;
+        again.epoch = epoch;
+        Send(s, std::move(again));
+      }
       break;
     }
     case Up::kAssigned: {
@@ -1418,15 +1461,25 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       if (round_.erase(m.p) > 0 && round_.empty()) manifest_due_ = NewestOfAll();
       break;
     case Up::kReleased: {
-      if (end_told_) break;
+      if (sealing_) break;  // moves end where sealing begins: the source answers Seal, an image made before it is no owner's
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (!to->registered) to = s;
+      std::unique_ptr<MemoryStateStore> journal;
+      if (options_.torn && !forgotten_ && to != s && random_.Chance(0.1)) journal = std::make_unique<MemoryStateStore>(*store_);
       ClosureBook::MapChange change = book_->Move(ShardId(m.p), m.epoch, to->identity);
       if (change.record.empty()) break;
       Count("move");
       if (m.state->shard->start() != change.assigns.front().start) Fail(absl::StrCat("5 a move changed start: p=", m.p));
       SendChange(std::move(change), to, std::move(m.state));
-      if (unsealed_.contains(m.p)) SendSeal(to, m.p);
+      Down freed;  // what it kept until now
+      freed.kind = Down::kDrop;
+      freed.p = m.p;
+      freed.epoch = m.epoch;
+      Send(s, std::move(freed));
+      if (journal) {
+        forgotten_ = Forgotten{std::move(journal), events_ + static_cast<int>(random_.Below(200)), s->process, random_.Chance(0.5) ? to->process : 0};
+        Disconnect(s);
+      }
       break;
     }
     default: break;
@@ -1514,8 +1567,10 @@ void Cluster::AtTask(Server* s, Down m) {
     case Down::kRelease:
       if (held == nullptr) break;
       answer.kind = Up::kReleased;
-      answer.state = options_.mutant == Mutant::kSourceGoesOn ? held->Copy() : std::move(s->shards[m.p]);
-      s->sealed[m.p].reset();
+      // It stops and keeps what it has until a Drop: what travels is an image, as a file has it [22].
+      held->shard->Stop();
+      if (held->stopped_in == 0) held->stopped_in = s->highest_term;
+      answer.state = held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant);
       s->out.Push(std::move(answer));
       break;
     default: break;
@@ -1811,6 +1866,7 @@ void Cluster::Resume(bool cluster_survives) {
     while (workers_.size() < kWorkers) NewWorker();
     store_ = std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
     backup_.reset();
+    forgotten_.reset();
     unsynced_.reset();
     lives_ = 0;
     newest_term_ = 0;
@@ -2293,6 +2349,7 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"unknown_refused_lives", Mutant::kUnknownRefusedLives},
       {"no_drop", Mutant::kNoDrop},
       {"loading_adopted", Mutant::kLoadingAdopted},
+      {"stopped_is_held", Mutant::kStoppedIsHeld},
       {"adopt_unneeded", Mutant::kAdoptUnneeded},
       {"adopt_older", Mutant::kAdoptOlder},
       {"resume_keeps_attempts", Mutant::kResumeKeepsAttempts},

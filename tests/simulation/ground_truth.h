@@ -49,6 +49,7 @@ struct Applied {
 struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
+  std::uint64_t stopped_in = 0;                            // [22] the life that stopped it; of the holder, as in Shard
   std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u), a SKIP counted as one
   std::uint64_t gradients = 0;                             // of the log, those that are no SKIP
   std::array<Attempt, kClosures> seen{};                   // highest attempt answered APPLIED or DUPLICATE [I9]

@@ -99,6 +99,7 @@ TEST_CASE("todo_ignores_lost is caught") { Caught(Mutant::kTodoIgnoresLost, 200,
 TEST_CASE("assign_without_refused is caught") { Caught(Mutant::kAssignWithoutRefused, 800, {"20 applied after the user was told of the cancel"}); }
 TEST_CASE("move_keeps_epoch is caught") { Caught(Mutant::kMoveKeepsEpoch, 20, {"I5 two processes"}); }
 TEST_CASE("move_changes_start is caught") { Caught(Mutant::kMoveChangesStart, 20, {"5 a move changed start"}); }
+TEST_CASE("stopped_is_held is caught") { Caught(Mutant::kStoppedIsHeld, 1500, {"I4 lsn fell within one start"}); }
 TEST_CASE("grants_without_bound is caught") { Caught(Mutant::kGrantsWithoutBound, 300, {"I6 more closures are open"}); }
 TEST_CASE("adopt_unneeded is caught") { Caught(Mutant::kAdoptUnneeded, 300, {"P2 metrics counted", "P2 a closure ended twice"}); }
 TEST_CASE("no_drop is caught") { Caught(Mutant::kNoDrop, 800, {"I8 not quiet"}); }
@@ -397,7 +398,7 @@ TEST_CASE("a seed is a walk: replayed, it gives the same counts") {
 
 TEST_CASE("the walks meet every fault and every answer") {
   std::set<std::string> met;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
     const WalkResult result = Walk(WalkOptions::FromSeed(seed));
     INFO("seed " << seed);
     CHECK(result.violation == "");
@@ -422,11 +423,13 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "file deleted",
                            "foreign coordinator",
                            "journal checkpoint",
+                           "journal forgot a move",
                            "journal from a backup",
                            "journal torn",
                            "manifest",
                            "manifest damaged",
                            "move",
+                           "move begun again",
                            "over budget",
                            "pull unchanged",
                            "refused by a sealed shard",
@@ -448,6 +451,7 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "snapshot",
                            "snapshot given up",
                            "snapshot of an unchanged shard",
+                           "stopped by a former life",
                            "worker killed"}) {
     INFO(what);
     CHECK(met.contains(what));

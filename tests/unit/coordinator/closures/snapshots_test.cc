@@ -103,6 +103,35 @@ TEST_CASE("a file of an owner before the present one is not entered: a sweep may
   CHECK(book.NewestSnapshot(ShardId(0)) == nullptr);
 }
 
+TEST_CASE("a shard that a former life stopped to move it is not held: a new start, whatever the journal says of it; what this life stopped is") {
+  ClosureBook first = NewBook(1);
+  first.Rollback(ShardId(0), "a");
+  const DurableState before_move = first.durable();
+  const ShardOwner source = before_move.map[0];
+  const auto registers = [&](const DurableState& state, const ShardOwner& held, const char* server, std::uint64_t stopped_in) {
+    ClosureBook book({kClosures, 1, 4096, fault::Mutant::kNone}, state);
+    book.BeginLife(Term(2));
+    return book.RegisterServer(server, {{ShardId(0), held.epoch, held.start, {}, {}, false, stopped_in}}).change;
+  };
+  CHECK(registers(before_move, source, "a", 0).assigns.empty());
+  CHECK(registers(before_move, source, "a", 2).assigns.empty());
+  for (const std::uint64_t former : {1, 3}) {  // 3: of no life that we know, which is no reason to trust it
+    const auto change = registers(before_move, source, "a", former);
+    REQUIRE(change.assigns.size() == 1);
+    CHECK(change.assigns[0].start > source.start);
+    CHECK(change.assigns[0].epoch > source.epoch);
+    REQUIRE(change.drops.size() == 1);
+    CHECK(change.drops[0].second == source.epoch);
+  }
+  // Nor is it adopted, where the journal forgot its Assign as well.
+  DurableState torn = before_move;
+  torn.map[0].server = "b";
+  torn.map[0].epoch = ShardEpoch{1, 0};
+  CHECK(registers(torn, source, "a", 0).record.map.at(0) == source);
+  CHECK(registers(torn, source, "a", 1).record.map.empty());
+  CHECK(registers(torn, source, "a", 1).drops.size() == 1);
+}
+
 TEST_CASE("in the start-up window a shard of the last life is adopted once it is loaded, and its owner by the journal is to drop it") {
   ClosureBook first = NewBook(1);
   first.Rollback(ShardId(0), "a");
