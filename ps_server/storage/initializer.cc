@@ -67,4 +67,34 @@ void FillInitial(const InitializerSettings& settings, absl::string_view variable
   ForEach(first_index, array, [=](std::uint64_t i) { return mean + stddev * random::TruncatedNormal(key, i); });
 }
 
+RowInitializer::RowInitializer(const InitializerSettings& settings) {
+  const std::string& type = settings.type;
+  if (type == "zeros" || type == "ones" || type == "constant") {
+    offset_ = type == "zeros" ? 0.0f : type == "ones" ? 1.0f : static_cast<float>(settings.value);
+  } else if (type == "glorot_uniform") {
+    kind_ = Kind::kUniform;
+    scale_ = static_cast<float>(std::sqrt(6.0 / (static_cast<double>(settings.fan_in) + static_cast<double>(settings.fan_out))));
+  } else {
+    kind_ = Kind::kNormal;
+    const bool he = type == "he_normal";
+    offset_ = he ? 0.0f : static_cast<float>(settings.mean);
+    scale_ = static_cast<float>(he ? std::sqrt(2.0 / static_cast<double>(settings.fan_in)) / kTruncatedStddev : settings.stddev);
+  }
+}
+
+void RowInitializer::Fill(std::uint64_t row_key, std::span<float> row) const {
+  switch (kind_) {
+    case Kind::kConstant: std::ranges::fill(row, offset_); return;
+    case Kind::kUniform:
+      for (std::size_t j = 0; j < row.size(); j += 4) {  // random::Uniform of four elements from their one block
+        const random::Block block = random::Philox(row_key, j / 4, 0);
+        for (std::size_t k = 0; k < 4 && j + k < row.size(); ++k) row[j + k] = (2.0f * (static_cast<float>(block[k] >> 8) * 0x1p-24f) - 1.0f) * scale_;
+      }
+      return;
+    case Kind::kNormal:
+      for (std::size_t j = 0; j < row.size(); ++j) row[j] = offset_ + scale_ * random::TruncatedNormal(row_key, j);
+      return;
+  }
+}
+
 }  // namespace evergrad::ps_server::storage

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,6 +25,17 @@ namespace storage {
 absl::Status CheckInitializer(const InitializerSettings& settings);
 // Sets elements [first_index, first_index + array->size()) of the variable. The settings have been checked.
 void FillInitial(const InitializerSettings& settings, absl::string_view variable, std::uint64_t first_index, DenseArray* array);
+
+// The same for a row of a table, whose key takes the place of (seed, name): element j is the stream of `row_key` at j.
+class RowInitializer {
+ public:
+  explicit RowInitializer(const InitializerSettings& settings);  // checked; fans of one row
+  void Fill(std::uint64_t row_key, std::span<float> row) const;
+
+ private:
+  enum class Kind { kConstant, kUniform, kNormal } kind_ = Kind::kConstant;
+  float offset_ = 0, scale_ = 0;
+};
 
 }  // namespace storage
 }  // namespace evergrad::ps_server

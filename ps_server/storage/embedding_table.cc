@@ -1,0 +1,846 @@
+#include "ps_server/storage/embedding_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <deque>
+#include <limits>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/mix.h"
+#include "common/random/philox.h"
+#include "common/sharding/slots.h"
+#include "ps_server/storage/hot_ids.h"
+#include "ps_server/storage/row_arena.h"
+#include "ps_server/storage/row_index.h"
+
+namespace evergrad::ps_server::storage {
+namespace {
+
+using Entry = RowIndex::Entry;
+
+// What Entry::row says. A number of the arena; or kWaiting with how many pushes have named the id, and kInPush while a prepared push names it (a
+// count of 0 only then: the id was not there before).
+constexpr std::uint32_t kWaiting = 1u << 31, kInPush = 1u << 30, kCountMax = kInPush - 2;
+bool IsRow(const Entry& e) { return (e.row & kWaiting) == 0; }
+std::uint32_t CountOf(const Entry& e) { return e.row & (kInPush - 1); }
+
+constexpr std::size_t kAheadIndex = 24, kAheadRows = 16;  // how far ahead memory is asked for what is looked at next
+constexpr std::size_t kGroup = 256;                       // rows updated by one call of the kernel
+constexpr std::uint64_t kSweepParts = 64;                 // of a sweep; a sweep takes ttl / 8 steps
+constexpr std::uint64_t kVisitsMax = 64 * 1024;           // of the index, for one slice of a cut
+constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
+constexpr std::uint64_t kWaitingBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
+
+// The inverse of sharding::Mix64, by the inverses of its odd factors and of its shifts.
+constexpr std::uint64_t Unmix64(std::uint64_t x) {
+  x ^= x >> 31 ^ x >> 62;
+  x *= 0x319642b2d24d8ec3ull;
+  x ^= x >> 27 ^ x >> 54;
+  x *= 0x96de1b173f119089ull;
+  return x ^ x >> 30 ^ x >> 60;
+}
+static_assert(Unmix64(sharding::Mix64(0x0123456789abcdefull)) == 0x0123456789abcdefull);
+static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
+
+template <int kWrite>
+void PrefetchRow(const float* row, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(row);
+  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite);
+}
+
+// Memory is charged in steps of at most 256 KiB, smaller ones for a table that is small itself.
+std::uint64_t ChargedFor(std::uint64_t bytes) {
+  constexpr std::uint64_t kStep = 256u << 10, kLeast = 4096;
+  if (bytes == 0) return 0;
+  return bytes >= kStep ? (bytes + kStep - 1) / kStep * kStep : std::bit_ceil(std::max(bytes, kLeast));
+}
+
+// One bit for each row.
+class Bits {
+ public:
+  void Resize(std::uint64_t n) { words_.resize((n + 63) / 64); }
+  void Clear() { words_ = {}; }
+  bool Get(std::uint32_t i) const { return words_[i / 64] >> (i % 64) & 1; }
+  void Set(std::uint32_t i) { words_[i / 64] |= 1ull << (i % 64); }
+  void Unset(std::uint32_t i) { words_[i / 64] &= ~(1ull << (i % 64)); }
+  std::uint64_t bits() const { return words_.size() * 64; }
+  std::uint64_t bytes() const { return words_.capacity() * 8; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+};
+
+// What a prepared push does to one id, in order of the first appearance.
+struct Item {
+  std::uint64_t hash;
+  std::uint32_t row;     // of the arena, or kMake or kCount
+  std::uint32_t source;  // place of its gradient
+};
+constexpr std::uint32_t kMake = kWaiting, kCount = kWaiting | 1;
+constexpr std::uint32_t kNoNext = 0xffffffff;
+
+struct Aged {
+  std::uint32_t stamp;
+  std::int64_t id;
+  std::uint64_t hash;
+  friend bool operator<(const Aged& a, const Aged& b) { return a.stamp != b.stamp ? a.stamp < b.stamp : a.id < b.id; }
+};
+
+}  // namespace
+
+std::uint64_t TableSlice::bytes() const {
+  return ids.size() * (sizeof(std::int64_t) + 2 * sizeof(std::uint32_t)) + (values.size() + numbers.size()) * sizeof(float) +
+         waiting_ids.size() * kWaitingBytes;
+}
+
+void TableSlice::clear() {
+  ids.clear(), stamps.clear(), counts.clear(), values.clear(), numbers.clear();
+  waiting_ids.clear(), waiting_stamps.clear(), waiting_counts.clear();
+}
+
+std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first, std::span<const float> floats) {
+  const std::uint64_t row = sharding::Mix64(static_cast<std::uint64_t>(id)) + first;
+  std::uint64_t sum = 0;
+  for (std::size_t j = 0; j < floats.size(); ++j) sum += Mix(row + j, std::bit_cast<std::uint32_t>(floats[j]));
+  return sum;
+}
+
+std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count, bool waiting) {
+  return Mix(Mix(sharding::Mix64(static_cast<std::uint64_t>(id)) + waiting, stamp), count);
+}
+
+struct EmbeddingTable::Parts {
+  Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, std::shared_ptr<MemoryBudget> budget)
+      : update(o),
+        initial(settings.initializer),
+        key(random::KeyOf(settings.initializer.seed, settings.name)),
+        dimension(settings.dimension),
+        row_floats(settings.dimension + numbers),
+        arena(row_floats, o.counts_per_row()),
+        arena_share(budget),
+        index_share(budget) {}
+
+  // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
+  std::uint64_t HashOf(std::int64_t id) const { return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32); }
+  std::int64_t IdOf(std::uint64_t hash) const { return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key); }
+  std::uint64_t RowKey(std::uint64_t hash) const { return std::rotl(hash, 32); }
+
+  const optimizer::Optimizer update;
+  const RowInitializer initial;
+  const std::uint64_t key;
+  const std::size_t dimension, row_floats;
+  RowIndex index;
+  RowArena arena;
+  BudgetShare arena_share, index_share;
+  std::uint64_t rows = 0, waiting = 0;
+  std::uint32_t step = 0;  // the highest that was seen
+  TableStats counted;      // only what is counted since the table is held
+  HotIds hot;
+
+  // The push between Prepare and the end of Apply.
+  Bits in_push;  // by row
+  std::vector<Item> items;
+  std::vector<std::uint32_t> stamps_before;  // of items, when stamps are kept
+  std::vector<std::uint64_t> dropped;        // hashes of rows and waiting ids
+  std::size_t ids = 0, next_item = 0;
+  std::uint32_t stamp = 0, step_before = 0;
+  PushOutcome outcome;
+  // Only when an id is there twice: the chain of its gradients.
+  absl::flat_hash_map<std::uint64_t, std::uint32_t> item_of;
+  std::vector<std::uint32_t> next_source, last_source;  // by source; by item
+  std::vector<float> sums;
+
+  struct Cut {
+    enum class State { kOpen, kLost } state = State::kOpen;
+    std::uint64_t preimage_bytes_max = 0, preimage_bytes = 0;
+    std::uint64_t cursor = 0;  // hashes below are handed out
+    bool swept = false;        // all are
+    Bits done;                 // rows that are saved, or were made after the beginning
+    absl::flat_hash_set<std::uint64_t> done_waiting;
+    std::deque<TableSlice> preimages;
+    std::vector<Entry> picked;  // of the slice that is made
+  };
+  std::unique_ptr<Cut> cut;
+
+  bool Concerns(std::uint64_t hash) const { return cut != nullptr && cut->state == Cut::State::kOpen && !cut->swept && hash >= cut->cursor; }
+  void AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp, TableSlice* slice) const;
+  void AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp, TableSlice* slice) const;
+  TableSlice* Preimages(std::uint64_t bytes);  // where to save that much; nullptr: the cut is lost
+  void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp);
+  void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp);
+  bool LeaveOut(std::uint64_t hash);  // a waiting id of the scan; false: it is left out already, or the cut is lost
+  void Lose();
+
+  void Forget(bool stamped);  // Cancel
+  void Settle() {             // the charges are those of what is held
+    arena_share.SetTo(charged_rows_bytes(arena.high_water()));
+    index_share.SetTo(index.bytes());
+  }
+  std::uint32_t Make(const Item& item, bool stamped);
+  void Drop(std::uint64_t hash);
+  void Oldest(bool of_rows, std::uint64_t count);  // to `dropped`
+  std::uint64_t charged_rows_bytes(std::uint64_t high_water) const { return ChargedFor(arena.BytesOf(high_water)) + high_water / 8; }
+};
+
+EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) : settings_(settings) {
+  const auto made = optimizer::Optimizer::Create(settings.optimizer);  // checked by Create
+  numbers_ = static_cast<std::uint32_t>(made->row_numbers(settings.dimension));
+  settings_.admit_after = std::max(1u, settings.admit_after);
+  parts_ = std::make_unique<Parts>(settings_, *made, numbers_, std::move(budget));
+  parts_->index_share.SetTo(parts_->index.bytes());
+}
+
+EmbeddingTable::~EmbeddingTable() = default;
+
+absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) {
+  const auto bad = [&](absl::string_view what, auto want, auto got) {
+    return absl::InvalidArgumentError(absl::StrCat("a table's ", what, " is out of range: table=", settings.name, " want=", want, " got=", got));
+  };
+  if (settings.name.empty()) return bad("name", "some bytes", "none");
+  if (absl::Status checked = CheckInitializer(settings.initializer); !checked.ok()) return checked;
+  const auto made = optimizer::Optimizer::Create(settings.optimizer);
+  if (!made.ok()) return made.status();
+  if (settings.dimension == 0 || settings.dimension > kRowFloatsMax) return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
+  if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension); floats > kRowFloatsMax)
+    return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"), floats);
+  if (settings.admit_after > kCountMax) return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
+  if (!std::isfinite(settings.default_row)) return bad("default_row", "a finite number", settings.default_row);
+  if (settings.ttl_steps > std::numeric_limits<std::uint32_t>::max()) return bad("ttl_steps", "below 2^32", settings.ttl_steps);
+  return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(settings, std::move(budget)));
+}
+
+bool EmbeddingTable::counts_per_row() const { return parts_->update.counts_per_row(); }
+bool EmbeddingTable::stamps() const { return settings_.ttl_steps != 0 || settings_.evict_lru; }
+std::uint64_t EmbeddingTable::rows() const { return parts_->rows; }
+std::uint64_t EmbeddingTable::waiting() const { return parts_->waiting; }
+
+std::uint64_t EmbeddingTable::bytes_of(std::uint64_t rows, std::uint64_t waiting) const {
+  const std::uint64_t row = (parts_->row_floats + counts_per_row()) * sizeof(float) + kIndexBytesPerId;
+  return rows * row + waiting * kIndexBytesPerId;
+}
+
+// ---------------------------------------------------------------- reading
+
+void EmbeddingTable::Read(std::span<const std::int64_t> ids, float* out) const {
+  EG_CHECK(!applying());
+  const Parts& p = *parts_;
+  const std::size_t n = ids.size(), dimension = p.dimension, bytes = dimension * sizeof(float);
+  // Three stages, each so far behind the one before that the memory has answered: home in the index, row, values.
+  constexpr std::size_t kRing = 64;
+  std::uint64_t hashes[kRing];
+  const float* rows[kRing];
+  for (std::size_t i = 0; i < n + kAheadIndex + kAheadRows; ++i) {
+    if (i < n) {
+      hashes[i % kRing] = p.HashOf(ids[i]);
+      p.index.Prefetch(hashes[i % kRing]);
+    }
+    if (i >= kAheadIndex && i - kAheadIndex < n) {
+      const std::size_t k = (i - kAheadIndex) % kRing;
+      const Entry* e = p.index.Find(hashes[k]);
+      rows[k] = e != nullptr && IsRow(*e) ? p.arena.At(e->row) : nullptr;
+      if (rows[k] != nullptr) PrefetchRow<0>(rows[k], bytes);
+    }
+    if (i >= kAheadIndex + kAheadRows) {
+      const std::size_t j = i - kAheadIndex - kAheadRows, k = j % kRing;
+      float* const to = out + j * dimension;
+      if (rows[k] != nullptr) {
+        std::memcpy(to, rows[k], bytes);
+      } else if (settings_.admit_after > 1) {
+        std::fill_n(to, dimension, settings_.default_row);
+      } else {
+        p.initial.Fill(p.RowKey(hashes[k]), {to, dimension});
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------- a push, its first half
+
+absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step) {
+  EG_CHECK(!applying());
+  Parts& p = *parts_;
+  if (global_step > std::numeric_limits<std::uint32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("global step does not fit 32 bits: table=", settings_.name, " global_step=", global_step));
+  }
+  if (ids.size() >= kCount) {
+    return absl::InvalidArgumentError(absl::StrCat("too many ids in a push: table=", settings_.name, " ids=", ids.size()));
+  }
+  const bool stamped = stamps();
+  p.ids = ids.size();
+  p.next_item = 0;
+  p.items.clear();
+  p.stamps_before.clear();
+  p.dropped.clear();
+  p.item_of.clear();
+  p.next_source.clear();
+  p.outcome = {};
+  p.step_before = p.step;
+  p.stamp = stamped ? static_cast<std::uint32_t>(global_step) : 0;
+  p.in_push.Resize(p.arena.high_water());
+  p.items.reserve(ids.size());
+
+  // Look-up: what is each id, and which are there twice.
+  std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
+  bool memory = true;
+  const std::size_t n = ids.size();
+  constexpr std::size_t kRing = 32;
+  std::uint64_t hashes[kRing];
+  const auto again = [&](std::uint64_t hash, std::uint32_t source) {
+    ++p.outcome.duplicates;
+    if (p.next_source.empty()) {
+      p.next_source.assign(n, kNoNext);
+      p.last_source.clear();
+      for (std::uint32_t i = 0; i < p.items.size(); ++i) {
+        p.item_of.emplace(p.items[i].hash, i);
+        p.last_source.push_back(p.items[i].source);
+      }
+    }
+    std::uint32_t& last = p.last_source[p.item_of.find(hash)->second];
+    p.next_source[last] = source;
+    last = source;
+  };
+  const auto add = [&](std::uint64_t hash, std::uint32_t what, std::uint32_t source, std::uint32_t stamp_before) {
+    if (!p.next_source.empty()) {
+      p.item_of.emplace(hash, static_cast<std::uint32_t>(p.items.size()));
+      p.last_source.push_back(source);
+    }
+    p.items.push_back({hash, what, source});
+    if (stamped) p.stamps_before.push_back(stamp_before);
+  };
+  for (std::size_t i = 0; memory && i < n + kAheadIndex; ++i) {
+    if (i < n) {
+      hashes[i % kRing] = p.HashOf(ids[i]);
+      p.index.Prefetch(hashes[i % kRing]);
+    }
+    if (i < kAheadIndex) continue;
+    const auto source = static_cast<std::uint32_t>(i - kAheadIndex);
+    const std::uint64_t hash = hashes[source % kRing];
+    Entry* e = p.index.Find(hash);
+    if (e != nullptr && IsRow(*e)) {
+      if (p.in_push.Get(e->row)) {
+        again(hash, source);
+        continue;
+      }
+      p.in_push.Set(e->row);
+      add(hash, e->row, source, e->stamp);
+      if (stamped) e->stamp = std::max(e->stamp, p.stamp);
+      continue;
+    }
+    if (e != nullptr && (e->row & kInPush) != 0) {
+      again(hash, source);
+      continue;
+    }
+    const bool waited = e != nullptr;
+    if (!waited) {
+      e = p.index.Insert(hash);
+      if (e == nullptr) {
+        memory = false;
+        break;
+      }
+      e->row = kWaiting;
+    }
+    e->row |= kInPush;
+    if (CountOf(*e) + 1 >= settings_.admit_after) {
+      ++fresh;
+      fresh_waiting += waited;
+      add(hash, kMake, source, e->stamp);
+    } else {
+      new_waiting += !waited;
+      ++p.outcome.ids_waiting;
+      add(hash, kCount, source, e->stamp);
+    }
+  }
+  p.outcome.rows_made = fresh;
+  p.outcome.rows_updated = p.items.size() - fresh - p.outcome.ids_waiting;
+  p.index_share.SetTo(p.index.bytes());
+  const auto refuse = [&](absl::string_view why, auto... details) {
+    p.Forget(stamped);
+    ++p.counted.refused;
+    return absl::ResourceExhaustedError(absl::StrCat(why, ": table=", settings_.name, details...));
+  };
+  if (!memory) return refuse("no memory for a table's index", " rows=", p.rows);
+
+  // What is too old goes in any case: a part of the index whenever the table's time passes the next 1/64 of ttl / 8.
+  if (n > 0 && stamped) p.step = std::max(p.step, p.stamp);
+  if (settings_.ttl_steps != 0 && p.step != p.step_before) {
+    const std::uint64_t period = std::max<std::uint64_t>(1, settings_.ttl_steps / 8);
+    const std::uint64_t before = p.step_before * kSweepParts / period, now = p.step * kSweepParts / period;
+    for (std::uint64_t tick = now - before >= kSweepParts ? now - kSweepParts + 1 : before + 1; tick <= now; ++tick) {
+      const std::uint64_t part = tick % kSweepParts;
+      p.index.ForEachFrom(part << 58, [&](const Entry& e) {
+        if (e.hash >> 58 != part) return false;
+        if (e.stamp + settings_.ttl_steps >= p.step) return true;
+        if (IsRow(e) ? p.in_push.Get(e.row) : (e.row & kInPush) != 0) return true;
+        p.dropped.push_back(e.hash);
+        ++(IsRow(e) ? p.outcome.evicted_ttl : p.outcome.waiting_dropped);
+        return true;
+      });
+    }
+  }
+
+  // Then room: of bytes_max by content, of the server's limit as it is. Waiting ids give way before rows do.
+  const std::uint64_t rows_after = p.rows - p.outcome.evicted_ttl + fresh;
+  const std::uint64_t waiting_after = p.waiting - p.outcome.waiting_dropped - fresh_waiting + new_waiting;
+  const std::uint64_t row_bytes = bytes_of(1, 0);
+  const std::uint64_t waiting_free = waiting_after - p.outcome.ids_waiting;           // that are not named by this push
+  const std::uint64_t rows_free = rows_after - p.outcome.rows_updated - fresh;
+  std::uint64_t drop_waiting = 0, drop_rows = 0;
+  const bool grows = fresh + new_waiting > 0;
+  if (const std::uint64_t bytes = bytes_of(rows_after, waiting_after); grows && settings_.bytes_max != 0 && bytes > settings_.bytes_max) {
+    const std::uint64_t over = bytes - settings_.bytes_max;
+    drop_waiting = std::min((over + kIndexBytesPerId - 1) / kIndexBytesPerId, waiting_free);
+    if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over) drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
+    if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
+      return refuse("table is above bytes_max", " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows, " wanted=", fresh);
+    }
+  }
+  const auto more_rows = [&] {
+    const std::uint64_t room = p.arena.free_rows() + p.outcome.evicted_ttl + drop_rows;
+    return fresh > room ? fresh - room : 0;
+  };
+  if (grows && (p.index_share.over_limit() || !p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + more_rows())))) {
+    const std::uint64_t entries = fresh - fresh_waiting + new_waiting;
+    drop_waiting = std::min(std::max(drop_waiting, entries), waiting_free);
+    drop_rows += more_rows();
+    if (const std::uint64_t dropped = p.outcome.evicted() + p.outcome.waiting_dropped + drop_waiting; dropped < entries)
+      drop_rows = std::max(drop_rows, entries - dropped);
+    if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
+      return refuse("server's tables are above memory_bytes_max", " rows=", p.rows, " wanted=", fresh);
+    }
+  }
+  if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows()))) return refuse("no memory for a table's rows", " rows=", p.rows);
+  // In batches: a scan for each push of a full table would cost more than the push.
+  if (drop_waiting > 0) drop_waiting = std::min(std::max(drop_waiting, p.waiting / 64), waiting_free);
+  if (drop_rows > 0) drop_rows = std::min(std::max(drop_rows, p.rows / 64), rows_free);
+  if (drop_waiting > 0) p.Oldest(false, drop_waiting);
+  if (drop_rows > 0) p.Oldest(true, drop_rows);
+  p.outcome.waiting_dropped += drop_waiting;
+  p.outcome.evicted_lru = drop_rows;
+
+  if (n > 0) p.hot.Add(n, [&](std::size_t i) { return ids[i]; });
+  phase_ = Phase::kPrepared;
+  return p.outcome;
+}
+
+// The `count` oldest that no push names and that do not go anyway, to `dropped`. The caller knows that there are so many.
+void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
+  const absl::flat_hash_set<std::uint64_t> gone(dropped.begin(), dropped.end());
+  const auto may_go = [&](const Entry& e) {
+    return IsRow(e) == of_rows && (of_rows ? !in_push.Get(e.row) : (e.row & kInPush) == 0) && (gone.empty() || !gone.contains(e.hash));
+  };
+  // A histogram of stamps first, so that few are put in order and no memory of the size of the table is needed.
+  std::uint32_t least = ~0u, most = 0;
+  index.ForEach([&](const Entry& e) {
+    if (IsRow(e) == of_rows) least = std::min(least, e.stamp), most = std::max(most, e.stamp);
+  });
+  constexpr int kBits = 12;
+  const int shift = std::max(0, static_cast<int>(std::bit_width(most - least)) - kBits);
+  std::vector<std::uint64_t> histogram(1u << kBits);
+  index.ForEach([&](const Entry& e) {
+    if (may_go(e)) ++histogram[(e.stamp - least) >> shift];
+  });
+  std::uint64_t below = 0;
+  std::uint32_t last = 0;
+  while (below + histogram[last] < count) below += histogram[last++];
+  std::vector<Aged> candidates;
+  index.ForEach([&](const Entry& e) {
+    if (!may_go(e)) return;
+    const std::uint32_t bucket = (e.stamp - least) >> shift;
+    if (bucket < last) dropped.push_back(e.hash);
+    if (bucket == last) candidates.push_back({e.stamp, IdOf(e.hash), e.hash});
+  });
+  const auto rest = static_cast<std::ptrdiff_t>(count - below);
+  std::nth_element(candidates.begin(), candidates.begin() + (rest - 1), candidates.end());
+  for (auto it = candidates.begin(); it != candidates.begin() + rest; ++it) dropped.push_back(it->hash);
+}
+
+// Takes back what the look-up of the items has left in the index.
+void EmbeddingTable::Parts::Forget(bool stamped) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Item& item = items[i];
+    if (IsRow(Entry{0, item.row, 0})) {
+      in_push.Unset(item.row);
+      if (stamped) index.Find(item.hash)->stamp = stamps_before[i];
+      continue;
+    }
+    Entry* const e = index.Find(item.hash);
+    if (CountOf(*e) == 0) {
+      index.Erase(e);
+    } else {
+      e->row &= ~kInPush;
+    }
+  }
+  step = step_before;
+  items.clear();
+  Settle();
+}
+
+void EmbeddingTable::Cancel() {
+  EG_CHECK(phase_ == Phase::kPrepared);
+  parts_->Forget(stamps());
+  phase_ = Phase::kIdle;
+}
+
+// ---------------------------------------------------------------- a push, its second half
+
+void EmbeddingTable::Parts::Drop(std::uint64_t hash) {
+  Entry* const e = index.Find(hash);
+  if (IsRow(*e)) {
+    if (Concerns(hash)) SaveRow(hash, e->row, e->stamp);
+    arena.Free(e->row);
+    --rows;
+  } else {
+    if (Concerns(hash)) SaveWaiting(hash, CountOf(*e), e->stamp);
+    --waiting;
+  }
+  index.Erase(e);
+}
+
+std::uint32_t EmbeddingTable::Parts::Make(const Item& item, bool stamped) {
+  Entry* const e = index.Find(item.hash);
+  if (const std::uint32_t count = CountOf(*e); count > 0) {
+    if (Concerns(item.hash)) SaveWaiting(item.hash, count, e->stamp);
+    --waiting;
+  }
+  const std::uint32_t row = arena.Take();
+  e->row = row;
+  e->stamp = stamped ? std::max(e->stamp, stamp) : 0;
+  ++rows;
+  if (cut != nullptr && cut->state == Cut::State::kOpen && !cut->swept) {
+    if (row >= cut->done.bits()) cut->done.Resize(std::bit_ceil(row + 1ull));
+    cut->done.Set(row);
+  }
+  float* const at = arena.At(row);
+  initial.Fill(RowKey(item.hash), {at, dimension});
+  update.FillRowNumbers(dimension, at + dimension);
+  return row;
+}
+
+std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_max) {
+  EG_CHECK(applying());
+  Parts& p = *parts_;
+  const bool stamped = stamps(), counts = counts_per_row(), twice = !p.next_source.empty();
+  const std::size_t dimension = p.dimension, row_bytes = p.row_floats * sizeof(float);
+  if (phase_ == Phase::kPrepared) {
+    phase_ = Phase::kApplying;
+    for (std::size_t i = 0; i < p.dropped.size(); ++i) {
+      if (i + kAheadRows < p.dropped.size()) p.index.Prefetch(p.dropped[i + kAheadRows]);
+      p.Drop(p.dropped[i]);
+    }
+    p.counted.admitted += p.outcome.rows_made;
+    p.counted.evicted_ttl += p.outcome.evicted_ttl;
+    p.counted.evicted_lru += p.outcome.evicted_lru;
+    p.counted.waiting_dropped += p.outcome.waiting_dropped;
+    p.counted.gradients_dropped += p.outcome.ids_waiting;
+    p.counted.duplicates += p.outcome.duplicates;
+  }
+  if (twice) p.sums.resize(kGroup * dimension);
+
+  std::uint64_t bytes = 0;
+  while (p.next_item < p.items.size() && bytes < bytes_max) {
+    float* rows[kGroup + kAheadRows];
+    const float* gradients[kGroup];
+    std::uint32_t t[kGroup];
+    std::size_t count = 0;
+    const std::size_t end = std::min(p.items.size(), p.next_item + std::min<std::uint64_t>(kGroup, (bytes_max - bytes) / (dimension * sizeof(float)) + 1));
+    for (std::size_t i = p.next_item; i < end; ++i) {
+      Item& item = p.items[i];
+      const float* from = gradient + item.source * dimension;
+      bytes += dimension * sizeof(float);
+      if (twice && p.next_source[item.source] != kNoNext) {
+        float* const sum = p.sums.data() + (i - p.next_item) * dimension;
+        std::copy_n(from, dimension, sum);
+        for (std::uint32_t s = p.next_source[item.source]; s != kNoNext; s = p.next_source[s]) {
+          const float* const other = gradient + s * dimension;
+          for (std::size_t k = 0; k < dimension; ++k) sum[k] += other[k];
+          bytes += dimension * sizeof(float);
+        }
+        from = sum;
+      }
+      if (item.row == kCount) {
+        Entry* const e = p.index.Find(item.hash);
+        const std::uint32_t before = CountOf(*e);
+        if (before > 0 && p.Concerns(item.hash)) p.SaveWaiting(item.hash, before, e->stamp);
+        if (before == 0) {
+          ++p.waiting;
+          if (p.Concerns(item.hash)) p.LeaveOut(item.hash);
+        }
+        e->row = kWaiting | (before + 1);
+        e->stamp = std::max(e->stamp, p.stamp);
+        continue;
+      }
+      if (item.row == kMake) {
+        item.row = p.Make(item, stamped);
+      } else {
+        p.in_push.Unset(item.row);
+        if (p.Concerns(item.hash)) p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
+      }
+      rows[count] = p.arena.At(item.row);
+      gradients[count] = from;
+      if (counts) {
+        std::uint32_t& gradients_seen = p.arena.Count(item.row);
+        gradients_seen += gradients_seen != ~0u;
+        t[count] = gradients_seen;
+      }
+      ++count;
+    }
+    for (std::size_t i = 0; i < count; ++i) PrefetchRow<1>(rows[i], row_bytes);
+    p.update.ApplyRows({count, dimension, rows, gradients, t});
+    p.next_item = end;
+  }
+  if (p.next_item == p.items.size()) {
+    phase_ = Phase::kIdle;
+    p.items.clear();
+    p.Settle();
+  }
+  return bytes;
+}
+
+// ---------------------------------------------------------------- cuts
+
+EmbeddingTable::CutInfo EmbeddingTable::BeginCut(std::uint64_t preimage_bytes_max) {
+  EG_CHECK(!applying());
+  Parts& p = *parts_;
+  EG_CHECK(p.cut == nullptr);
+  p.cut = std::make_unique<Parts::Cut>();
+  p.cut->preimage_bytes_max = preimage_bytes_max;
+  p.cut->done.Resize(p.arena.high_water());
+  return {p.rows, p.waiting, p.step};
+}
+
+EmbeddingTable::CutState EmbeddingTable::cut_state() const {
+  if (parts_->cut == nullptr) return CutState::kNone;
+  return parts_->cut->state == Parts::Cut::State::kOpen ? CutState::kOpen : CutState::kLost;
+}
+
+void EmbeddingTable::EndCut() { parts_->cut = nullptr; }
+
+void EmbeddingTable::Parts::AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp, TableSlice* slice) const {
+  const float* const at = arena.At(row);
+  slice->ids.push_back(IdOf(hash));
+  slice->stamps.push_back(row_stamp);
+  slice->counts.push_back(update.counts_per_row() ? arena.Count(row) : 0);
+  slice->values.insert(slice->values.end(), at, at + dimension);
+  slice->numbers.insert(slice->numbers.end(), at + dimension, at + row_floats);
+}
+
+void EmbeddingTable::Parts::AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp, TableSlice* slice) const {
+  slice->waiting_ids.push_back(IdOf(hash));
+  slice->waiting_stamps.push_back(waiting_stamp);
+  slice->waiting_counts.push_back(count);
+}
+
+void EmbeddingTable::Parts::Lose() {
+  Cut lost;
+  lost.state = Cut::State::kLost;
+  *cut = std::move(lost);
+}
+
+TableSlice* EmbeddingTable::Parts::Preimages(std::uint64_t bytes) {
+  if (cut->preimage_bytes + bytes > cut->preimage_bytes_max) {
+    Lose();
+    return nullptr;
+  }
+  cut->preimage_bytes += bytes;
+  if (cut->preimages.empty() || cut->preimages.back().bytes() >= kPreimageSliceBytes) cut->preimages.emplace_back();
+  return &cut->preimages.back();
+}
+
+void EmbeddingTable::Parts::SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp) {
+  if (cut->done.Get(row)) return;
+  TableSlice* const slice = Preimages(kWaitingBytes + row_floats * sizeof(float));
+  if (slice == nullptr) return;
+  AppendRow(hash, row, row_stamp, slice);
+  cut->done.Set(row);
+}
+
+// What is in the set costs about as much as what it stands for.
+bool EmbeddingTable::Parts::LeaveOut(std::uint64_t hash) {
+  if (cut->done_waiting.contains(hash)) return false;
+  cut->preimage_bytes += kWaitingBytes;
+  cut->done_waiting.insert(hash);
+  return Preimages(0) != nullptr;
+}
+
+void EmbeddingTable::Parts::SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp) {
+  if (!LeaveOut(hash)) return;
+  TableSlice* const slice = Preimages(kWaitingBytes);
+  if (slice != nullptr) AppendWaiting(hash, count, waiting_stamp, slice);
+}
+
+bool EmbeddingTable::NextSlice(std::uint64_t bytes_max, TableSlice* slice) {
+  EG_CHECK(!applying());
+  Parts& p = *parts_;
+  slice->clear();
+  if (cut_state() != CutState::kOpen) return false;
+  Parts::Cut& cut = *p.cut;
+  // What is held beside the table goes first: that makes room for more of it.
+  if (!cut.preimages.empty()) {
+    std::swap(*slice, cut.preimages.front());
+    cut.preimages.pop_front();
+    cut.preimage_bytes -= std::min(cut.preimage_bytes, slice->bytes());
+    return !cut.swept || !cut.preimages.empty();
+  }
+  if (cut.swept) return false;
+  const std::uint64_t row_bytes = kWaitingBytes + p.row_floats * sizeof(float);
+  std::uint64_t bytes = 0, visits = 0;
+  cut.picked.clear();
+  cut.swept = p.index.ForEachFrom(cut.cursor, [&](const Entry& e) {
+    if (bytes + row_bytes > bytes_max && bytes > 0) return false;
+    if (++visits > kVisitsMax) return false;
+    cut.cursor = e.hash + 1;
+    if (IsRow(e)) {
+      if (cut.done.Get(e.row)) return true;
+      cut.picked.push_back(e);
+      bytes += row_bytes;
+    } else if (!cut.done_waiting.contains(e.hash)) {
+      p.AppendWaiting(e.hash, CountOf(e), e.stamp, slice);
+      bytes += kWaitingBytes;
+    }
+    return true;
+  });
+  for (std::size_t i = 0; i < cut.picked.size(); ++i) {
+    if (i + kAheadRows < cut.picked.size()) PrefetchRow<0>(p.arena.At(cut.picked[i + kAheadRows].row), p.row_floats * sizeof(float));
+    p.AppendRow(cut.picked[i].hash, cut.picked[i].row, cut.picked[i].stamp, slice);
+  }
+  return !cut.swept;
+}
+
+// ---------------------------------------------------------------- restoring
+
+absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
+  EG_CHECK(!applying() && cut_state() == CutState::kNone);
+  Parts& p = *parts_;
+  const std::size_t n = from.ids.size();
+  const auto bad = [&](absl::string_view what, auto... details) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": table=", settings_.name, details...));
+  };
+  if (from.stamps.size() != n || from.counts.size() != n || from.values.size() != n * p.dimension || from.numbers.size() != n * numbers_) {
+    return bad("lengths of restored rows do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size(),
+               " values=", from.values.size(), " numbers=", from.numbers.size(), " dimension=", p.dimension, " numbers_per_row=", numbers_);
+  }
+  if (settings_.bytes_max != 0 && bytes_of(p.rows + n, p.waiting) > settings_.bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("restored rows are above bytes_max: table=", settings_.name,
+                                                     " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows + n));
+  }
+  if (!p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + n)) || !p.arena.Reserve(n)) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i + kAheadRows < n) p.index.Prefetch(p.HashOf(from.ids[i + kAheadRows]));
+    if ((from.stamps[i] | from.counts[i]) >> 32 != 0)
+      return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
+    const std::uint64_t hash = p.HashOf(from.ids[i]);
+    if (p.index.Find(hash) != nullptr) return bad("a restored row is there twice", " id=", from.ids[i]);
+    Entry* const e = p.index.Insert(hash);
+    if (e == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    e->row = p.arena.Take();
+    if (stamps()) {
+      e->stamp = static_cast<std::uint32_t>(from.stamps[i]);
+      p.step = std::max(p.step, e->stamp);
+    }
+    if (counts_per_row()) p.arena.Count(e->row) = static_cast<std::uint32_t>(from.counts[i]);
+    float* const at = p.arena.At(e->row);
+    std::memcpy(at, from.values.data() + i * p.dimension, p.dimension * sizeof(float));
+    if (numbers_ != 0) std::memcpy(at + p.dimension, from.numbers.data() + i * numbers_, numbers_ * sizeof(float));
+    ++p.rows;
+  }
+  p.index_share.SetTo(p.index.bytes());
+  if (p.index_share.over_limit())
+    return absl::ResourceExhaustedError(absl::StrCat("restored rows are above memory_bytes_max: table=", settings_.name, " rows=", p.rows));
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
+  EG_CHECK(!applying() && cut_state() == CutState::kNone);
+  Parts& p = *parts_;
+  const std::size_t n = from.ids.size();
+  const auto bad = [&](absl::string_view what, auto... details) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": table=", settings_.name, details...));
+  };
+  if (from.stamps.size() != n || from.counts.size() != n)
+    return bad("lengths of restored waiting ids do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size());
+  if (n > 0 && settings_.admit_after <= 1) return bad("restored ids wait where none has to", " ids=", n);
+  if (settings_.bytes_max != 0 && bytes_of(p.rows, p.waiting + n) > settings_.bytes_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("restored waiting ids are above bytes_max: table=", settings_.name,
+                                                     " partition_bytes_max=", settings_.bytes_max, " waiting=", p.waiting + n));
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (from.stamps[i] >> 32 != 0 || from.counts[i] == 0 || from.counts[i] > kCountMax)
+      return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
+    const std::uint64_t hash = p.HashOf(from.ids[i]);
+    if (p.index.Find(hash) != nullptr) return bad("a restored id is there twice", " id=", from.ids[i]);
+    Entry* const e = p.index.Insert(hash);
+    if (e == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    // A job that admits sooner than the one that was cut: the next push to it does.
+    e->row = kWaiting | std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1);
+    if (stamps()) {
+      e->stamp = static_cast<std::uint32_t>(from.stamps[i]);
+      p.step = std::max(p.step, e->stamp);
+    }
+    ++p.waiting;
+  }
+  p.index_share.SetTo(p.index.bytes());
+  if (p.index_share.over_limit())
+    return absl::ResourceExhaustedError(absl::StrCat("restored waiting ids are above memory_bytes_max: table=", settings_.name));
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingTable::RestoreStep(std::uint64_t step) {
+  if (step > std::numeric_limits<std::uint32_t>::max())
+    return absl::InvalidArgumentError(absl::StrCat("a table's restored step does not fit 32 bits: table=", settings_.name, " step=", step));
+  if (stamps()) parts_->step = std::max(parts_->step, static_cast<std::uint32_t>(step));
+  return absl::OkStatus();
+}
+
+// ---------------------------------------------------------------- looking
+
+TableStats EmbeddingTable::stats() const {
+  EG_CHECK(!applying());
+  const Parts& p = *parts_;
+  TableStats s = p.counted;
+  s.rows = p.rows;
+  s.waiting = p.waiting;
+  s.value_bytes = p.rows * p.dimension * sizeof(float);
+  s.number_bytes = p.rows * numbers_ * sizeof(float);
+  s.index_bytes = p.index.bytes();
+  s.counter_bytes = p.rows * (counts_per_row() ? sizeof(std::uint32_t) : 0);  // stamps lie in the index, in what would be padding
+  s.memory_bytes = p.arena_share.bytes() + p.index_share.bytes();
+  s.index_load = static_cast<double>(p.index.size()) / static_cast<double>(p.index.places());
+  return s;
+}
+
+std::vector<HotId> EmbeddingTable::Hottest(std::size_t count) const {
+  const HotIds& hot = parts_->hot;
+  std::vector<HotId> all;
+  for (std::size_t i = 0; i < hot.size(); ++i)
+    all.push_back({hot.id(i), hot.count(i) * HotIds::kSampledEvery, hot.error(i) * HotIds::kSampledEvery});
+  std::sort(all.begin(), all.end(), [](const HotId& a, const HotId& b) { return a.pushes != b.pushes ? a.pushes > b.pushes : a.id < b.id; });
+  all.resize(std::min(all.size(), count));
+  return all;
+}
+
+EmbeddingTable::Digests EmbeddingTable::Digest() const {
+  EG_CHECK(!applying());
+  const Parts& p = *parts_;
+  Digests d;
+  p.index.ForEach([&](const Entry& e) {
+    const std::int64_t id = p.IdOf(e.hash);
+    if (!IsRow(e)) {
+      d.counters += DigestOfCounters(id, e.stamp, CountOf(e), true);
+      return;
+    }
+    const float* const at = p.arena.At(e.row);
+    d.values += DigestOfRow(id, 0, {at, p.dimension});
+    d.numbers += DigestOfRow(id, static_cast<std::uint32_t>(p.dimension), {at + p.dimension, numbers_});
+    d.counters += DigestOfCounters(id, e.stamp, counts_per_row() ? p.arena.Count(e.row) : 0, false);
+  });
+  return d;
+}
+
+}  // namespace evergrad::ps_server::storage

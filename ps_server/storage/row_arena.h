@@ -1,0 +1,63 @@
+// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows: a table of ten rows costs little, one of
+// billions has few blocks, and the memory of a block is only there once its rows are. Not thread-safe.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace evergrad::ps_server::storage {
+
+class RowArena {
+ public:
+  static constexpr std::uint32_t kRowsMax = 1u << 30;
+
+  // `counted`: a 32-bit number beside each row.
+  RowArena(std::size_t row_floats, bool counted) : row_floats_(row_floats), counted_(counted) {}
+  ~RowArena();
+  RowArena(const RowArena&) = delete;
+  RowArena& operator=(const RowArena&) = delete;
+
+  // Makes sure that `rows` more can be taken. False: no memory, or more than kRowsMax.
+  bool Reserve(std::uint64_t rows);
+  // One that was reserved; contents are not set, its number is 0. Freed ones first.
+  std::uint32_t Take();
+  void Free(std::uint32_t row);
+
+  float* At(std::uint32_t row) const {
+    const Where w = Find(row);
+    return reinterpret_cast<float*>(blocks_[w.block]) + w.at * row_floats_;
+  }
+  std::uint32_t& Count(std::uint32_t row) const {
+    const Where w = Find(row);
+    return reinterpret_cast<std::uint32_t*>(blocks_[w.block])[(std::size_t{kFirstRows} << w.block) * row_floats_ + w.at];
+  }
+
+  std::uint64_t free_rows() const { return free_rows_; }
+  std::uint64_t high_water() const { return high_water_; }  // rows below have been taken at some time
+  // What the rows below `high_water` cost.
+  std::uint64_t BytesOf(std::uint64_t high_water) const { return high_water * (row_floats_ + counted_) * sizeof(float); }
+
+ private:
+  static constexpr std::uint32_t kFirstRows = 64;
+  static constexpr int kFirstBits = 6, kBlocksMax = 26;
+  struct Where {
+    int block;
+    std::size_t at;
+  };
+  static Where Find(std::uint32_t row) {
+    const std::uint32_t shifted = row + kFirstRows;
+    const int block = std::bit_width(shifted) - 1 - kFirstBits;
+    return {block, shifted - (kFirstRows << block)};
+  }
+  std::size_t BlockBytes(int block) const { return (std::size_t{kFirstRows} << block) * (row_floats_ + counted_) * sizeof(float); }
+
+  const std::size_t row_floats_;
+  const bool counted_;
+  void* blocks_[kBlocksMax] = {};
+  int made_ = 0;
+  std::uint32_t high_water_ = 0, free_rows_ = 0, first_free_ = 0;  // a free row's first four bytes are the number of the next one
+};
+
+}  // namespace evergrad::ps_server::storage

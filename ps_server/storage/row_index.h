@@ -1,0 +1,107 @@
+// Where the row of an id is: a hash index that is dense, sorted, and grows without a stop.
+//
+// Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash. The upper bits choose a segment (extendible
+// hashing), the rest the home of the entry in it; entries of a segment are sorted by hash, each at its home or as close behind it as there was
+// room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss ends at the
+// first greater hash; and a segment that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move at a time.
+// Entries that are deleted leave no mark behind. Not thread-safe.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace evergrad::ps_server::storage {
+
+class RowIndex {
+ public:
+  struct Entry {
+    std::uint64_t hash;
+    std::uint32_t row;  // the owner's; never kNone
+    std::uint32_t stamp;
+  };
+  static constexpr std::uint32_t kNone = 0xffffffff;
+  static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
+
+  RowIndex();  // no memory is not survived: some hundred bytes
+  ~RowIndex();
+  RowIndex(const RowIndex&) = delete;
+  RowIndex& operator=(const RowIndex&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  std::uint64_t places() const { return places_total_; }  // for entries at their homes: size() / places() is the load
+  std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Place); }
+
+  // Asks the memory for what Find(hash) will look at first.
+  void Prefetch(std::uint64_t hash) const {
+    const Entry* home = HomeOf(PlaceOf(hash), hash);
+    __builtin_prefetch(home);
+    __builtin_prefetch(home + 3);  // the next line if the home is in the second half of its own; most entries are less than three places behind
+  }
+  // nullptr: not there. Valid until the next Insert or Erase.
+  const Entry* Find(std::uint64_t hash) const {
+    const Entry* e = HomeOf(PlaceOf(hash), hash);
+    while (e->hash < hash) ++e;
+    return e->hash == hash && e->row != kNone ? e : nullptr;
+  }
+  Entry* Find(std::uint64_t hash) { return const_cast<Entry*>(static_cast<const RowIndex*>(this)->Find(hash)); }
+  // `hash` is not there. `row` must be set by the caller (and be other than kNone) at once. nullptr: no memory, nothing has changed.
+  Entry* Insert(std::uint64_t hash);
+  void Erase(Entry* entry);  // from Find
+
+  // Calls visit(entry) -> bool (go on) for entries with hash >= `from` in rising order. False: `visit` ended it. Entries may be changed but for their hash.
+  template <class Visit>
+  bool ForEachFrom(std::uint64_t from, Visit visit);
+  template <class Visit>
+  void ForEach(Visit visit) const {
+    const_cast<RowIndex*>(this)->ForEachFrom(0, [&](const Entry& e) { return visit(e), true; });
+  }
+
+ private:
+  struct alignas(64) Segment {  // followed by capacity + slack + 1 entries, the last of which is always empty
+    std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;
+    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
+  };
+  struct Place {  // of the directory: a segment stands in 2^(depth_ - its depth) of them
+    Entry* entries = nullptr;
+    std::uint32_t capacity = 0, depth = 0;
+    Segment* segment() const { return reinterpret_cast<Segment*>(entries) - 1; }
+  };
+
+  std::size_t Slot(std::uint64_t hash) const { return (hash >> 1) >> (63 - depth_); }
+  const Place& PlaceOf(std::uint64_t hash) const { return directory_[Slot(hash)]; }
+  static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {
+    return static_cast<std::uint32_t>((((hash << depth) >> 32) * capacity) >> 32);
+  }
+  static Entry* HomeOf(const Place& place, std::uint64_t hash) { return place.entries + HomeIn(place.capacity, place.depth, hash); }
+
+  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + 1) * sizeof(Entry); }
+  Segment* New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth);
+  void Delete(Segment* segment);
+  Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end, std::uint32_t capacity, std::uint32_t depth);
+  bool Grow(std::uint64_t hash);
+  void SetPlaces(std::uint64_t hash, Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
+
+  std::vector<Place> directory_;
+  std::vector<Entry> moving_;  // of the segment that is grown
+  std::uint32_t depth_ = 0;
+  std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0;
+};
+
+template <class Visit>
+bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) {
+  for (std::size_t slot = Slot(from); slot < directory_.size();) {
+    const Place& place = directory_[slot];
+    Segment* const segment = place.segment();
+    Entry* const end = place.entries + segment->capacity + segment->slack;
+    const std::size_t width = std::size_t{1} << (depth_ - place.depth), first = slot & ~(width - 1);
+    for (Entry* e = Slot(from) >= first && Slot(from) < first + width ? HomeOf(place, from) : place.entries; e < end; ++e) {
+      if (e->row != kNone && e->hash >= from && !visit(*e)) return false;
+    }
+    slot = first + width;
+  }
+  return true;
+}
+
+}  // namespace evergrad::ps_server::storage
