@@ -359,7 +359,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
                               v1::Registered* registered) {
   // Everything is read before anything changes.
   std::vector<ClosureBook::HeldShard> held;
-  std::set<std::uint32_t> loading;
+  std::set<std::uint32_t> loading, stopped;
   for (const v1::HeldShard& h : hello.shards()) {
     if (h.job_uid() != id_.uid.value()) continue;
     if (h.loading()) loading.insert(h.shard());
@@ -368,6 +368,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     one.epoch = client::FromProto<ShardEpoch>(h.epoch());
     one.start = client::FromProto<MapVersion>(h.start());
     one.loading = h.loading();
+    one.stopped_in = h.stopped_in();
+    if (one.stopped_in != 0) stopped.insert(h.shard());
     absl::StatusOr<IntervalSet> done = client::FromProto(h.done()), refused = client::FromProto(h.refused());
     if (!done.ok()) return done.status();
     if (!refused.ok()) return refused.status();
@@ -381,6 +383,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.endpoint = hello.endpoint();
   server.process = hello.process_uid();
   server.loading = std::move(loading);
+  server.stopped = std::move(stopped);
   server.leaving = client::CleanText(hello.leaving(), 200);
   server.drains = !server.leaving.empty();
   if (server_tally_[identity].Begin(server.process, OlderThanJob(hello))) whole_due_ = true;
@@ -470,7 +473,9 @@ void Job::Ready(TaskId task) {
       if (!change.map_changed) SendMap();  // its endpoint may be another
       if (phase_ < Phase::kSealing) {
         shards_rolled_back_ += change.assigns.size();
-        SayRollback(absl::StrCat("ps_server/", identity, " registered without what it held"), change);
+        const bool moves = std::all_of(change.assigns.begin(), change.assigns.end(),
+                                       [&](const ClosureBook::AssignOrder& order) { return server->stopped.count(order.shard.value()) != 0; });
+        SayRollback(absl::StrCat("ps_server/", identity, moves ? " has what was being moved when the coordinator ended" : " registered without what it held"), change);
         // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
         if (change.map_changed)
           AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");

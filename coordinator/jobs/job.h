@@ -266,6 +266,7 @@ class Job {
     v1::Endpoint endpoint;
     std::uint64_t process = 0;        // uid
     std::set<std::uint32_t> loading;  // shards of which its Hello said so
+    std::set<std::uint32_t> stopped;  // shards that its Hello had stopped to be moved
     std::string leaving;              // why, "": it stays
     bool drains = false, drained_said = false;
     std::uint64_t shards_moved = 0;           // away from it
@@ -429,6 +430,7 @@ class Job {
 
   void BeginSaving();  // SUCCEEDED
   void BeginSealedSaving();
+  void SayUnsaved();
   void LookForResume();
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
@@ -659,6 +661,7 @@ class Job {
   std::optional<v1::ErrorDetail> first_cause_;
   bool cause_is_users_ = false;
   std::set<ShardId> unsealed_;
+  std::set<ShardId> unsaved_;  // of a job that is sealed: no file of its end
   MonoTime seal_deadline_{0};
   ShardAnswer final_;
   std::string result_json_;

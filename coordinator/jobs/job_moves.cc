@@ -7,9 +7,10 @@
 //                            one record: V+1, new epoch and server, start kept
 //   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to the workers
 //
-// Before the record the owner by the map is the old one, and whoever of the three dies, nothing has changed but that a stopped shard answers
-// STALE: its server is leaving, so it is stopped again (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21.
-// After the record the new owner has the state in memory; if it dies, that is line 21 as well.
+// Before the record the owner by the map is the old one, and whichever server dies, nothing has changed but that a stopped shard answers STALE: its
+// server is leaving, so it is stopped again (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21. After the
+// record the new owner has the state in memory; if it dies, that is line 21 as well. So is what a former life of the coordinator stopped: its
+// journal may have forgotten the record.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

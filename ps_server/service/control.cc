@@ -69,11 +69,13 @@ void Control::FillHello(v1::Hello* hello) {
     *shard->mutable_done() = client::ToProto(held.done);
     *shard->mutable_refused() = client::ToProto(held.refused);
     shard->set_loading(held.loading);
+    shard->set_stopped_in(held.stopped_in);
   }
 }
 
 void Control::OnRegistered(const v1::Registered& registered) {
   ++session_;
+  term_ = registered.term();
   if (registered.term() >= highest_term_) {
     highest_term_ = registered.term();
     life_id_ = registered.life_id();
@@ -312,7 +314,7 @@ void Control::OnClose(const v1::Close& close) {
   const auto it = held_.find(key);
   // One that is being read from its file takes nothing yet: its sets are not known before. The next Close is whole.
   const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
-  const bool stopped = it != held_.end() && it->second.stopped;
+  const bool stopped = it != held_.end() && it->second.stopped_in != 0;
   if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped || it->second.epoch != epoch || it->second.start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
@@ -363,7 +365,7 @@ void Control::OnStop(const v1::StopShard& stop) {
     return SendStopped(key, epoch, session_,
                        absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString())));
   }
-  held->second.stopped = true;
+  if (held->second.stopped_in == 0) held->second.stopped_in = term_;
   if (options_.images == nullptr) return SendStopped(key, epoch, session_, absl::UnimplementedError("this server moves no shards"));
   options_.host->lane(key.shard).Stop(
       key, epoch, [this, key, epoch, session = session_, fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {

@@ -61,7 +61,8 @@ class Control {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
-    bool loading = true, stopped = false;
+    bool loading = true;
+    std::uint64_t stopped_in = 0;  // term of the life that stopped it, 0: it serves
     std::string file;     // "": from the seed; URI that it is or was read from
     MonoTime assigned{};  // when
     std::uint64_t value_bytes = 0, slot_bytes = 0;
@@ -118,6 +119,7 @@ class Control {
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs held and the running one
   std::uint64_t highest_term_ = 0, life_id_ = 0;
+  std::uint64_t term_ = 0;     // of the session
   std::uint64_t session_ = 0;  // number of the session, for answers that come late
   std::size_t loading_ = 0;
   std::uint64_t receives_ = 0;

@@ -96,6 +96,7 @@ struct FakeServer {
     IntervalSet refused = {};
     std::uint64_t lsn = 0;
     std::optional<v1::ShardFile> saved;  // of its present state
+    std::uint64_t stopped_in = 0;
   };
   TaskId task;
   std::uint64_t process = 0;
@@ -260,6 +261,7 @@ class FakeCluster {
       *held->mutable_start() = shard.assign.start();
       *held->mutable_done() = client::ToProto(shard.done);
       held->set_loading(shard.loading);
+      held->set_stopped_in(shard.stopped_in);
     }
     if (keeps && servers.count(identity) != 0) server.leaving = servers[identity].leaving;
     hello.set_leaving(server.leaving);
@@ -429,7 +431,9 @@ class FakeCluster {
  private:
   // A whole file with zeros for values: what its ends and its ledger say is what counts here.
   v1::ShardFile Save(const v1::CutShards& cut, FakeServer::Shard* shard) {
-    if (shard->saved && client::FromProto(shard->saved->done())->ToString() == shard->done.ToString()) return *shard->saved;
+    if (shard->saved && client::FromProto(shard->saved->done())->ToString() == shard->done.ToString() &&
+        client::FromProto(shard->saved->refused())->ToString() == shard->refused.ToString())
+      return *shard->saved;
     ++cuts;
     const v1::ShardSpec& spec_of = shard->assign.spec();
     v1::ShardFileHeader header;
@@ -449,6 +453,7 @@ class FakeCluster {
     *said.mutable_start() = shard->assign.start();
     said.set_lsn(shard->lsn);
     *said.mutable_done() = client::ToProto(shard->done);
+    *said.mutable_refused() = client::ToProto(shard->refused);
     const auto ok = [](const absl::Status& status) {
       if (!status.ok()) throw std::runtime_error(std::string(status.message()));
     };
@@ -463,6 +468,7 @@ class FakeCluster {
     ok((*writer)->WriteCounters({}));
     v1::ShardLedger ledger;
     *ledger.mutable_done() = client::ToProto(shard->done);
+    *ledger.mutable_refused() = client::ToProto(shard->refused);
     ok((*writer)->WriteLedger(ledger));
     const auto digest = (*writer)->Finish();
     ok(digest.status());
@@ -476,6 +482,7 @@ class FakeCluster {
     const auto report = snapshot::VerifyShardFile(*servers_disk(), assign.snapshot().uri());
     if (!report.ok()) return report.status();
     shard->done = report->done;
+    if (auto more = client::FromProto(assign.refused()); more.ok()) shard->refused = report->refused.Union(*more);
     shard->lsn = report->header.lsn();
     if (assign.snapshot().replace_ledger()) {
       if (auto done = client::FromProto(assign.snapshot().done()); done.ok()) shard->done = *done;
@@ -530,7 +537,7 @@ class FakeCluster {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
         assigns.push_back(message.assign());
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, false, {}, {}, 0, std::nullopt};
+        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, false, {}, {}, 0, std::nullopt, 0};
         if (message.assign().has_moved_from()) {
           auto moved = server.moving.extract(message.assign().spec().shard());
           if (moved.empty() || moved.mapped().first.n() != message.assign().moved_from().n()) {
@@ -578,6 +585,7 @@ class FakeCluster {
           break;
         }
         server.shards.at(message.stop().shard()).stopped = true;
+        server.shards.at(message.stop().shard()).stopped_in = host.term().value();
         stopped->set_bytes(100);
         stopped->set_sha256(std::string(32, 's'));
         break;

@@ -211,7 +211,7 @@ TEST_CASE("a moved shard that its new owner has not got is rolled back") {
   CHECK(result["repair"]["shards_rolled_back"] == 2);
 }
 
-TEST_CASE("a coordinator that ends before a move's record goes on with it in its next life; after it, an Assign that was lost is line 21") {
+TEST_CASE("what a former life stopped to move it is rolled back, whether its journal has the move or not, and is moved then") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   for (const bool after : {false, true}) {
@@ -224,14 +224,37 @@ TEST_CASE("a coordinator that ends before a move's record goes on with it in its
     CHECK(c.servers["0"].drained == (after ? 1 : 0));
     CHECK(c.servers["0"].shards.begin()->second.stopped);
     c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+    const v1::ShardMap before = c.workers["0"].map;
+    const std::map<std::uint32_t, FakeServer::Shard> held = c.servers["0"].shards;
     c.Restart();
     c.Deliver();
     CHECK(c.servers["0"].shards.empty());
     CHECK(c.servers["0"].drained == 1);
+    const v1::ShardMap& now = c.workers["0"].map;
+    for (const auto& [p, shard] : held) {
+      CHECK(client::FromProto<MapVersion>(now.shards(static_cast<int>(p)).start()) > client::FromProto<MapVersion>(before.shards(static_cast<int>(p)).start()));
+    }
+    CHECK_THAT(AllEvents(c), Contains(after ? "rollback: ps_server/1 registered without what it held: 2 shards"
+                                            : "rollback: ps_server/0 has what was being moved when the coordinator ended: 2 shards"));
     const Json result = End(c);
-    CHECK(result["repair"]["shards_rolled_back"] == (after ? 2 : 0));
-    if (!after) CheckNothingLost(c, result);
+    CHECK(result["repair"]["shards_rolled_back"] == 2);
   }
+}
+
+TEST_CASE("a session that is lost in the middle of a move costs nothing: the same life goes on with it") {
+  FakeCluster c;
+  Train(c);
+  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };
+  Leave(c, "0");
+  c.Deliver();
+  REQUIRE(c.servers["0"].shards.begin()->second.stopped_in == c.host.term().value());
+  c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+  c.job->OnServerAway(c.servers["0"].task, "its session closed");
+  c.AddServer("0", true);
+  c.Deliver();
+  CHECK(c.servers["0"].shards.empty());
+  CHECK(c.servers["0"].drained == 1);
+  CheckNothingLost(c, End(c));
 }
 
 TEST_CASE("a job that ends while shards are moved ends as every other: they are sealed, reported and dropped where they are") {

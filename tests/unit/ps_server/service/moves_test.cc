@@ -133,9 +133,12 @@ TEST_CASE("a stop that is repeated has the same answer, in the next session too;
   const v1::ShardStopped first = pair.Stop(0), again = pair.Stop(0);
   REQUIRE_FALSE(first.has_error());
   CHECK(first.sha256() == again.sha256());
+  // A Hello names the life that it stopped for, the first of them: what a former one stopped is not held any more [22].
+  CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   pair.from.On([&] { pair.from.control->OnLost(); });
-  pair.from.Register();
+  pair.from.Register(2);
   CHECK(pair.Stop(0).sha256() == first.sha256());
+  CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   CHECK(pair.Stop(0, kNext).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.Stop(5).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   // It can still be sealed, cut and dropped: the job may end meanwhile.

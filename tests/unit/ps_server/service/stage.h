@@ -197,10 +197,10 @@ struct Stage {
     });
     done.Wait();
   }
-  void Register() {
+  void Register(std::uint64_t term = 1) {
     On([&] {
       v1::Registered registered;
-      registered.set_term(1);
+      registered.set_term(term);
       control->OnRegistered(registered);
     });
   }
