@@ -189,6 +189,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
     host.mutant = fault::Mutant::kLedgerOff;
     dependencies.logger->Warning("the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
   }
+  if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("pull.ignore_start")) {
+    host.mutant = fault::Mutant::kUnchangedByVlsn;
+    dependencies.logger->Warning("pulls compare counts only (failpoint pull.ignore_start): a worker may keep values of a state that was rolled back");
+  }
   Images::Options images;
   images.registry = dependencies.registry;
   images.failpoints = dependencies.failpoints;

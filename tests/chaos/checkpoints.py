@@ -2,13 +2,15 @@
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import time
+import urllib.request
 
 from cluster import Failure, wait_for
 from saved import (block_starts, check_agrees, check_restored, exported, flip, folder_of, manifests, members, rollbacks, tool, verified, wait_saved)
-from stage import events, names_death, only_these_died, restart, scenario
+from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
 OFTEN = "{every: 50ms, keep: 20}"  # kept so long that what a scenario looks at is not swept meanwhile
 
@@ -294,6 +296,87 @@ def e1(c, r):
     for w in c.workers:
         restart(w)
     c.wait_tasks()
+
+
+def stopped(d):
+    with open("/proc/%d/stat" % d.pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def pulls(c, server):
+    """How this process has answered pulls of one shard."""
+    address = next(t["metrics_address"] for t in c.tasks() if t["role"] == "ps_server" and t["pid"] == server.pid)
+    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
+        found = re.findall(r'^evergrad_ps_server_pulls_total\{answer="(\w+)"\} (\d+)', answer.read().decode(), re.M)
+    return {kind: int(n) for kind, n in found}
+
+
+def pulls_after_climbing_back(c, r, failpoints=None):
+    """A worker holds every shard as of (start, vlsn). One server's shards go back to the seed and climb to the same vlsn under another start while that
+    worker is stopped; then it pulls. Its one closure makes the count the same: no Close comes in between."""
+    first, victim = c.workers[0], r.choice(c.servers)
+    helper = c.workers[1] if len(c.workers) > 1 else c.add("worker", "helper", ["--name", "helper", "--threads", "1"])
+    for w in [helper] + c.workers[1:]:
+        if w.alive():
+            w.kill()
+    for s in c.servers:
+        restart(s, failpoints, METRICS)
+    restart(first, "worker.evaluate=1*stop")
+    c.wait_usable()
+    steps = r.randint(3, 8)
+    job = c.submit(examples=10 * steps, batch=10, epochs=1, steps_per_closure=steps, step_ms=1, checkpoint="off")
+
+    def shards():
+        listed = c.psctl_json("variable", "list", "--job", job.name)
+        rows = [s for v in (listed["variables"] if isinstance(listed, dict) else listed) for s in v["shards"]]
+        return {s["shard"]: (s["start"], s["vlsn"]) for s in rows if s["server"] == victim.identity or s["server"] == victim.name}
+    wait_for("%s to have read every shard, and stop" % first.name, lambda: stopped(first))
+    before = shards()
+    restart(victim, failpoints, METRICS)
+    helper.start("worker.evaluate=1*stop")
+    wait_for("the repair, and %s to come to the evaluation" % helper.name, lambda: stopped(helper))
+    after = shards()
+    if not before or set(before) != set(after) or any(after[p][0] == before[p][0] or after[p][1] != before[p][1] for p in before):
+        raise Failure("the shards of %s did not climb back to the same counts under other starts: %s, then %s" % (victim.name, before, after))
+    told = {s.name: pulls(c, s) for s in c.servers}
+    helper.resume()
+    helper.kill()
+    first.resume()
+    job.finish()
+    for s in c.servers:
+        now = pulls(c, s)
+        values = now["values"] - told[s.name]["values"]
+        want = len(before) if s is victim else 0
+        if values != want:
+            raise Failure("%s holds %d shards that climbed back, and pulls of them got values %d times, %d times `unchanged`"
+                          % (s.name, want, values, now["unchanged"] - told[s.name]["unchanged"]))
+    if helper in c.extras:
+        c.extras.remove(helper)
+    for d in c.servers + c.workers:
+        restart(d)
+    c.wait_usable()
+
+
+@scenario("servers", "S11", "a worker with cached values pulls after a rollback that climbed back to the same count: it gets them")
+def s11(c, r):
+    pulls_after_climbing_back(c, r)
+
+
+@scenario("checker", "S11-off", "with `start` not compared the same pulls must be found answered `unchanged`")
+def s11_off(c, r):
+    try:
+        pulls_after_climbing_back(c, r, "pull.ignore_start=on")
+    except Failure as why:
+        if "got values 0 times" not in str(why):
+            raise Failure("the check failed for another reason: %s" % why)
+        for w in [w for w in c.workers + c.extras if w.alive()]:
+            w.resume()
+        c.extras = [d for d in c.extras if d.name != "worker/helper" or d.kill()]
+        for d in c.servers + c.workers:
+            restart(d)
+        c.wait_usable()
+        return
+    raise Failure("`start` was not compared, and the check saw nothing")
 
 
 # ------------------------------------------------------------------ checkpoints

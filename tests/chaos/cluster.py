@@ -90,7 +90,7 @@ class Daemon:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
             log.flush()
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder,
-                                            preexec_fn=die_with_parent, env=self.cluster.disk.environment() if self.cluster.disk else None)
+                                            preexec_fn=die_with_parent, env=self.cluster.environment(self))
         if self.role != "worker":
             self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
         if self.data_proxy:
@@ -187,6 +187,7 @@ class Cluster:
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
         self.disk = Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
+        self.clocks = None  # WallClocks: each process that is started from now on has a wall clock of its own
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
         self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "%dms" % int(200 * scale),
@@ -198,6 +199,12 @@ class Cluster:
         self.proxied, self.proxies = proxied, []
         self.jobs, self.forms = 0, 1
         self.pauses = Pauses()
+
+    def environment(self, daemon):
+        """Of a process of this daemon; None: that of this script."""
+        if self.disk:
+            return self.disk.environment()
+        return self.clocks.environment(daemon.name) if self.clocks else None
 
     def coordinator_address(self):
         return self.coordinator.address

@@ -22,9 +22,10 @@ import traceback
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from clocks import HOUR, WallClocks, clock_library  # noqa: E402
 from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
 from proxy import Proxy, Rules  # noqa: E402
-from stage import (CHAINS, SCENARIOS, Skipped, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
+from stage import (CHAINS, METRICS, SCENARIOS, Skipped, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
                    until_killed)
 
 # ------------------------------------------------------------------ workers
@@ -814,9 +815,6 @@ def r1(c, r):
 
 # ------------------------------------------------------------------ coordinator
 
-METRICS = ("--metrics-listen", "127.0.0.1:0")
-
-
 class Trainers:
     """Watches the workers' own counters of steps, which go on without any coordinator."""
 
@@ -1033,6 +1031,64 @@ def c7(c, r):
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
         raise Failure("something was requeued or rolled back: %s %s %s %d" % (result["deaths"], moved, result["closures"], result["duplicates_refused"]))
+
+
+@scenario("coordinator", "C8", "wall clocks jump one hour either way, of one host and of all: nothing happens")
+def c8(c, r):
+    library = clock_library(c.bin)
+    if library is None:
+        raise Skipped("this build has no libevergrad-wallclock.so (a sanitizer wants to be preloaded itself)")
+    everybody = [c.coordinator] + c.servers + c.workers
+    c.clocks = WallClocks(library, c.folder)
+    for d in everybody:
+        restart(d)
+    c.wait_usable()
+    try:
+        before = c.pids()
+        registered = {(t["role"], t["identity"]): t["registrations"] for t in c.tasks()}
+        hosts = [[r.choice(everybody)], everybody, [c.coordinator]]
+        r.shuffle(hosts)
+        hosts = hosts if c.forms > 1 else hosts[:2]
+        first = r.choice((HOUR, -HOUR))
+        shape = dict(examples=3000 * len(hosts) * len(c.workers) // 2, epochs=1, step_ms=4, checkpoint="{every: 50ms, keep: 3}")
+        for _ in range(4):
+            job = c.submit(**shape)
+            job.wait_steps(10)
+            jumps = 0
+            # Ahead and back to the true time, back and ahead to it: the second half of each is the jump the other way.
+            for jumping, way in zip(hosts, (first, -first, first)):
+                for seconds in (way, 0):
+                    manifests, steps = job.show()["checkpoint"]["manifests"], job.progress()
+                    for d in jumping:
+                        c.clocks.set(d.name, seconds)
+                    wait_for("steps and a checkpoint after a jump of %s" % ", ".join(d.name for d in jumping),
+                             lambda: (job.progress() >= steps + 10 and job.show()["checkpoint"]["manifests"] > manifests) or job.ended(), 30)
+                    jumps += not job.ended()
+            result = job.finish()
+            if jumps == 2 * len(hosts):
+                break
+            shape["examples"] *= 2
+        else:
+            raise Failure("four jobs had ended before the clocks had jumped %d times" % (2 * len(hosts)))
+        only_these_died(before, c)
+        now = {(t["role"], t["identity"]): t["registrations"] for t in c.tasks()}
+        if now != registered:
+            raise Failure("somebody registered anew: %s, then %s" % (registered, now))
+        odd = sum((events(job, kind) for kind in ("requeue", "rollback", "away", "death", "warning", "drain")), [])
+        if result["deaths"] or result["duplicates_refused"] or odd:
+            raise Failure("something happened: deaths %s, duplicates %s, %s" % (result["deaths"], result["duplicates_refused"], odd))
+        job.check_lines()
+        # What the journal holds was written at several times; a life of yet another one takes it up.
+        job = c.disturb(20, lambda _: c.coordinator.kill(), c.coordinator.start, examples=600, epochs=1, step_ms=4)
+        c.clocks.set(c.coordinator.name, r.choice((HOUR, -HOUR)))
+        c.coordinator.start()
+        if job.finish()["deaths"]:
+            raise Failure("a coordinator in another hour takes the living for dead")
+        job.check_lines()
+        for d in everybody:
+            c.clocks.set(d.name, 0)
+    finally:
+        c.clocks = None  # who is started from now on has the machine's
 
 
 @scenario("coordinator", "C9", "cut a server's session around the moment of its Assigns, and the coordinator too")

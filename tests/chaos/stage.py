@@ -4,6 +4,8 @@ from cluster import Failure
 SCENARIOS = {}
 CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "functions": [], "checker": []}
 
+METRICS = ("--metrics-listen", "127.0.0.1:0")
+
 
 class Skipped(Exception):
     """This machine does not have what the scenario needs; the message says what."""
