@@ -124,6 +124,13 @@ absl::Status AppendLine(const std::string& path, absl::string_view line) {
   return absl::OkStatus();
 }
 
+absl::Status SyncFile(const std::string& path) {
+  Descriptor fd(OpenRetry(path.c_str(), O_WRONLY, 0));
+  if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
+  if (::fsync(fd.get()) != 0) return FromErrno(errno, "cannot sync file", path);
+  return absl::OkStatus();
+}
+
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail) {
   Descriptor fd(OpenRetry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666));
   if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);

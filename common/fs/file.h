@@ -15,6 +15,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
 // Writes beside the target, fsyncs, renames over it: readers see the old file or the new one.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
 absl::Status AppendLine(const std::string& path, absl::string_view line);
+// What was appended is on the disk when it returns; the file's name is once its folder is synced (WriteFileAtomic beside it does that).
+absl::Status SyncFile(const std::string& path);
 // Makes the file its first `offset` bytes followed by `tail`, wherever in that tail it ended (a writer that was killed in mid-line);
 // what is beyond goes. DataLoss, with the tail appended, when it is shorter than `offset`.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);

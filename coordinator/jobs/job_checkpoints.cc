@@ -17,6 +17,7 @@
 namespace evergrad::coordinator {
 namespace {
 
+constexpr std::size_t kLostTextMax = 200;
 constexpr std::chrono::seconds kRoundMax{60};          // a manifest goes out without the shards that have not answered
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failing
 constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
@@ -123,6 +124,9 @@ void Job::CheckRound(MonoTime now) {
                                                                book_->durable().map[shard.value()].server)));
   }
   const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
+  if (late && phase_ == Phase::kSealedSaving) {
+    for (const auto& [shard, ordered] : round_waiting_) unsaved_.insert(shard);
+  }
   if (round_waiting_.empty() || late) EndRound();
 }
 
@@ -140,6 +144,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   const bool ordered = waiting != round_waiting_.end() && waiting->second.epoch == epoch;
   if (durable.has_error()) {
     if (ordered) round_waiting_.erase(waiting);
+    if (ordered && phase_ == Phase::kSealedSaving) unsaved_.insert(shard);
     v1::ErrorDetail cause = durable.error();
     CleanCause(&cause);
     const auto code = static_cast<absl::StatusCode>(cause.code());
@@ -414,7 +419,27 @@ void Job::BeginSealedSaving() {
   if (!checkpoints() || !book_ || !placed_) return FinishJob();
   SetPhase(Phase::kSealedSaving);
   seal_deadline_ = host_->Now() + options_.seal_timeout;
+  unsaved_.clear();
   BeginRound();
+}
+
+// What the end of a job that was sealed had in shards that were not saved then is not in its checkpoint: older files of theirs are, if there are any.
+void Job::SayUnsaved() {
+  if (!checkpoints() || !book_ || !placed_) return;
+  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+    if (newest == nullptr || newest->resumed || newest->epoch != book_->durable().map[p].epoch) unsaved_.insert(ShardId(p));
+  }
+  if (unsaved_.empty()) return;
+  const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
+  const std::string text = absl::StrCat(
+      "the end of the job is not saved whole: ", unsaved_.size(), " of ", assigned_.size(), " shards have no file of it, first=", unsaved_.begin()->value(),
+      server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
+      checkpoint_.number() == 0 ? std::string("there is no checkpoint to resume from")
+                                : absl::StrCat("checkpoint ", checkpoint_.number(), " can be resumed from, what came after it there is run again"));
+  Event("warning", text);
+  checkpoint_.set_trouble(text);
+  if (journals()) *Note().mutable_checkpoint() = checkpoint_;
 }
 
 // ---------------------------------------------------------------- line 21
@@ -501,6 +526,13 @@ void Job::LookForResume() {
 // What a former job has done counts as done; its losses of whole epochs are in the manifest, those of a part of one are not known.
 void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   resumed_ = book_->durable().succeeded;
+  if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
+    // A training job's user cancels no closure: what its shards refuse are updates that were lost with a server.
+    std::string which = dead.ToString();
+    if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
+    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ", dead.size(), dead.size() == 1 ? " closure is" : " closures are",
+                               " not run again here: ", which));
+  }
   for (std::uint64_t at = 0;;) {
     const auto c = resumed_.FirstAtLeast(at);
     if (!c || *c >= plan_->closures()) break;

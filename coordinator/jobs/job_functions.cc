@@ -4,6 +4,7 @@
 // the book [20], and the user is told once every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again
 // [33].
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -92,45 +93,72 @@ void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
 }
 
 void Job::PumpFunctions() {
-  // As in training: what had been granted before comes on top of what a worker may hold.
-  const auto has_room = [&](const Worker& worker, bool on_top) {
+  // Who holds least comes first, among equals the oldest registration. What a worker holds is looked at once, not for each grant.
+  struct Wanting {
+    std::size_t held = 0;
     std::uint64_t bytes = 0;
-    for (const auto& [attempt, held] : worker.held) bytes += held.bytes;
-    if (!worker.held.empty() && bytes >= kInHandBytesMax) return false;
-    return on_top ? std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop
-                  : worker.held.size() < LimitOf(worker);
+    std::ptrdiff_t regrants = 0;
+    Worker* worker = nullptr;
   };
-  std::set<TaskId> dry[2];  // nothing for them now
-  for (;;) {
-    Worker* best = nullptr;
-    const auto choose = [&](bool on_top) {
-      for (auto& [task, worker] : workers_) {
-        if (!Usable(worker) || dry[on_top].contains(task) || worker.functions.empty()) continue;
-        if ((best == nullptr || worker.held.size() < best->held.size()) && has_room(worker, on_top)) best = &worker;
-      }
+  std::vector<Wanting> all;
+  for (auto& [task, worker] : workers_) {
+    if (!Usable(worker) || worker.functions.empty()) continue;
+    Wanting& one = all.emplace_back(Wanting{worker.held.size(), 0, 0, &worker});
+    for (const auto& [attempt, held] : worker.held) {
+      one.bytes += held.bytes;
+      one.regrants += held.regrant;
+    }
+  }
+  const auto behind = [&](std::size_t a, std::size_t b) {
+    return all[a].held != all[b].held ? all[a].held > all[b].held : all[a].worker->task > all[b].worker->task;
+  };
+  // As in training: what had been granted before comes on top of what a worker may hold.
+  bool held_up = false;
+  for (const bool on_top : {false, true}) {
+    if (held_up || (on_top && !book_->regrants_wait())) break;
+    const auto has_room = [&](const Wanting& one) {
+      if (one.held > 0 && one.bytes >= kInHandBytesMax) return false;
+      return on_top ? one.regrants < kRegrantsOnTop : one.held < LimitOf(*one.worker);
     };
-    choose(false);
-    const bool on_top = best == nullptr && book_->regrants_wait();
-    if (on_top) choose(true);
-    if (best == nullptr || GrantHeldUp()) break;
-    const std::uint64_t newest = book_->next_new();
-    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top, [&](ClosureId c) {
-      const FunctionQueue::Entry* entry = functions_->Find(c.value());
-      return entry == nullptr || best->functions.contains(entry->function);
-    });
-    if (!granted) {
-      dry[on_top].insert(best->task);
-      continue;
+    std::vector<std::size_t> heap(all.size());
+    std::iota(heap.begin(), heap.end(), std::size_t{0});
+    std::make_heap(heap.begin(), heap.end(), behind);
+    std::vector<const std::set<std::string>*> dry;  // nothing for who has these functions now
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end(), behind);
+      Wanting& best = all[heap.back()];
+      Worker& worker = *best.worker;
+      const bool nothing = std::any_of(dry.begin(), dry.end(), [&](const std::set<std::string>* of) { return *of == worker.functions; });
+      if (nothing || !has_room(best)) {
+        heap.pop_back();
+        continue;
+      }
+      if (held_up = GrantHeldUp(); held_up) break;
+      const std::uint64_t newest = book_->next_new();
+      const std::optional<ClosureBook::Granted> granted = book_->NextGrant(worker.task, !on_top, [&](ClosureId c) {
+        const FunctionQueue::Entry* entry = functions_->Find(c.value());
+        return entry == nullptr || worker.functions.contains(entry->function);
+      });
+      if (!granted) {
+        dry.push_back(&worker.functions);
+        heap.pop_back();
+        continue;
+      }
+      if (functions_->Find(granted->closure.value()) == nullptr) {
+        LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
+      } else {
+        ++attempts_;
+        attempt_high_ = granted->attempt;
+        Touch();
+        SendGrant(worker, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
+                  granted->repair || granted->closure.value() < newest);
+        const Held& held = worker.held.at(granted->attempt);
+        ++best.held;
+        best.bytes += held.bytes;
+        best.regrants += held.regrant;
+      }
+      std::push_heap(heap.begin(), heap.end(), behind);
     }
-    if (functions_->Find(granted->closure.value()) == nullptr) {
-      LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
-      continue;
-    }
-    ++attempts_;
-    attempt_high_ = granted->attempt;
-    Touch();
-    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
-              granted->repair || granted->closure.value() < newest);
   }
   RecallForFunctions();
 }

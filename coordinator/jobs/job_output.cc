@@ -218,6 +218,7 @@ std::string Job::ResultJson() const {
                                                         {"path", checkpoint_.uri()},
                                                         {"complete", checkpoint_.complete()},
                                                         {"written_ms", checkpoint_.written_ms()}};
+  json["checkpoint_trouble"] = checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
   json["resumed_from"] = checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
   json["deaths"] = Json::array();
   for (const DeathRow& death : deaths_) {

@@ -226,6 +226,7 @@ void Job::CheckSealed() {
 // ---------------------------------------------------------------- the end
 
 void Job::FinishJob() {
+  if (phase_ == Phase::kSealedSaving) SayUnsaved();
   SetPhase(Phase::kWriting);
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();

@@ -29,6 +29,8 @@ absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::str
 int ReportCheckpoint(Context& context, const absl::Status& status);
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args);
+// `list` of these files, which may change meanwhile.
+int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri, bool as_json);
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args);
 
 }  // namespace evergrad::psctl

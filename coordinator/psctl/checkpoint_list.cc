@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/job_spec.h"
 #include "common/daemon/option_table.h"
 #include "common/plan/plan.h"
 #include "common/snapshot/manifest.h"
@@ -27,6 +28,7 @@ struct Row {
   std::int64_t written_ms = 0;
   bool complete = false;
   std::string plan;
+  bool functions = false;  // closures were scheduled by a client: its plan has no end and no epochs
   std::uint64_t closures_done = 0, closures = 0;  // done in every shard; of the plan
   std::uint64_t epochs_done = 0, epochs = 0;      // whole ones
   int shards = 0, from_seed = 0;
@@ -51,7 +53,9 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
     refused.UnionWith(*snapshot::FromProto(shard.refused()));
   }
   row->closures_done = common->size();
-  if (!plan.ok()) return;
+  const config::ParsedJob parsed = config::ParseJob(manifest.yaml(), {});
+  row->functions = parsed.spec && parsed.spec->type == "functions";
+  if (!plan.ok() || row->functions) return;
   row->closures = plan->closures();
   row->epochs = spec.epochs;
   row->epochs_done = common->Union(refused).FirstMissing() / plan->closures_per_epoch();
@@ -94,6 +98,8 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
   return row;
 }
 
+constexpr int kLooksMax = 3;  // at a manifest that seems damaged, after the first
+
 // The manifests of one folder. Returns its sub-folders.
 std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& folder, const std::vector<fs::Entry>& entries, std::vector<Row>* rows) {
   std::map<std::string, std::uint64_t> sizes;
@@ -111,6 +117,21 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
   std::int64_t written_ms = 0;
   for (const std::uint64_t number : numbers) {
     Row row = ReadRow(files, folder, number, sizes);
+    // A job that goes on retires its oldest manifests, then the files that only they named: what is not there any more is not damaged.
+    bool retired = false;
+    for (int look = 0; look < kLooksMax && row.state != "whole" && !retired; ++look) {
+      const auto now = files.List(folder);
+      if (!now.ok()) break;
+      sizes.clear();
+      retired = true;
+      for (const fs::Entry& entry : *now) {
+        if (entry.is_folder) continue;
+        sizes.emplace(entry.name, entry.bytes);
+        retired = retired && entry.name != snapshot::ManifestName(number);
+      }
+      if (!retired) row = ReadRow(files, folder, number, sizes);
+    }
+    if (retired) continue;
     // A damaged one has no time: it stands beside the one before it.
     if (row.written_ms == 0) row.written_ms = written_ms;
     written_ms = row.written_ms;
@@ -156,7 +177,7 @@ nlohmann::json JsonOf(const Row& row) {
   json["complete"] = row.complete;
   json["plan"] = row.plan;
   json["closures_done"] = row.closures_done;
-  json["closures"] = row.closures;
+  json["closures"] = row.functions ? nlohmann::json(nullptr) : nlohmann::json(row.closures);
   json["epochs_done"] = row.epochs_done;
   json["epochs"] = row.epochs;
   json["shards"] = row.shards;
@@ -176,7 +197,8 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
       continue;
     }
     cells.push_back({absl::StrCat(row.number), absl::StrCat(Printable(row.job), "-", ShowHex(row.job_uid)), ShowTime(row.written_ms),
-                     absl::StrCat(row.closures_done, "/", row.closures), absl::StrCat(row.epochs_done, "/", row.epochs), row.complete ? "yes" : "no",
+                     row.functions ? absl::StrCat(row.closures_done) : absl::StrCat(row.closures_done, "/", row.closures),
+                     row.functions ? "-" : absl::StrCat(row.epochs_done, "/", row.epochs), row.complete ? "yes" : "no",
                      row.from_seed == 0 ? absl::StrCat(row.shards) : absl::StrCat(row.shards - row.from_seed, " of ", row.shards),
                      ShowBytes(row.bytes), state, path});
   }
@@ -203,12 +225,15 @@ int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const auto files = fs::MakeLocalFileSystem();
-  const std::string uri = UriOf(context, path);
-  const auto listing = Collect(*files, uri);
+  return ListCheckpointsOf(context, *files, UriOf(context, path), output == "json");
+}
+
+int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri, bool as_json) {
+  const auto listing = Collect(files, uri);
   if (!listing.ok()) return ReportCheckpoint(context, listing.status());
   const bool whole =
       listing->unreadable.empty() && std::all_of(listing->rows.begin(), listing->rows.end(), [](const Row& row) { return row.state == "whole"; });
-  if (output == "json") {
+  if (as_json) {
     nlohmann::json json = {{"folder", uri}, {"whole", whole}, {"checkpoints", nlohmann::json::array()}, {"unreadable", nlohmann::json::array()}};
     for (const Row& row : listing->rows) json["checkpoints"].push_back(JsonOf(row));
     for (const absl::Status& status : listing->unreadable) json["unreadable"].push_back(std::string(status.message()));

@@ -126,7 +126,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     else if (const auto loss = metrics.find("loss"); loss != metrics.end())
       parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
     std::size_t workers = 0, servers = 0;
-    bool exact = job.steps_total() > 0 && job.updates_lost() == 0;
+    bool exact = job.steps_total() > 0 && job.closures_lost() == 0;
     std::uint64_t shards = 0;
     if (result.is_object() && result.contains("tasks") && result["tasks"].is_array()) {
       for (const auto& task : result["tasks"]) {
@@ -153,14 +153,17 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
                                  " run again for it, ", job.updates_redone(), " updates redone"));
   }
   if (job.closures_lost() > 0) {
-    lines.push_back(absl::StrCat("LOST: ", job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of ", job.closures_lost(),
-                                 job.closures_lost() == 1 ? " closure that" : " closures that",
-                                 " could not be run again for a shard that lost them (on_lost_updates: report)"));
+    // How many updates a user's closure has is in no plan, and no setting has a say: its arguments were given up, or it failed when it was run again.
+    const bool functions = job.steps_total() == 0;
+    lines.push_back(absl::StrCat(
+        "LOST: ", functions ? "updates of " : absl::StrCat(job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of "), job.closures_lost(), job.closures_lost() == 1 ? " closure that" : " closures that", " could not be run again for a shard that lost them",
+        functions ? ", how many is not known" : " (on_lost_updates: report)"));
   }
   if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
   if (job.checkpoint().number() > 0) {
     lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(), job.checkpoint().complete() ? " (complete)" : "", ": ",
                                  Printable(job.checkpoint().uri())));
+    if (IsEnded(job) && !job.checkpoint().trouble().empty()) lines.push_back(Printable(job.checkpoint().trouble()));
   } else if (!job.checkpoint().trouble().empty()) {
     lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
   }

@@ -471,6 +471,8 @@ void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
 void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) {
   parts_.files->Post([this, folder, files = std::move(files), done = std::move(done)] {
     absl::Status status = fs::MakeDirectories(folder);
+    // These files tell of a job whose lines were appended before: those are not lost with the power when these are there.
+    if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl"); status.ok() && fs::Exists(lines)) status = fs::SyncFile(lines);
     for (const RunFile& file : files) {
       if (status.ok()) status = fs::WriteFileAtomic(absl::StrCat(folder, "/", file.name), file.contents());
     }

@@ -55,6 +55,11 @@ def demand_kept(c, job, told):
         raise Failure("lost with the power: the job had SUCCEEDED, and is %s" % after["state"])
 
 
+def lines(told):
+    with open(os.path.join(told["runs_folder"], "metrics.jsonl"), "rb") as f:
+        return f.read()
+
+
 def through_a_loss_of_power(c, r, survives):
     """A job in the middle of which the power goes, and once more when its end has been told."""
     shape = dict(examples=1200, step_ms=3, checkpoint=OFTEN)
@@ -80,10 +85,13 @@ def through_a_loss_of_power(c, r, survives):
     result = job.finish()
     check_restored(job, result)
     told = job.show()
+    written = lines(told)
     after.finish()
     again = lose_power(c, survives)
     demand_kept(c, job, told)
     job.check_exact()
+    if lines(told) != written:
+        raise Failure("lost with the power: lines of metrics.jsonl, of a job whose result.json had been told")
     start_all(c)
     c.wait_tasks()
     return lost, again

@@ -70,6 +70,8 @@ TEST_CASE("lines are appended, and folders are made with their parents, again an
   CHECK_FALSE(Exists(folder / "a/b/d"));
   REQUIRE(AppendLine(folder / "a/log", "one").ok());
   REQUIRE(AppendLine(folder / "a/log", "two").ok());
+  CHECK(SyncFile(folder / "a/log").ok());
+  CHECK(absl::IsNotFound(SyncFile(folder / "a/none")));
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 

@@ -322,6 +322,9 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
   REQUIRE(c.Status().state() == "CANCELLED");
   const v1::Manifest manifest = Newest(c);
   for (const v1::ShardFile& file : manifest.shards()) CHECK(DoneOf(file).ToString() == IntervalSet::Range(0, 11).ToString());
+  CHECK(c.Status().checkpoint().trouble().empty());
+  CHECK_THAT(AllEvents(c), !Contains("is not saved whole"));
+  CHECK(Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"].is_null());
 
   const auto resumed = [&](std::function<void(config::JobSpec&)> change) {
     return [change](config::JobSpec& spec, JobOptions&) {
@@ -379,6 +382,69 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
     CHECK(d.Status().state() == "SUCCEEDED");
     CHECK_THAT(AllEvents(d), Contains("a newer checkpoint is passed over: ") && Contains(manifest.shards(2).file()));
   }
+}
+
+TEST_CASE("a sealed job whose shards are not saved in time says so everywhere, and the checkpoint before stays what to resume from") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  std::uint64_t finish = 4;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= finish; };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
+  const bool all = GENERATE(true, false);
+  c.cut_error = [all](const v1::CutShards&, std::uint32_t shard) {
+    return all || shard == 2 ? absl::DeadlineExceededError("no answer: the disk stands still") : absl::OkStatus();
+  };
+  finish = 11;
+  FinishHeld(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 11; }));
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  REQUIRE(c.Status().state() == "CANCELLED");
+  const std::string want = all ? "the end of the job is not saved whole: 4 of 4 shards have no file of it, first=0 at ps_server/"
+                               : "the end of the job is not saved whole: 1 of 4 shards have no file of it, first=2 at ps_server/";
+  CHECK_THAT(AllEvents(c), Contains("warning: " + want));
+  CHECK_THAT(c.Status().checkpoint().trouble(), Contains(want) && Contains("can be resumed from, what came after it there is run again"));
+  CHECK_THAT(Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"].get<std::string>(), Contains(want));
+  CHECK(DoneOf(Newest(c).shards(2)).ToString() == IntervalSet::Range(0, 4).ToString());
+  CHECK(DoneOf(Newest(c).shards(0)).ToString() == IntervalSet::Range(0, all ? 4 : 11).ToString());
+
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), {}, JobUid(0xd00d), c.host.disk);
+  AddTasks(d);
+  REQUIRE(d.RunToEnd());
+  CHECK(d.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("what a job had lost with a server stays lost in the one that resumes it, and that one says so") {
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = "report"; }));
+  AddTasks(c);
+  std::uint64_t finish = 4;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && (g.closure() >= finish || !g.all_targets()); };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::UnavailableError("not now"); };
+  finish = 6;
+  FinishHeld(c, finish);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6; }));
+  c.AddServer("1");  // another process: its shards go back to what was saved
+  for (int lost = 0; lost < 2; ++lost) {
+    const auto repair = [&] {
+      const auto& held = c.workers["0"].held;
+      return std::find_if(held.begin(), held.end(), [](const v1::Grant& g) { return g.kind() == v1::TRAIN && !g.all_targets(); });
+    };
+    REQUIRE(c.Run([&] { return repair() != c.workers["0"].held.end(); }));
+    const v1::Grant grant = *repair();
+    c.FailGrant(c.workers["0"], grant, "data are not those of the plan: file=images", true);
+  }
+  CHECK(c.Status().closures_lost() == 2);
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  REQUIRE(c.Run([&] { return !DoneOf(Newest(c).shards(0)).empty() && IntervalSet::Range(0, 6).ToString() == DoneOf(Newest(c).shards(0)).ToString(); }));
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), {}, JobUid(0xd00d), c.host.disk);
+  AddTasks(d);
+  REQUIRE(d.RunToEnd());
+  CHECK(d.Status().state() == "SUCCEEDED");
+  CHECK_THAT(AllEvents(d), Contains("lost: what the former job had lost with a server stays lost: 2 closures are not run again here: 4-5"));
 }
 
 TEST_CASE("resuming where nothing was saved begins at the first step, and says so") {

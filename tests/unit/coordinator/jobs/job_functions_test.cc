@@ -120,6 +120,22 @@ class Functions : public FakeCluster {
   std::string waiting;
 };
 
+TEST_CASE("calls go to who holds least, the oldest first, and only to who has the function; each worker is looked at once for all of them") {
+  Functions f;
+  f.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
+  f.AddServer("0");
+  f.AddServer("1");
+  for (int i = 0; i < 60; ++i) f.AddFunctionWorker(std::to_string(i), i % 3 == 0 ? std::vector<std::string>{"g"} : std::vector<std::string>{"f", "g"});
+  f.job->Start();
+  REQUIRE(f.Run([&] { return f.job->state() == JobState::kRunning; }));
+  for (int i = 0; i < 40; ++i) f.Schedule("", "f");
+  REQUIRE(f.Run([&] { return f.granted.size() >= 40; }));
+  for (const auto& [identity, worker] : f.workers) CHECK(worker.held.size() == (std::stoi(identity) % 3 == 0 ? 0 : 1));
+  for (int i = 0; i < 20; ++i) f.Schedule("", "g");
+  REQUIRE(f.Run([&] { return f.granted.size() >= 60; }));
+  for (const auto& [identity, worker] : f.workers) CHECK(worker.held.size() == 1);
+}
+
 TEST_CASE("a closure is granted with its function and arguments, its result is fetched again and again, and the job ends when its client says so") {
   for (const bool journal : {false, true}) {
     Functions c({}, journal ? kJournal : MemoryStateStore::Options{});

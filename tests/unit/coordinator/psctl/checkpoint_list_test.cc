@@ -1,4 +1,5 @@
 // psctl checkpoint list: what is found below a folder, in which order, and what is wrong with it.
+#include "coordinator/psctl/checkpoint.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {
@@ -114,6 +115,58 @@ TEST_CASE("shards of which nothing is saved are counted, an incomplete one says 
   CHECK(json["checkpoints"][0]["closures_done"] == 0);
   CHECK(runs.Run({"list", "saved"}) == kSucceeded);
   CHECK(runs.out.str().find("1 of 2") != std::string::npos);
+}
+
+// A job that goes on: after each look at the folder its oldest manifest goes, with the files that only it named.
+class LivingFolder : public fs::FileSystem {
+ public:
+  LivingFolder(fs::FileSystem* files, std::vector<std::string> goes) : files_(files), goes_(std::move(goes)) {}
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return files_->Create(uri); }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return files_->Open(uri); }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+    auto entries = files_->List(uri);
+    if (!goes_.empty()) {
+      if (!goes_.front().empty()) REQUIRE(files_->Remove(goes_.front()).ok());
+      goes_.erase(goes_.begin());
+    }
+    return entries;
+  }
+  absl::Status Remove(absl::string_view uri) override { return files_->Remove(uri); }
+  absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_->Exists(uri); }
+  absl::Status MakeFolders(absl::string_view uri) override { return files_->MakeFolders(uri); }
+
+ private:
+  fs::FileSystem* const files_;
+  std::vector<std::string> goes_;
+};
+
+TEST_CASE("a manifest that is retired while the folder is listed is not damaged: it is not there any more") {
+  const auto local = fs::MakeLocalFileSystem();
+  for (const bool file_first : {false, true}) {
+    Runs runs;
+    const std::string manifest = runs.folder / "saved/c/" + snapshot::ManifestName(11);
+    const std::string shard = runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
+    // Gone between the look and the reading; or seen whole, without a file, and gone by the next look.
+    if (file_first) std::filesystem::remove(shard);
+    LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest} : std::vector<std::string>{manifest});
+    ListCheckpointsOf(runs.context, living, runs.folder / "saved/c", true);
+    const nlohmann::json json = nlohmann::json::parse(runs.out.str());
+    for (const auto& found : json["checkpoints"]) CHECK(found["number"] == 12);
+    CHECK(json["checkpoints"].size() == 1);
+    CHECK(json["whole"] == !file_first);  // 12 names that file, too, and is still there
+  }
+}
+
+TEST_CASE("closures of a functions job are listed without an end, for its plan has none") {
+  Runs runs;
+  runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
+    manifest->set_yaml("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: f}\nspec:\n  type: functions\n"
+                       "  functions: {variables: [{name: w, shape: [4]}]}\n");
+  });
+  const nlohmann::json json = runs.Json({"list", "saved"}, kSucceeded);
+  CHECK(json["checkpoints"][0]["closures"].is_null());
+  CHECK(json["checkpoints"][0]["closures_done"].is_number());
+  CHECK(json["checkpoints"][1]["closures"].is_number());
 }
 
 TEST_CASE("a folder that is none is the user's mistake") {

@@ -228,6 +228,17 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   CHECK(SummaryLines(job)[0] == "failed: bad record: file=x offset=4 (from worker/1)");
 }
 
+TEST_CASE("what was lost is counted where a plan tells how much it is; of user closures it is said that it is not known") {
+  v1::JobStatus job = Running();
+  job.set_state("SUCCEEDED");
+  job.set_closures_lost(2);
+  job.set_updates_lost(16);
+  CHECK_THAT(SummaryLines(job)[1], Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard that lost them (on_lost_updates: report)"));
+  job.set_steps_total(0);
+  job.set_updates_lost(0);
+  CHECK_THAT(SummaryLines(job)[1], Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard that lost them, how many is not known"));
+}
+
 TEST_CASE("requirements are read, compared, and named when they are not met") {
   const auto at_least = ParseRequirement("accuracy>=0.86"), below = ParseRequirement(" loss < 0.5");
   REQUIRE((at_least.ok() && below.ok()));
