@@ -116,8 +116,10 @@ struct Ftrl {
     const float power = std::sqrt(next);
     linear = linear + (g - (power - std::sqrt(a)) / rate * w);
     a = next;
-    const float at = (std::copysign(l1, linear) - linear) / (power / rate + two_l2);
-    w = std::fabs(linear) > l1 ? at : 0.0f;
+    // (sign(linear) l1 - linear) / (power / rate + 2 l2), and 0 where |linear| <= l1: without a branch, so that it is vectorised.
+    // (No gradient yet and no initial accumulator: 0 / 0 is 0.)
+    const float beyond = std::fabs(linear) - l1, divisor = power / rate + two_l2;
+    w = -std::copysign(beyond > 0.0f ? beyond : 0.0f, linear) / (divisor > 0.0f ? divisor : 1.0f);
   }
 };
 
@@ -130,8 +132,10 @@ struct FtrlPower {
     const float power = PortablePow(next, minus_power);
     linear = linear + (g - (power - PortablePow(a, minus_power)) / rate * w);
     a = next;
-    const float at = (std::copysign(l1, linear) - linear) / (power / rate + two_l2);
-    w = std::fabs(linear) > l1 ? at : 0.0f;
+    // (sign(linear) l1 - linear) / (power / rate + 2 l2), and 0 where |linear| <= l1: without a branch, so that it is vectorised.
+    // (No gradient yet and no initial accumulator: 0 / 0 is 0.)
+    const float beyond = std::fabs(linear) - l1, divisor = power / rate + two_l2;
+    w = -std::copysign(beyond > 0.0f ? beyond : 0.0f, linear) / (divisor > 0.0f ? divisor : 1.0f);
   }
 };
 
@@ -181,10 +185,21 @@ inline void ApplyRow(const Rule& rule, std::size_t dimension, const float* __res
   }
 }
 
+void Prefetch(const Rows& r, std::size_t i, std::size_t row_bytes) {
+  if (i >= r.soon_count) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(r.soon[i]);
+  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + row_bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), 1);
+}
+
 // `rule_of(i)`: the rule of row i.
 template <std::size_t kDimension, class RuleOf>
 void ApplyRowsOf(const Rows& r, RuleOf rule_of) {
-  for (std::size_t i = 0; i < r.count; ++i) ApplyRow<kDimension>(rule_of(i), r.dimension, r.gradients[i], r.rows[i]);
+  const std::size_t dimension = kDimension == 0 ? r.dimension : kDimension;
+  for (std::size_t i = 0; i < r.count; ++i) {
+    const auto rule = rule_of(i);
+    Prefetch(r, i, dimension * (1 + decltype(rule)::kSlots) * sizeof(float));
+    ApplyRow<kDimension>(rule, dimension, r.gradients[i], r.rows[i]);
+  }
 }
 
 template <class RuleOf>
@@ -212,6 +227,7 @@ float MeanSquare(const float* g, std::size_t n) {
 
 void ApplyRowwiseAdagrad(float learning_rate, float epsilon, const Rows& r) {
   for (std::size_t i = 0; i < r.count; ++i) {
+    Prefetch(r, i, (r.dimension + 1) * sizeof(float));
     float* __restrict w = r.rows[i];
     const float* __restrict g = r.gradients[i];
     float& accumulator = w[r.dimension];

@@ -43,6 +43,9 @@ struct Rows {
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
   const std::uint32_t* t = nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
+  // Rows that come next: their memory is asked for on the way. May be none.
+  std::size_t soon_count = 0;
+  const float* const* soon = nullptr;
 };
 
 class Optimizer {

@@ -30,7 +30,7 @@ bool IsRow(const Entry& e) { return (e.row & kWaiting) == 0; }
 std::uint32_t CountOf(const Entry& e) { return e.row & (kInPush - 1); }
 
 constexpr std::size_t kAheadIndex = 24, kAheadRows = 16;  // how far ahead memory is asked for what is looked at next
-constexpr std::size_t kGroup = 256;                       // rows updated by one call of the kernel
+constexpr std::size_t kGroup = 64;                        // rows updated by one call of the kernel
 constexpr std::uint64_t kSweepParts = 64;                 // of a sweep; a sweep takes ttl / 8 steps
 constexpr std::uint64_t kVisitsMax = 64 * 1024;           // of the index, for one slice of a cut
 constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
@@ -51,6 +51,13 @@ template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);
   for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite);
+}
+
+// Of rows, which are short: a call of the library costs more than the copy.
+void Copy(const float* from, std::size_t floats, float* to) {
+  std::size_t i = 0;
+  for (; i + 8 <= floats; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
+  for (; i < floats; ++i) to[i] = from[i];
 }
 
 // Memory is charged in steps of at most 256 KiB, smaller ones for a table that is small itself.
@@ -118,12 +125,13 @@ struct EmbeddingTable::Parts {
   Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, std::shared_ptr<MemoryBudget> budget)
       : update(o),
         initial(settings.initializer),
+        arena_share(budget),
+        index_share(budget),
         key(random::KeyOf(settings.initializer.seed, settings.name)),
         dimension(settings.dimension),
         row_floats(settings.dimension + numbers),
-        arena(row_floats, o.counts_per_row()),
-        arena_share(budget),
-        index_share(budget) {}
+        index(&budget->pages()),
+        arena(&budget->pages(), row_floats, o.counts_per_row()) {}
 
   // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
   std::uint64_t HashOf(std::int64_t id) const { return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32); }
@@ -132,11 +140,11 @@ struct EmbeddingTable::Parts {
 
   const optimizer::Optimizer update;
   const RowInitializer initial;
+  BudgetShare arena_share, index_share;  // keep the budget, whose pages index and arena are made of
   const std::uint64_t key;
   const std::size_t dimension, row_floats;
   RowIndex index;
   RowArena arena;
-  BudgetShare arena_share, index_share;
   std::uint64_t rows = 0, waiting = 0;
   std::uint32_t step = 0;  // the highest that was seen
   TableStats counted;      // only what is counted since the table is held
@@ -151,8 +159,14 @@ struct EmbeddingTable::Parts {
   std::uint32_t stamp = 0, step_before = 0;
   PushOutcome outcome;
   // Only when an id is there twice: the chain of its gradients.
-  absl::flat_hash_map<std::uint64_t, std::uint32_t> item_of;
-  std::vector<std::uint32_t> next_source, last_source;  // by source; by item
+  struct Again {
+    std::uint64_t hash;
+    std::uint32_t source;
+  };
+  std::vector<Again> twice;                                  // in order of their appearance
+  absl::flat_hash_map<std::uint64_t, std::uint32_t> item_of;  // of those only; then the last place of their chain
+  std::vector<std::uint32_t> next_source;                    // by source
+  void LinkDuplicates();
   std::vector<float> sums;
 
   struct Cut {
@@ -191,6 +205,7 @@ EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<Me
   const auto made = optimizer::Optimizer::Create(settings.optimizer);  // checked by Create
   numbers_ = static_cast<std::uint32_t>(made->row_numbers(settings.dimension));
   settings_.admit_after = std::max(1u, settings.admit_after);
+  if (budget == nullptr) budget = std::make_shared<MemoryBudget>(0);
   parts_ = std::make_unique<Parts>(settings_, *made, numbers_, std::move(budget));
   parts_->index_share.SetTo(parts_->index.bytes());
 }
@@ -233,15 +248,18 @@ void EmbeddingTable::Read(std::span<const std::int64_t> ids, float* out) const {
   // Three stages, each so far behind the one before that the memory has answered: home in the index, row, values.
   constexpr std::size_t kRing = 64;
   std::uint64_t hashes[kRing];
+  const Entry* homes[kRing];
   const float* rows[kRing];
   for (std::size_t i = 0; i < n + kAheadIndex + kAheadRows; ++i) {
     if (i < n) {
-      hashes[i % kRing] = p.HashOf(ids[i]);
-      p.index.Prefetch(hashes[i % kRing]);
+      const std::uint64_t hash = p.HashOf(ids[i]);
+      hashes[i % kRing] = hash;
+      homes[i % kRing] = p.index.Home(hash);
+      RowIndex::Prefetch(homes[i % kRing]);
     }
     if (i >= kAheadIndex && i - kAheadIndex < n) {
       const std::size_t k = (i - kAheadIndex) % kRing;
-      const Entry* e = p.index.Find(hashes[k]);
+      const Entry* const e = RowIndex::Find(homes[k], hashes[k]);
       rows[k] = e != nullptr && IsRow(*e) ? p.arena.At(e->row) : nullptr;
       if (rows[k] != nullptr) PrefetchRow<0>(rows[k], bytes);
     }
@@ -249,7 +267,7 @@ void EmbeddingTable::Read(std::span<const std::int64_t> ids, float* out) const {
       const std::size_t j = i - kAheadIndex - kAheadRows, k = j % kRing;
       float* const to = out + j * dimension;
       if (rows[k] != nullptr) {
-        std::memcpy(to, rows[k], bytes);
+        Copy(rows[k], dimension, to);
       } else if (settings_.admit_after > 1) {
         std::fill_n(to, dimension, settings_.default_row);
       } else {
@@ -277,6 +295,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   p.stamps_before.clear();
   p.dropped.clear();
   p.item_of.clear();
+  p.twice.clear();
   p.next_source.clear();
   p.outcome = {};
   p.step_before = p.step;
@@ -290,37 +309,31 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const std::size_t n = ids.size();
   constexpr std::size_t kRing = 32;
   std::uint64_t hashes[kRing];
+  const Entry* homes[kRing];
+  std::uint64_t homes_version = p.index.homes_version();
   const auto again = [&](std::uint64_t hash, std::uint32_t source) {
-    ++p.outcome.duplicates;
-    if (p.next_source.empty()) {
-      p.next_source.assign(n, kNoNext);
-      p.last_source.clear();
-      for (std::uint32_t i = 0; i < p.items.size(); ++i) {
-        p.item_of.emplace(p.items[i].hash, i);
-        p.last_source.push_back(p.items[i].source);
-      }
-    }
-    std::uint32_t& last = p.last_source[p.item_of.find(hash)->second];
-    p.next_source[last] = source;
-    last = source;
+    p.item_of.emplace(hash, kNoNext);
+    p.twice.push_back({hash, source});
   };
   const auto add = [&](std::uint64_t hash, std::uint32_t what, std::uint32_t source, std::uint32_t stamp_before) {
-    if (!p.next_source.empty()) {
-      p.item_of.emplace(hash, static_cast<std::uint32_t>(p.items.size()));
-      p.last_source.push_back(source);
-    }
     p.items.push_back({hash, what, source});
     if (stamped) p.stamps_before.push_back(stamp_before);
   };
   for (std::size_t i = 0; memory && i < n + kAheadIndex; ++i) {
     if (i < n) {
-      hashes[i % kRing] = p.HashOf(ids[i]);
-      p.index.Prefetch(hashes[i % kRing]);
+      const std::uint64_t id_hash = p.HashOf(ids[i]);
+      hashes[i % kRing] = id_hash;
+      homes[i % kRing] = p.index.Home(id_hash);
+      RowIndex::Prefetch(homes[i % kRing]);
     }
     if (i < kAheadIndex) continue;
     const auto source = static_cast<std::uint32_t>(i - kAheadIndex);
     const std::uint64_t hash = hashes[source % kRing];
-    Entry* e = p.index.Find(hash);
+    if (homes_version != p.index.homes_version()) {  // something has grown, and moved
+      homes_version = p.index.homes_version();
+      for (std::size_t k = source; k <= i && k < n; ++k) homes[k % kRing] = p.index.Home(hashes[k % kRing]);
+    }
+    auto* e = const_cast<Entry*>(RowIndex::Find(homes[source % kRing], hash));
     if (e != nullptr && IsRow(*e)) {
       if (p.in_push.Get(e->row)) {
         again(hash, source);
@@ -355,6 +368,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
       add(hash, kCount, source, e->stamp);
     }
   }
+  if (!p.twice.empty()) p.LinkDuplicates();
+  p.outcome.duplicates = p.twice.size();
   p.outcome.rows_made = fresh;
   p.outcome.rows_updated = p.items.size() - fresh - p.outcome.ids_waiting;
   p.index_share.SetTo(p.index.bytes());
@@ -459,6 +474,18 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   for (auto it = candidates.begin(); it != candidates.begin() + rest; ++it) dropped.push_back(it->hash);
 }
 
+void EmbeddingTable::Parts::LinkDuplicates() {
+  next_source.assign(ids, kNoNext);
+  for (const Item& item : items) {
+    if (const auto it = item_of.find(item.hash); it != item_of.end()) it->second = item.source;
+  }
+  for (const Again& again : twice) {
+    std::uint32_t& last = item_of.find(again.hash)->second;
+    next_source[last] = again.source;
+    last = again.source;
+  }
+}
+
 // Takes back what the look-up of the items has left in the index.
 void EmbeddingTable::Parts::Forget(bool stamped) {
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -529,7 +556,7 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
   if (phase_ == Phase::kPrepared) {
     phase_ = Phase::kApplying;
     for (std::size_t i = 0; i < p.dropped.size(); ++i) {
-      if (i + kAheadRows < p.dropped.size()) p.index.Prefetch(p.dropped[i + kAheadRows]);
+      if (i + kAheadRows < p.dropped.size()) RowIndex::Prefetch(p.index.Home(p.dropped[i + kAheadRows]));
       p.Drop(p.dropped[i]);
     }
     p.counted.admitted += p.outcome.rows_made;
@@ -539,21 +566,26 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
     p.counted.gradients_dropped += p.outcome.ids_waiting;
     p.counted.duplicates += p.outcome.duplicates;
   }
-  if (twice) p.sums.resize(kGroup * dimension);
+  if (twice) p.sums.resize(2 * kGroup * dimension);
 
-  std::uint64_t bytes = 0;
-  while (p.next_item < p.items.size() && bytes < bytes_max) {
-    float* rows[kGroup + kAheadRows];
+  // Two groups of rows: while one is updated, the memory is asked for the other.
+  struct Group {
+    float* rows[kGroup];
     const float* gradients[kGroup];
     std::uint32_t t[kGroup];
     std::size_t count = 0;
-    const std::size_t end = std::min(p.items.size(), p.next_item + std::min<std::uint64_t>(kGroup, (bytes_max - bytes) / (dimension * sizeof(float)) + 1));
-    for (std::size_t i = p.next_item; i < end; ++i) {
+  } groups[2];
+  std::uint64_t bytes = 0;
+  const auto fill = [&](std::size_t which) {
+    Group& group = groups[which];
+    group.count = 0;
+    while (p.next_item < p.items.size() && group.count < kGroup && bytes < bytes_max) {
+      const std::size_t i = p.next_item++;
       Item& item = p.items[i];
       const float* from = gradient + item.source * dimension;
       bytes += dimension * sizeof(float);
       if (twice && p.next_source[item.source] != kNoNext) {
-        float* const sum = p.sums.data() + (i - p.next_item) * dimension;
+        float* const sum = p.sums.data() + (which * kGroup + group.count) * dimension;
         std::copy_n(from, dimension, sum);
         for (std::uint32_t s = p.next_source[item.source]; s != kNoNext; s = p.next_source[s]) {
           const float* const other = gradient + s * dimension;
@@ -580,18 +612,22 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
         p.in_push.Unset(item.row);
         if (p.Concerns(item.hash)) p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
       }
-      rows[count] = p.arena.At(item.row);
-      gradients[count] = from;
+      group.rows[group.count] = p.arena.At(item.row);
+      group.gradients[group.count] = from;
       if (counts) {
         std::uint32_t& gradients_seen = p.arena.Count(item.row);
         gradients_seen += gradients_seen != ~0u;
-        t[count] = gradients_seen;
+        group.t[group.count] = gradients_seen;
       }
-      ++count;
+      ++group.count;
     }
-    for (std::size_t i = 0; i < count; ++i) PrefetchRow<1>(rows[i], row_bytes);
-    p.update.ApplyRows({count, dimension, rows, gradients, t});
-    p.next_item = end;
+  };
+  fill(0);
+  for (std::size_t i = 0; i < groups[0].count; ++i) PrefetchRow<1>(groups[0].rows[i], row_bytes);
+  for (std::size_t which = 0; groups[which].count > 0; which = 1 - which) {
+    Group &group = groups[which], &next = groups[1 - which];
+    fill(1 - which);
+    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t, next.count, next.rows});
   }
   if (p.next_item == p.items.size()) {
     phase_ = Phase::kIdle;
@@ -732,7 +768,7 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
   }
   for (std::size_t i = 0; i < n; ++i) {
-    if (i + kAheadRows < n) p.index.Prefetch(p.HashOf(from.ids[i + kAheadRows]));
+    if (i + kAheadRows < n) RowIndex::Prefetch(p.index.Home(p.HashOf(from.ids[i + kAheadRows])));
     if ((from.stamps[i] | from.counts[i]) >> 32 != 0)
       return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);

@@ -15,14 +15,14 @@ bool MemoryBudget::TryReserve(std::uint64_t bytes) {
 
 bool BudgetShare::TryGrowTo(std::uint64_t bytes) {
   if (bytes <= bytes_) return true;
-  if (budget_ && !budget_->TryReserve(bytes - bytes_)) return false;
+  if (!budget_->TryReserve(bytes - bytes_)) return false;
   bytes_ = bytes;
   return true;
 }
 
 void BudgetShare::SetTo(std::uint64_t bytes) {
-  if (budget_ && bytes > bytes_) budget_->Charge(bytes - bytes_);
-  if (budget_ && bytes < bytes_) budget_->Release(bytes_ - bytes);
+  if (bytes > bytes_) budget_->Charge(bytes - bytes_);
+  if (bytes < bytes_) budget_->Release(bytes_ - bytes);
   bytes_ = bytes;
 }
 

@@ -1,4 +1,5 @@
-// The bytes that the tables of one server may hold: one number for all of them, whatever shard or executor they are of.
+// The bytes that the tables of one server may hold: one number for all of them, whatever shard or executor they are of; and the pages
+// that they share.
 //
 // Thread-safe, no lock. Tables charge it in blocks, not for each row, so that the count costs nothing where rows are made.
 #pragma once
@@ -7,6 +8,8 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+
+#include "ps_server/storage/page_pool.h"
 
 namespace evergrad::ps_server::storage {
 
@@ -27,18 +30,20 @@ class MemoryBudget {
   std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
   bool over_limit() const { return limit_ != 0 && used() > limit_; }
   std::uint64_t refusals() const { return refusals_.load(std::memory_order_relaxed); }
+  PagePool& pages() { return pages_; }
 
  private:
   const std::uint64_t limit_;
   std::atomic<std::uint64_t> used_{0}, refusals_{0};
+  PagePool pages_;
 };
 
-// What one owner has charged; given back when it goes. Not thread-safe. A null budget counts and refuses nothing.
+// What one owner has charged; given back when it goes. Not thread-safe.
 class BudgetShare {
  public:
   explicit BudgetShare(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {}
   ~BudgetShare() {
-    if (budget_) budget_->Release(bytes_);
+    budget_->Release(bytes_);
   }
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
@@ -48,7 +53,7 @@ class BudgetShare {
   // Sets it, whatever the limit says.
   void SetTo(std::uint64_t bytes);
   std::uint64_t bytes() const { return bytes_; }
-  bool over_limit() const { return budget_ && budget_->over_limit(); }
+  bool over_limit() const { return budget_->over_limit(); }
 
  private:
   const std::shared_ptr<MemoryBudget> budget_;  // shared by all tables of a server

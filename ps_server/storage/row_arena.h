@@ -7,14 +7,16 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ps_server/storage/page_pool.h"
+
 namespace evergrad::ps_server::storage {
 
 class RowArena {
  public:
   static constexpr std::uint32_t kRowsMax = 1u << 30;
 
-  // `counted`: a 32-bit number beside each row.
-  RowArena(std::size_t row_floats, bool counted) : row_floats_(row_floats), counted_(counted) {}
+  // `counted`: a 32-bit number beside each row. `pages` outlives it.
+  RowArena(PagePool* pages, std::size_t row_floats, bool counted) : pages_(pages), row_floats_(row_floats), counted_(counted) {}
   ~RowArena();
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
@@ -53,6 +55,7 @@ class RowArena {
   }
   std::size_t BlockBytes(int block) const { return (std::size_t{kFirstRows} << block) * (row_floats_ + counted_) * sizeof(float); }
 
+  PagePool* const pages_;
   const std::size_t row_floats_;
   const bool counted_;
   void* blocks_[kBlocksMax] = {};

@@ -20,7 +20,7 @@ std::uint32_t SlackOf(std::uint32_t capacity) { return 8 + std::min<std::uint32_
 
 }  // namespace
 
-RowIndex::RowIndex() {
+RowIndex::RowIndex(PagePool* pages) : pages_(pages) {
   Segment* const first = New(kCapacityMin, SlackOf(kCapacityMin), 0);
   EG_CHECK(first != nullptr);
   directory_.resize(1);
@@ -41,20 +41,21 @@ RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, st
   shape.slack = slack;
   shape.depth = depth;
   const std::size_t bytes = BytesOf(shape);
-  void* const memory = ::operator new(bytes, std::align_val_t{64}, std::nothrow);
+  void* const memory = pages_->New(bytes);
   if (memory == nullptr) return nullptr;
   auto* const segment = new (memory) Segment(shape);
   std::memset(static_cast<void*>(segment->entries()), 0xff, bytes - sizeof(Segment));  // empty: row kNone, and a hash that ends every search
-  bytes_ += bytes;
+  bytes_ += PagePool::Rounded(bytes);
   places_total_ += capacity;
   return segment;
 }
 
 void RowIndex::Delete(Segment* segment) {
-  bytes_ -= BytesOf(*segment);
+  const std::size_t bytes = BytesOf(*segment);
+  bytes_ -= PagePool::Rounded(bytes);
   places_total_ -= segment->capacity;
   segment->~Segment();
-  ::operator delete(segment, std::align_val_t{64});
+  pages_->Delete(segment, bytes);
 }
 
 void RowIndex::SetPlaces(std::uint64_t hash, Segment* segment) {
@@ -118,6 +119,7 @@ RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t 
 bool RowIndex::Grow(std::uint64_t hash) {
   Segment* const old = PlaceOf(hash).segment();
   const std::uint32_t depth = old->depth;
+  ++homes_version_;
   moving_.clear();
   for (Entry *e = old->entries(), *end = e + old->capacity + old->slack; e < end; ++e) {
     if (e->row != kNone) moving_.push_back(*e);

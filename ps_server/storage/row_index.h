@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ps_server/storage/page_pool.h"
+
 namespace evergrad::ps_server::storage {
 
 class RowIndex {
@@ -24,7 +26,8 @@ class RowIndex {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
 
-  RowIndex();  // no memory is not survived: some hundred bytes
+  // `pages` outlives it.
+  explicit RowIndex(PagePool* pages);  // no memory is not survived: some hundred bytes
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
@@ -33,18 +36,25 @@ class RowIndex {
   std::uint64_t places() const { return places_total_; }  // for entries at their homes: size() / places() is the load
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Place); }
 
-  // Asks the memory for what Find(hash) will look at first.
-  void Prefetch(std::uint64_t hash) const {
-    const Entry* home = HomeOf(PlaceOf(hash), hash);
+  // Where Find begins; valid until homes_version() changes. In two halves, so that many look-ups can be under way.
+  const Entry* Home(std::uint64_t hash) const { return HomeOf(PlaceOf(hash), hash); }
+  std::uint64_t homes_version() const { return homes_version_; }
+  // Asks the memory for what Find will look at: an entry is seldom further than the line behind its home's.
+  static void Prefetch(const Entry* home) {
     __builtin_prefetch(home);
-    __builtin_prefetch(home + 3);  // the next line if the home is in the second half of its own; most entries are less than three places behind
+    __builtin_prefetch(home + kLooked - 1);
   }
   // nullptr: not there. Valid until the next Insert or Erase.
-  const Entry* Find(std::uint64_t hash) const {
-    const Entry* e = HomeOf(PlaceOf(hash), hash);
+  static const Entry* Find(const Entry* home, std::uint64_t hash) {
+    // How far an entry is from its home cannot be foreseen, and a branch that is mispredicted waits for the memory: so the first few are counted.
+    const Entry* e = home;
+    std::size_t below = 0;
+    for (std::size_t k = 0; k < kLooked; ++k) below += e[k].hash < hash;
+    e += below;
     while (e->hash < hash) ++e;
     return e->hash == hash && e->row != kNone ? e : nullptr;
   }
+  const Entry* Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
   Entry* Find(std::uint64_t hash) { return const_cast<Entry*>(static_cast<const RowIndex*>(this)->Find(hash)); }
   // `hash` is not there. `row` must be set by the caller (and be other than kNone) at once. nullptr: no memory, nothing has changed.
   Entry* Insert(std::uint64_t hash);
@@ -59,7 +69,10 @@ class RowIndex {
   }
 
  private:
-  struct alignas(64) Segment {  // followed by capacity + slack + 1 entries, the last of which is always empty
+  // Entries that Find looks at without a branch: four are a line, so wherever the home is, five lie in two lines.
+  static constexpr std::size_t kLooked = 5;
+
+  struct alignas(64) Segment {  // followed by capacity + slack + kLooked entries, the last kLooked of which are always empty
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;
     Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
   };
@@ -76,17 +89,18 @@ class RowIndex {
   }
   static Entry* HomeOf(const Place& place, std::uint64_t hash) { return place.entries + HomeIn(place.capacity, place.depth, hash); }
 
-  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + 1) * sizeof(Entry); }
+  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + kLooked) * sizeof(Entry); }
   Segment* New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth);
   void Delete(Segment* segment);
   Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end, std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
   void SetPlaces(std::uint64_t hash, Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
 
+  PagePool* const pages_;
   std::vector<Place> directory_;
   std::vector<Entry> moving_;  // of the segment that is grown
   std::uint32_t depth_ = 0;
-  std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0;
+  std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0, homes_version_ = 0;
 };
 
 template <class Visit>

@@ -1,0 +1,399 @@
+// Tables alone: find-or-insert with Adagrad, and find with gather, over ten million rows of dimension 16 on one core, against plain loops written
+// here: one flat open-addressing array of {key, row}, rows with their accumulators in one flat array, memory asked for ahead, the same
+// arithmetic, large pages on both sides. Batches of 13,312 different ids, as a worker of 26 features and 512 examples sends them, by Zipf's law
+// (1.05) and evenly. Then what growth does to single reads, what a row costs, and the update rules against STREAM's triad in bytes moved.
+// Rounds are interleaved, medians. One JSON object a line.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <memory>
+#include <random>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/sharding/slots.h"
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/storage/embedding_table.h"
+
+namespace evergrad {
+namespace {
+
+using ps_server::storage::EmbeddingTable;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kDimension = 16, kBatch = 13312, kBatches = 48, kRounds = 7;
+
+double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// Of this thread's own time: one core is what is measured, and another process that takes it is nobody's merit.
+class CpuTimer {
+ public:
+  double Seconds() const { return Now() - begin_; }
+
+ private:
+  static double Now() {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+  }
+  const double begin_ = Now();
+};
+
+double Median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+void Print(const std::string& name, double value, const char* unit, const std::string& reference, double reference_value, double ratio,
+           const char* reach) {
+  std::printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": %s}\n",
+              name.c_str(), value, unit, reference.c_str(), reference_value, ratio, reach);
+  std::fflush(stdout);
+}
+
+// Zeroed, on large pages.
+template <class T>
+T* Pages(std::size_t n) {
+  constexpr std::size_t kHuge = 2u << 20;
+  const std::size_t bytes = (n * sizeof(T) + kHuge - 1) / kHuge * kHuge;
+  void* const got = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  EG_CHECK(got != MAP_FAILED);
+  auto* const aligned = reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(got) + kHuge - 1) / kHuge * kHuge);
+  madvise(aligned, bytes, MADV_HUGEPAGE);
+  return aligned;
+}
+
+// ---------------------------------------------------------------- the rival
+
+class Plain {
+ public:
+  explicit Plain(std::size_t rows) {
+    std::size_t places = 1;
+    while (places * 3 < rows * 4) places *= 2;  // at most three quarters full
+    mask_ = places - 1;
+    slots_ = Pages<Slot>(places);
+    rows_ = Pages<float>(rows * 2 * kDimension);
+  }
+  void Update(const std::int64_t* ids, std::size_t n, const float* gradient) {
+    float* rows[kAhead];
+    for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
+      if (i < n) __builtin_prefetch(slots_ + (Hash(ids[i]) & mask_));
+      if (i >= 2 * kAhead) {
+        const std::size_t j = i - 2 * kAhead;
+        float* __restrict w = rows[j % kAhead];
+        float* __restrict a = w + kDimension;
+        const float* __restrict g = gradient + j * kDimension;
+        for (std::size_t k = 0; k < kDimension; ++k) {
+          a[k] = a[k] + g[k] * g[k];
+          w[k] = w[k] - 0.01f * g[k] / (std::sqrt(a[k]) + 1e-7f);
+        }
+      }
+      if (i >= kAhead && i - kAhead < n) {
+        const std::size_t j = i - kAhead;
+        float* const row = rows_ + std::size_t{FindOrInsert(ids[j])} * 2 * kDimension;
+        rows[j % kAhead] = row;
+        __builtin_prefetch(row, 1);
+        __builtin_prefetch(row + kDimension, 1);
+      }
+    }
+  }
+  void Read(const std::int64_t* ids, std::size_t n, float* out) {
+    const float* rows[kAhead];
+    for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
+      if (i < n) __builtin_prefetch(slots_ + (Hash(ids[i]) & mask_));
+      if (i >= 2 * kAhead) std::memcpy(out + (i - 2 * kAhead) * kDimension, rows[i % kAhead], kDimension * sizeof(float));
+      if (i >= kAhead && i - kAhead < n) {
+        const std::size_t j = i - kAhead;
+        rows[j % kAhead] = rows_ + std::size_t{FindOrInsert(ids[j])} * 2 * kDimension;
+        __builtin_prefetch(rows[j % kAhead]);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kAhead = 16;
+  struct Slot {
+    std::int64_t key = 0;
+    std::uint32_t row_and_one = 0;
+  };
+  static std::uint64_t Hash(std::int64_t id) { return sharding::Mix64(static_cast<std::uint64_t>(id)); }
+  std::uint32_t FindOrInsert(std::int64_t id) {
+    for (std::size_t at = Hash(id) & mask_;; at = (at + 1) & mask_) {
+      if (slots_[at].row_and_one != 0 && slots_[at].key == id) return slots_[at].row_and_one - 1;
+      if (slots_[at].row_and_one == 0) {
+        slots_[at].key = id;
+        slots_[at].row_and_one = ++count_;
+        float* const row = rows_ + std::size_t{count_ - 1} * 2 * kDimension;
+        for (std::size_t k = 0; k < kDimension; ++k) row[k] = 0, row[kDimension + k] = 0.1f;
+        return count_ - 1;
+      }
+    }
+  }
+  Slot* slots_;
+  float* rows_;
+  std::size_t mask_;
+  std::uint32_t count_ = 0;
+};
+
+// ---------------------------------------------------------------- ids
+
+std::int64_t IdOfRank(std::uint64_t rank) { return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345)); }
+
+// Ranks by rejection from the inverse of the integral (Hormann and Derflinger, 1996).
+class Zipf {
+ public:
+  Zipf(double exponent, std::uint64_t n) : s_(exponent), n_(static_cast<double>(n)), h_least_(H(1.5) - 1), h_most_(H(n_ + 0.5)) {}
+  std::uint64_t operator()(std::mt19937_64& random) const {
+    for (;;) {
+      const double u = h_most_ + std::uniform_real_distribution<double>()(random) * (h_least_ - h_most_);
+      const double x = std::pow((1 - s_) * u + 1, 1 / (1 - s_)), k = std::clamp(std::floor(x + 0.5), 1.0, n_);
+      if (u >= H(k + 0.5) - std::pow(k, -s_)) return static_cast<std::uint64_t>(k) - 1;
+    }
+  }
+
+ private:
+  double H(double x) const { return (std::pow(x, 1 - s_) - 1) / (1 - s_); }
+  const double s_, n_, h_least_, h_most_;
+};
+
+template <class Draw>
+std::vector<std::int64_t> Batches(Draw draw) {
+  std::vector<std::int64_t> all;
+  for (std::size_t b = 0; b < kBatches; ++b) {
+    std::unordered_set<std::uint64_t> seen;
+    while (seen.size() < kBatch) {
+      const std::uint64_t rank = draw();
+      if (seen.insert(rank).second) all.push_back(IdOfRank(rank));
+    }
+  }
+  return all;
+}
+
+ps_server::storage::TableSettings Settings() {
+  ps_server::storage::TableSettings s;
+  s.name = "table";
+  s.dimension = kDimension;
+  s.optimizer = {.type = "adagrad", .learning_rate = 0.01};
+  return s;
+}
+
+void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const float* gradient, std::uint64_t step = 0) {
+  EG_CHECK(table->Prepare({ids, n}, step).ok());
+  while (table->applying()) table->Apply(gradient, ~0ull);
+}
+
+// ---------------------------------------------------------------- figures
+
+void MeasureTable(std::uint64_t rows) {
+  auto table = EmbeddingTable::Create(Settings(), nullptr).value();
+  Plain plain(rows);
+  std::mt19937_64 random(1);
+  std::vector<float> gradient(kBatch * kDimension), out(kBatch * kDimension);
+  for (float& g : gradient) g = static_cast<float>(random() % 1000) * 0.001f - 0.5f;
+
+  std::vector<std::int64_t> ids(kBatch);
+  double ours = 0, theirs = 0;
+  for (std::uint64_t rank = 0; rank < rows;) {
+    const std::size_t n = std::min<std::uint64_t>(kBatch, rows - rank);
+    for (std::size_t i = 0; i < n; ++i) ids[i] = IdOfRank(rank++);
+    const CpuTimer first;
+    Push(table.get(), ids.data(), n, gradient.data());
+    ours += first.Seconds();
+    const CpuTimer second;
+    plain.Update(ids.data(), n, gradient.data());
+    theirs += second.Seconds();
+  }
+  const std::string size = std::to_string(rows / 1000000) + " M rows of 16";
+  const auto count = static_cast<double>(rows);
+  Print("table: " + size + " made (zeros, Adagrad), growing from none", count / ours * 1e-6, "M rows/s", "plain loop, made in its final size",
+        count / theirs * 1e-6, theirs / ours, "null");
+
+  for (const bool zipf : {true, false}) {
+    const Zipf by_rank(1.05, rows);
+    const std::vector<std::int64_t> batches = Batches([&] { return zipf ? by_rank(random) : random() % rows; });
+    std::vector<double> push[2], read[2];
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      double seconds[2][2] = {};  // push or read; who
+      for (std::size_t b = 0; b < kBatches; ++b) {
+        const std::int64_t* const batch = batches.data() + b * kBatch;
+        for (const std::size_t who : {b % 2, 1 - b % 2}) {
+          const CpuTimer timer;
+          if (who == 0) {
+            Push(table.get(), batch, kBatch, gradient.data());
+          } else {
+            plain.Update(batch, kBatch, gradient.data());
+          }
+          seconds[0][who] += timer.Seconds();
+        }
+      }
+      for (std::size_t b = 0; b < kBatches; ++b) {
+        const std::int64_t* const batch = batches.data() + b * kBatch;
+        for (const std::size_t who : {b % 2, 1 - b % 2}) {
+          const CpuTimer timer;
+          if (who == 0) {
+            table->Read({batch, kBatch}, out.data());
+          } else {
+            plain.Read(batch, kBatch, out.data());
+          }
+          seconds[1][who] += timer.Seconds();
+        }
+      }
+      for (const int who : {0, 1}) push[who].push_back(seconds[0][who]), read[who].push_back(seconds[1][who]);
+    }
+    const auto rate = [](const std::vector<double>& s) { return static_cast<double>(kBatches * kBatch) / Median(s) * 1e-6; };
+    const std::string law = zipf ? ", Zipf 1.05" : ", even";
+    Print("table: find or insert + Adagrad, " + size + law, rate(push[0]), "M rows/s", "plain prefetched open-addressing loop", rate(push[1]),
+          rate(push[0]) / rate(push[1]), "0.8");
+    Print("table: find + gather, " + size + law, rate(read[0]), "M rows/s", "plain prefetched open-addressing loop", rate(read[1]),
+          rate(read[0]) / rate(read[1]), "0.8");
+  }
+  const auto stats = table->stats();
+  const double per_row = static_cast<double>(stats.index_bytes) / static_cast<double>(rows);
+  Print("table: index and key of a row, load " + std::to_string(stats.index_load).substr(0, 4), per_row, "bytes", "allowed at 80 % load", 20,
+        20 / (per_row * stats.index_load / 0.8), "0.98");
+}
+
+double Percentile(std::vector<double>* v, double p) {
+  const auto at = static_cast<std::size_t>(p * static_cast<double>(v->size() - 1));
+  std::nth_element(v->begin(), v->begin() + static_cast<std::ptrdiff_t>(at), v->end());
+  return (*v)[at];
+}
+
+// Single reads between pushes of 20 ids each: new ones, so that the table grows from one million rows to three; or known ones.
+void MeasureGrowth() {
+  constexpr std::uint64_t kBegin = 1000000, kReads = 100000, kPush = 20;
+  std::vector<float> gradient(kBatch * kDimension, 0.5f), out(kDimension);
+  std::vector<std::int64_t> ids(kBatch);
+  auto table = EmbeddingTable::Create(Settings(), nullptr).value();
+  std::uint64_t made = 0;
+  while (made < kBegin) {
+    const std::size_t n = std::min<std::uint64_t>(kBatch, kBegin - made);
+    for (std::size_t i = 0; i < n; ++i) ids[i] = IdOfRank(made++);
+    Push(table.get(), ids.data(), n, gradient.data());
+  }
+  std::vector<double> reads[2], pushes[2];
+  std::mt19937_64 random(2);
+  for (const int growing : {0, 1}) {
+    for (std::uint64_t i = 0; i < kReads; ++i) {
+      for (std::uint64_t k = 0; k < kPush; ++k) ids[k] = IdOfRank(growing != 0 ? made++ : random() % made);
+      auto begin = Clock::now();
+      Push(table.get(), ids.data(), kPush, gradient.data());
+      pushes[growing].push_back(Seconds(begin) * 1e6);
+      const std::int64_t id = IdOfRank(random() % made);
+      begin = Clock::now();
+      table->Read({&id, 1}, out.data());
+      reads[growing].push_back(Seconds(begin) * 1e6);
+    }
+  }
+  for (const double p : {0.5, 0.999}) {
+    const double with = Percentile(&reads[1], p), without = Percentile(&reads[0], p);
+    Print("table: a single read while it grows, " + std::string(p == 0.5 ? "median" : "p99.9"), with, "us", "the same without growth", without,
+          without / with, p == 0.5 ? "null" : "0.5");
+  }
+  const double with = Percentile(&pushes[1], 0.999), without = Percentile(&pushes[0], 0.999);
+  Print("table: a push of 20 new ids, p99.9", with, "us", "of 20 known ids", without, without / with, "null");
+}
+
+// The cost of batches that give way, of a sweep, and of a slice of a cut: what one turn of the executor may meet.
+void MeasureTurns() {
+  ps_server::storage::TableSettings s = Settings();
+  constexpr std::uint64_t kRows = 80000;
+  s.evict_lru = true;
+  s.bytes_max = EmbeddingTable::Create(s, nullptr).value()->bytes_of(kRows, 0);
+  auto table = EmbeddingTable::Create(s, nullptr).value();
+  std::vector<float> gradient(kBatch * kDimension, 0.5f);
+  std::vector<std::int64_t> ids(100);
+  std::uint64_t made = 0, step = 0;
+  std::vector<double> evicting, plain;
+  for (int push = 0; push < 4000; ++push) {
+    for (std::int64_t& id : ids) id = IdOfRank(made++);
+    const std::uint64_t before = table->stats().evicted_lru;
+    const auto begin = Clock::now();
+    Push(table.get(), ids.data(), ids.size(), gradient.data(), ++step);
+    (table->stats().evicted_lru > before ? evicting : plain).push_back(Seconds(begin) * 1e6);
+  }
+  const double turn = Median(evicting), usual = Median(plain);
+  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn, "null");
+  std::vector<double> slices;
+  table->BeginCut(~0ull);
+  ps_server::storage::TableSlice slice;
+  for (bool more = true; more;) {
+    const auto begin = Clock::now();
+    more = table->NextSlice(1u << 20, &slice);
+    slices.push_back(Seconds(begin) * 1e6);
+  }
+  table->EndCut();
+  Print("table: a slice of 1 MiB of a cut, 80,000 rows", Median(slices), "us", "", 0, 0, "null");
+}
+
+void MeasureKernels(std::size_t bytes) {
+  const std::size_t floats = bytes / sizeof(float);
+  float* const memory = Pages<float>(floats + 65536);
+  for (std::size_t i = 0; i < floats + 65536; ++i) memory[i] = 0.25f;
+  const auto triad = [&] {
+    const std::size_t n = floats / 3;
+    float *a = memory, *b = a + n, *c = b + n;
+    const CpuTimer timer;
+    for (std::size_t i = 0; i < n; ++i) a[i] = b[i] + 3.0f * c[i];
+    __asm__ volatile("" : : "r"(a) : "memory");
+    return static_cast<double>(n) * 12 / timer.Seconds() * 1e-9;
+  };
+  struct Rule {
+    const char* name;
+    double momentum;
+  };
+  for (const Rule& rule : {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0}, Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
+    ps_server::OptimizerSettings settings;
+    settings.type = rule.name;
+    settings.learning_rate = 1e-6;
+    settings.momentum = rule.momentum;
+    const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
+    const auto slots = static_cast<std::size_t>(optimizer.slots()), n = floats / (2 + slots) / 65536 * 65536, apart = n + 1040;  // not all in the same places of the caches
+    const auto update = [&] {
+      const CpuTimer timer;
+      const auto step = optimizer.Begin(1);
+      for (std::size_t at = 0; at < n; at += 65536) {  // chunk by chunk, as a shard does
+        ps_server::optimizer::Run run{65536, memory + at, memory + apart + at, memory + apart + at, {}, {}};
+        for (std::size_t k = 0; k < slots; ++k) run.slot_from[k] = run.slot_to[k] = memory + (2 + k) * apart + at;
+        optimizer.Apply(step, run);
+      }
+      return static_cast<double>(n) * static_cast<double>(4 * (3 + 2 * slots)) / timer.Seconds() * 1e-9;
+    };
+    std::vector<double> ours, theirs;
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < floats + 65536; ++i) memory[i] = 0.25f;
+      ours.push_back(update());
+      theirs.push_back(triad());
+    }
+    Print(std::string("optimizer: ") + rule.name + (rule.momentum != 0 ? " with momentum" : "") + " over " + std::to_string(bytes >> 20) + " MB",
+          Median(ours), "GB/s", "STREAM triad, bytes moved", Median(theirs), Median(ours) / Median(theirs), "0.8");
+  }
+  munmap(memory, bytes);
+}
+
+}  // namespace
+}  // namespace evergrad
+
+// table_bench [table] [growth] [turns] [kernels]: all of them without arguments.
+int main(int argc, char** argv) {
+  const auto wanted = [&](const char* name) {
+    return argc == 1 || std::any_of(argv + 1, argv + argc, [name](const char* arg) { return std::strcmp(arg, name) == 0; });
+  };
+  if (wanted("table")) evergrad::MeasureTable(10000000);
+  if (wanted("growth")) evergrad::MeasureGrowth();
+  if (wanted("turns")) evergrad::MeasureTurns();
+  if (wanted("kernels")) {
+    evergrad::MeasureKernels(64u << 20);
+    evergrad::MeasureKernels(1u << 30);
+  }
+  return 0;
+}
