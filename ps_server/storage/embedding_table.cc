@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -23,11 +24,10 @@ namespace {
 
 using Entry = RowIndex::Entry;
 
-// What Entry::row says. A number of the arena; or kWaiting with how many pushes have named the id, and kInPush while a prepared push names it (a
-// count of 0 only then: the id was not there before).
-constexpr std::uint32_t kWaiting = 1u << 31, kInPush = 1u << 30, kCountMax = kInPush - 2;
+// What Entry::row says. A number of the arena; or kWaiting with how many pushes have named the id (0 only while a prepared push is the first).
+constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
 bool IsRow(const Entry& e) { return (e.row & kWaiting) == 0; }
-std::uint32_t CountOf(const Entry& e) { return e.row & (kInPush - 1); }
+std::uint32_t CountOf(const Entry& e) { return e.row & ~kWaiting; }
 
 constexpr std::size_t kAheadIndex = 24, kAheadRows = 16;  // how far ahead memory is asked for what is looked at next
 constexpr std::size_t kGroup = 64;                        // rows updated by one call of the kernel
@@ -71,12 +71,9 @@ std::uint64_t ChargedFor(std::uint64_t bytes) {
 class Bits {
  public:
   void Resize(std::uint64_t n) { words_.resize((n + 63) / 64); }
-  void Clear() { words_ = {}; }
   bool Get(std::uint32_t i) const { return words_[i / 64] >> (i % 64) & 1; }
   void Set(std::uint32_t i) { words_[i / 64] |= 1ull << (i % 64); }
-  void Unset(std::uint32_t i) { words_[i / 64] &= ~(1ull << (i % 64)); }
   std::uint64_t bits() const { return words_.size() * 64; }
-  std::uint64_t bytes() const { return words_.capacity() * 8; }
 
  private:
   std::vector<std::uint64_t> words_;
@@ -151,7 +148,31 @@ struct EmbeddingTable::Parts {
   HotIds hot;
 
   // The push between Prepare and the end of Apply.
-  Bits in_push;  // by row
+  // The hashes that it names, exactly: open addressing, at most half full, 0 for none and `zero_named` for 0 itself. Small and just written, so it
+  // is cheaper than a mark in the index or a bit for each row.
+  std::vector<std::uint64_t> named;
+  std::size_t named_mask = 0;
+  bool zero_named = false;
+  void ForgetNames(std::size_t n) {
+    named_mask = std::bit_ceil(std::max<std::size_t>(2 * n, 8)) - 1;
+    if (named.size() <= named_mask) named.resize(named_mask + 1);
+    std::fill_n(named.begin(), named_mask + 1, 0);
+    zero_named = false;
+  }
+  // False: it is named already.
+  bool Name(std::uint64_t hash) {
+    if (hash == 0) return !std::exchange(zero_named, true);
+    for (std::size_t at = hash & named_mask;; at = (at + 1) & named_mask) {
+      if (named[at] == hash) return false;
+      if (named[at] == 0) return named[at] = hash, true;
+    }
+  }
+  bool IsNamed(std::uint64_t hash) const {
+    if (hash == 0) return zero_named;
+    std::size_t at = hash & named_mask;
+    while (named[at] != hash && named[at] != 0) at = (at + 1) & named_mask;
+    return named[at] == hash;
+  }
   std::vector<Item> items;
   std::vector<std::uint32_t> stamps_before;  // of items, when stamps are kept
   std::vector<std::uint64_t> dropped;        // hashes of rows and waiting ids
@@ -198,7 +219,7 @@ struct EmbeddingTable::Parts {
   std::uint32_t Make(const Item& item, bool stamped);
   void Drop(std::uint64_t hash);
   void Oldest(bool of_rows, std::uint64_t count);  // to `dropped`
-  std::uint64_t charged_rows_bytes(std::uint64_t high_water) const { return ChargedFor(arena.BytesOf(high_water)) + high_water / 8; }
+  std::uint64_t charged_rows_bytes(std::uint64_t high_water) const { return ChargedFor(arena.BytesOf(high_water)); }
 };
 
 EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) : settings_(settings) {
@@ -291,7 +312,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const bool stamped = stamps();
   p.ids = ids.size();
   p.next_item = 0;
-  p.items.clear();
+  p.items.resize(ids.size());
   p.stamps_before.clear();
   p.dropped.clear();
   p.item_of.clear();
@@ -300,8 +321,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   p.outcome = {};
   p.step_before = p.step;
   p.stamp = stamped ? static_cast<std::uint32_t>(global_step) : 0;
-  p.in_push.Resize(p.arena.high_water());
-  p.items.reserve(ids.size());
+  p.ForgetNames(ids.size());
 
   // Look-up: what is each id, and which are there twice.
   std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
@@ -311,12 +331,13 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   std::uint64_t hashes[kRing];
   const Entry* homes[kRing];
   std::uint64_t homes_version = p.index.homes_version();
+  std::size_t added = 0;
   const auto again = [&](std::uint64_t hash, std::uint32_t source) {
     p.item_of.emplace(hash, kNoNext);
     p.twice.push_back({hash, source});
   };
   const auto add = [&](std::uint64_t hash, std::uint32_t what, std::uint32_t source, std::uint32_t stamp_before) {
-    p.items.push_back({hash, what, source});
+    p.items[added++] = {hash, what, source};
     if (stamped) p.stamps_before.push_back(stamp_before);
   };
   for (std::size_t i = 0; memory && i < n + kAheadIndex; ++i) {
@@ -334,18 +355,13 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
       for (std::size_t k = source; k <= i && k < n; ++k) homes[k % kRing] = p.index.Home(hashes[k % kRing]);
     }
     auto* e = const_cast<Entry*>(RowIndex::Find(homes[source % kRing], hash));
-    if (e != nullptr && IsRow(*e)) {
-      if (p.in_push.Get(e->row)) {
-        again(hash, source);
-        continue;
-      }
-      p.in_push.Set(e->row);
-      add(hash, e->row, source, e->stamp);
-      if (stamped) e->stamp = std::max(e->stamp, p.stamp);
+    if (!p.Name(hash)) {
+      again(hash, source);
       continue;
     }
-    if (e != nullptr && (e->row & kInPush) != 0) {
-      again(hash, source);
+    if (e != nullptr && IsRow(*e)) {
+      add(hash, e->row, source, e->stamp);
+      if (stamped) e->stamp = std::max(e->stamp, p.stamp);
       continue;
     }
     const bool waited = e != nullptr;
@@ -357,7 +373,6 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
       }
       e->row = kWaiting;
     }
-    e->row |= kInPush;
     if (CountOf(*e) + 1 >= settings_.admit_after) {
       ++fresh;
       fresh_waiting += waited;
@@ -368,6 +383,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
       add(hash, kCount, source, e->stamp);
     }
   }
+  p.items.resize(added);
   if (!p.twice.empty()) p.LinkDuplicates();
   p.outcome.duplicates = p.twice.size();
   p.outcome.rows_made = fresh;
@@ -390,7 +406,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
       p.index.ForEachFrom(part << 58, [&](const Entry& e) {
         if (e.hash >> 58 != part) return false;
         if (e.stamp + settings_.ttl_steps >= p.step) return true;
-        if (IsRow(e) ? p.in_push.Get(e.row) : (e.row & kInPush) != 0) return true;
+        if (p.IsNamed(e.hash)) return true;
         p.dropped.push_back(e.hash);
         ++(IsRow(e) ? p.outcome.evicted_ttl : p.outcome.waiting_dropped);
         return true;
@@ -446,7 +462,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
 void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped.begin(), dropped.end());
   const auto may_go = [&](const Entry& e) {
-    return IsRow(e) == of_rows && (of_rows ? !in_push.Get(e.row) : (e.row & kInPush) == 0) && (gone.empty() || !gone.contains(e.hash));
+    return IsRow(e) == of_rows && !IsNamed(e.hash) && (gone.empty() || !gone.contains(e.hash));
   };
   // A histogram of stamps first, so that few are put in order and no memory of the size of the table is needed.
   std::uint32_t least = ~0u, most = 0;
@@ -491,16 +507,11 @@ void EmbeddingTable::Parts::Forget(bool stamped) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     if (IsRow(Entry{0, item.row, 0})) {
-      in_push.Unset(item.row);
       if (stamped) index.Find(item.hash)->stamp = stamps_before[i];
       continue;
     }
     Entry* const e = index.Find(item.hash);
-    if (CountOf(*e) == 0) {
-      index.Erase(e);
-    } else {
-      e->row &= ~kInPush;
-    }
+    if (CountOf(*e) == 0) index.Erase(e);
   }
   step = step_before;
   items.clear();
@@ -566,6 +577,7 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
     p.counted.gradients_dropped += p.outcome.ids_waiting;
     p.counted.duplicates += p.outcome.duplicates;
   }
+  const bool cutting = p.cut != nullptr;
   if (twice) p.sums.resize(2 * kGroup * dimension);
 
   // Two groups of rows: while one is updated, the memory is asked for the other.
@@ -608,9 +620,8 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
       }
       if (item.row == kMake) {
         item.row = p.Make(item, stamped);
-      } else {
-        p.in_push.Unset(item.row);
-        if (p.Concerns(item.hash)) p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
+      } else if (cutting && p.Concerns(item.hash)) {
+        p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
       }
       group.rows[group.count] = p.arena.At(item.row);
       group.gradients[group.count] = from;

@@ -1,5 +1,5 @@
 // Which ids pushes name most, in fixed memory: Space-Saving (Metwally et al., "Efficient computation of frequent and top-k elements in data
-// streams", ICDT'05) over every 31st id that is pushed. An id that is more than 1/512 of what is sampled is always among them. Not thread-safe.
+// streams", ICDT'05) over every 127th id that is pushed. An id that is more than 1/512 of what is sampled is always among them. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class HotIds {
  public:
   static constexpr std::size_t kIds = 512;
   // Odd and prime, so that it does not keep step with how requests are made up.
-  static constexpr std::uint32_t kSampledEvery = 31;
+  static constexpr std::uint32_t kSampledEvery = 127;
 
   // The ids of one push.
   template <class IdAt>
