@@ -112,6 +112,7 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<double()>> callbacks;
+    std::function<Registry::Samples()> samples;  // may be null
   };
 
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -159,6 +160,11 @@ void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help, 
   impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] = std::move(read);
 }
 
+void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read) {
+  MutexLock lock(&impl_->mu);
+  impl_->FamilyOf(name, help, Kind::kGauge).samples = std::move(read);
+}
+
 std::string Registry::PrometheusText() const {
   // What the text needs is copied first: callbacks run without the lock, for they may take their owner's.
   struct Sample {
@@ -171,12 +177,13 @@ std::string Registry::PrometheusText() const {
     std::string name, help;
     Kind kind;
     std::vector<Sample> samples;
+    std::function<Samples()> more;
   };
   std::vector<Page> pages;
   {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {
-      Page page{name, family.help, family.kind, {}};
+      Page page{name, family.help, family.kind, {}, family.samples};
       for (const auto& [labels, c] : family.counters) page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
       for (const auto& [labels, g] : family.gauges) page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
       for (const auto& [labels, read] : family.callbacks) page.samples.push_back({labels, "", read, nullptr});
@@ -187,6 +194,9 @@ std::string Registry::PrometheusText() const {
   std::string out;
   for (const Page& page : pages) {
     absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ", page.name, " ", KindName(page.kind), "\n");
+    if (page.more) {
+      for (const auto& [labels, value] : page.more()) absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
+    }
     for (const Sample& sample : page.samples) {
       if (sample.histogram == nullptr) {
         absl::StrAppend(&out, page.name, Braced(sample.labels), " ", sample.read ? Number(sample.read()) : sample.value, "\n");

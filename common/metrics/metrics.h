@@ -65,6 +65,9 @@ class Registry {
   // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of the registry. The same
   // name and labels again replace `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read);
+  // As above, of things that come and go (jobs): as many samples as there are now. `read` bounds their number.
+  using Samples = std::vector<std::pair<Labels, double>>;
+  void AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read);
   std::string PrometheusText() const;
 
  private:
