@@ -890,6 +890,18 @@ const Table<CheckpointSpec>& CheckpointTable() {
   return table;
 }
 
+const Table<ResourcesSpec>& ResourcesTable() {
+  static const Table<ResourcesSpec> table{
+      "spec.resources",
+      {RealNumber<ResourcesSpec>("share", &ResourcesSpec::share, {.min = 0.001, .max = 1000},
+                                 "workers are divided among the running jobs in proportion to it (--jobs-running-max of the coordinator)"),
+       ByteSize<ResourcesSpec>(
+           "server_memory_bytes_max", &ResourcesSpec::server_memory_bytes_max, 0, 1ull << 50,
+           "a job whose variables take more on the servers, optimizer slots included, is refused once it is planned; 0: any size")},
+      {"workers", "gpus", "priority", "cpus", "memory"}};
+  return table;
+}
+
 const Table<ModelSpec>& ModelTable() {
   static const Table<ModelSpec> table{
       "spec.model", {InputsKey(), LayersKey(), LossesKey(), MetricsKey()}, {"outputs", "initializers", "python", "pretrained", "weights"}};
@@ -914,7 +926,8 @@ const Table<JobSpec>& TrainingJobTable() {
       {TypeKey(), Required(Section<JobSpec, DataSpec>("data", &JobSpec::data, &DataTable(), "the examples")),
        Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), Required(OptimizerKey()),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey()},
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey(),
+       Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(), "what it may take beside other jobs")},
       kSpecKeysNotBuilt};
   return table;
 }
@@ -926,7 +939,8 @@ const Table<JobSpec>& CountingJobTable() {
       {TypeKey(), Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(), "what is counted")),
        Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey()},
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey(),
+       Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(), "what it may take beside other jobs")},
       kSpecKeysNotBuilt};
   return table;
 }
@@ -951,9 +965,10 @@ const Table<JobSpec>& FunctionsJobTable() {
     };
     return Table<JobSpec>{
         "spec of a functions job",
-        {TypeKey(), Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions, &FunctionsTable(), "what closures work on")), OptimizerKey(),
-         Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy, "how variables are cut"),
-         Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"), checkpoint},
+        {TypeKey(), Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions, &FunctionsTable(), "what closures work on")),
+         OptimizerKey(), Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy, "how variables are cut"),
+         Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"), checkpoint,
+         Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(), "what it may take beside other jobs")},
         kSpecKeysNotBuilt};
   }();
   return table;

@@ -21,6 +21,7 @@ const Table<TrainingSpec>& TrainingTable();
 const Table<CountingSpec>& CountingTable();
 const Table<FunctionsSpec>& FunctionsTable();
 const Table<CheckpointSpec>& CheckpointTable();
+const Table<ResourcesSpec>& ResourcesTable();
 const Variant<LayerSpec>& LayerVariant();
 const Variant<LossSpec>& LossVariant();
 const Variant<OptimizerSpec>& OptimizerVariant();

@@ -141,6 +141,12 @@ struct CheckpointSpec {
   std::string directory;   // absolute path or file:// URI after resolution; "": in the job's runs folder
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
+// What a job may take of a cluster that others use, too. No part of the plan.
+struct ResourcesSpec {
+  double share = 1;                           // of the workers, beside the shares of the other running jobs
+  std::uint64_t server_memory_bytes_max = 0;  // values and slots of all of its variables; 0: no limit of its own
+  friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
+};
 // spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
 struct CountingSpec {
   std::uint64_t examples = 0;
@@ -175,6 +181,7 @@ struct JobSpec {
   CountingSpec counting;
   FunctionsSpec functions;
   CheckpointSpec checkpoint;
+  ResourcesSpec resources;
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 

@@ -337,7 +337,7 @@ std::string ReferenceYaml() {
                   "#   functions:\n");
   std::string functions;
   FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
-  absl::StrAppend(&out, functions, "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed, checkpoint without resume.\n");
+  absl::StrAppend(&out, functions, "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed, checkpoint without resume, resources.\n");
   return out;
 }
 

@@ -345,14 +345,9 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
   }
-  if (per_worker_[identity].tally.Begin(worker.process, OlderThanJob(hello))) whole_due_ = true;
+  if (per_worker_[identity].tally.Begin(worker.process)) whole_due_ = true;
   workers_.insert_or_assign(task, std::move(worker));
   Touch();
-}
-
-// A process that runs since before the job began, and was not here then.
-bool Job::OlderThanJob(const v1::Hello& hello) const {
-  return state_ != JobState::kQueued && hello.started_ms() != 0 && hello.started_ms() < started_ms_;
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
@@ -386,7 +381,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.stopped = std::move(stopped);
   server.leaving = client::CleanText(hello.leaving(), 200);
   server.drains = !server.leaving.empty();
-  if (server_tally_[identity].Begin(server.process, OlderThanJob(hello))) whole_due_ = true;
+  if (server_tally_[identity].Begin(server.process)) whole_due_ = true;
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
@@ -492,11 +487,6 @@ void Job::Ready(TaskId task) {
     host_->Send(task, message);
   }
   Pump();
-}
-
-void Job::SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused) {
-  if (const Worker* worker = FindWorker(task)) per_worker_[worker->identity].tally.SetBase(bytes, 0);
-  if (const Server* server = FindServer(task)) server_tally_[server->identity].SetBase(bytes, duplicates_refused);
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
@@ -659,7 +649,8 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
 }
 
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
-  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker()) {
+  // What it says while it has not heard of this job yet is of the one that it served before.
+  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() && heartbeat.worker().job_uid() == id_.uid.value()) {
     const v1::WorkerProgress& said = heartbeat.worker();
     const v1::WorkerProgress& before = worker->progress;
     if (client::FromProto<Attempt>(said.running_attempt()) != client::FromProto<Attempt>(before.running_attempt()) ||
@@ -675,11 +666,16 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.clear_waiting_for();
     worker->progress.set_state(client::CleanText(said.state(), 64));
-    per_worker_[worker->identity].tally.Report({said.steps(), said.examples(), said.bytes_sent() + said.bytes_received(), 0});
+    per_worker_[worker->identity].tally.Report(said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
     const v1::ServerProgress& said = heartbeat.server();
-    server_tally_[server->identity].Report({0, 0, said.bytes_sent() + said.bytes_received(), said.duplicates_refused()});
+    for (const v1::JobUsage& use : said.jobs()) {
+      if (use.job_uid() != id_.uid.value()) continue;
+      server_tally_[server->identity].Report(use.stint(), {0, 0, use.bytes_sent() + use.bytes_received(), use.duplicates_refused()});
+      server->shards = use.shards();
+      server->bytes = use.bytes();
+    }
     if (!server->ready && server->away_since != MonoTime{0}) {
       // It was only slow: nothing of it has been given away.
       server->away_since = MonoTime{0};
@@ -743,10 +739,6 @@ MonoTime Job::RetryDelay(std::uint32_t failures) const {
   return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings), options_.retry_max);
 }
 
-std::uint64_t Job::shards_held_by(absl::string_view server_identity) const {
-  return book_ ? book_->ShardsOf(std::string(server_identity)).size() : 0;
-}
-
 // ---------------------------------------------------------------- status
 
 void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
@@ -771,6 +763,22 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   if (ended()) {
     status->set_closures_failed(closures_failed_);
     status->set_closures_cancelled(closures_cancelled());
+  }
+  status->set_share(share());
+  status->set_server_bytes_max(ServerBytesMax());
+  for (const std::uint64_t one : shard_bytes_) status->set_server_bytes(status->server_bytes() + one);
+  if (active()) {
+    for (const auto& [task, server] : servers_) {
+      v1::ServerRow* row = status->add_servers();
+      row->set_identity(server.identity);
+      row->set_state(!server.ready ? "away" : !server.leaving.empty() ? "leaving" : "serves");
+      row->set_shards(server.shards);
+      row->set_bytes(server.bytes);
+      const auto tally = server_tally_.find(server.identity);
+      if (tally == server_tally_.end()) continue;
+      row->set_bytes_moved(tally->second.total().bytes);
+      row->set_duplicates_refused(tally->second.total().duplicates);
+    }
   }
   status->set_attempts(attempts_);
   status->set_steps_done(steps_done_);
@@ -853,7 +861,8 @@ std::string Job::WaitingFor() const {
     if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() && !(book_ && book_->RepairsPending()))
       workers = functions_->finish() ? "" : "closures to be scheduled";
     else if (!ready)
-      workers = "workers: none is here";
+      workers = workers_elsewhere_ == 0 ? "workers: none is here"
+                                        : absl::StrCat("workers: ", workers_elsewhere_ == 1 ? "the one here serves" : absl::StrCat("all ", workers_elsewhere_, " serve"), " other jobs now");
     else if (!usable)
       workers =
           stalled.empty() ? "workers: those here back off after short lives" : absl::StrCat("workers: set aside after standing still: ", stalled);

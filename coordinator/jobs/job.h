@@ -70,6 +70,7 @@ struct JobOptions {
   std::chrono::milliseconds step_timeout{300'000};
   std::chrono::milliseconds aside_max{60'000};          // how long it gets nothing afterwards, once it computes nothing
   std::chrono::milliseconds server_lost_after{30'000};  // as membership has it; for what is told
+  std::uint64_t server_memory_bytes_max = 0;            // of one job's variables, slots included; 0: any
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
@@ -159,11 +160,21 @@ class Job {
   absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                            v1::Registered* registered);
   void Ready(TaskId task);
-  // What a task that was there before the job has counted so far is not the job's.
-  void SetBase(TaskId task, std::uint64_t bytes, std::uint64_t duplicates_refused);
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told (Drained). A repeat: nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);
+  // A worker serves one job. It is called back for another one: it gets nothing more here, and gives back what it has not begun.
+  void CallBack(TaskId task);
+  bool Holds(TaskId task) const;    // work of this job, or stands still in such
+  void ReleaseWorker(TaskId task);  // it serves another job from now on
+  // How many workers it can use now; how many of those that it has had something to do within the last `while_`.
+  std::uint32_t useful_workers() const;
+  std::uint32_t busy_workers(std::chrono::milliseconds while_) const;
+  // Of functions jobs: those that closures wait for or run; only a worker that has one of them is of use. nullopt: any worker is.
+  std::optional<std::set<std::string>> wanted_functions() const;
+  void SetWorkersElsewhere(std::uint32_t workers) { workers_elsewhere_ = workers; }  // who serve other jobs; for what is told
+  double share() const { return id_.spec.resources.share; }
+  bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
   void OnServerAway(TaskId task, absl::string_view reason);  // suspected: it is waited for
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
   // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
@@ -179,9 +190,9 @@ class Job {
   // The first half of it: before anything may leave that could follow from what has been taken in. False: the store failed.
   bool CommitTurn();
 
-  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt: no answer yet, ask again when the job has changed;
-  // `waiting_for` then says what it waits for. A repeat of a call is answered as the call was. An answer may be given away once what the store has
-  // accepted is durable. FailedPrecondition: another type of job, one that has ended or ends; of one that has failed, its first cause.
+  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt: no answer yet, ask again when the job has
+  // changed; `waiting_for` then says what it waits for. A repeat of a call is answered as the call was. An answer may be given away once what the
+  // store has accepted is durable. FailedPrecondition: another type of job, one that has ended or ends; of one that has failed, its first cause.
   template <class Response>
   using Answer = std::optional<absl::StatusOr<Response>>;
   Answer<v1::ScheduleClosureResponse> Schedule(const v1::ScheduleClosureRequest& request, std::string* waiting_for);
@@ -193,6 +204,7 @@ class Job {
   Answer<v1::FinishJobResponse> Finish(const v1::FinishJobRequest& request, std::string* waiting_for);
 
   // --- questions
+  // But for what only the coordinator knows: why it is queued, how many workers serve it.
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
   // Asks every owner now (running), or answers with the final report (ended). `done` may be called at once.
   struct ShardAnswer {
@@ -204,7 +216,7 @@ class Job {
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
   std::string WaitingFor() const;
   void FillJobInfo(v1::JobInfo* info) const;
-  std::uint64_t shards_held_by(absl::string_view server_identity) const;
+  std::uint64_t steps_done() const { return steps_done_; }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
   // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no new one is granted.
   std::uint64_t closures_behind() const { return unfolded_.size(); }
@@ -242,7 +254,8 @@ class Job {
   struct Worker {
     TaskId task;
     std::string identity;
-    bool ready = false;  // Registered is on its way: grants may follow
+    bool ready = false;        // Registered is on its way: grants may follow
+    bool called_back = false;  // for another job
     bool leaving = false;
     std::uint64_t process = 0;  // uid
     std::string compute;        // build and settings: two workers of one `compute` give the same bits
@@ -265,6 +278,8 @@ class Job {
     MonoTime away_since{0};
     v1::Endpoint endpoint;
     std::uint64_t process = 0;        // uid
+    std::uint32_t shards = 0;         // of this job, as it has said
+    std::uint64_t bytes = 0;          // values and slots of them
     std::set<std::uint32_t> loading;  // shards of which its Hello said so
     std::set<std::uint32_t> stopped;  // shards that its Hello had stopped to be moved
     std::string leaving;              // why, "": it stays
@@ -328,7 +343,6 @@ class Job {
   Server* FindServer(TaskId task);
   const Server* ServerOf(absl::string_view identity) const;
   MonoTime RetryDelay(std::uint32_t failures) const;
-  bool OlderThanJob(const v1::Hello& hello) const;
 
   // job_grants.cc
   void Pump();  // grants whatever can be granted, then looks whether a phase is over
@@ -375,6 +389,7 @@ class Job {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
+  std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
   void TryPlace();
@@ -533,6 +548,7 @@ class Job {
     Attempt attempt;
     bool superseded = false;
   };
+  std::uint32_t workers_elsewhere_ = 0;
   bool turn_open_ = false;
   Record turn_;  // what they changed
   std::vector<TurnAnswer> turn_answers_;

@@ -48,7 +48,73 @@ bool Job::Worker::Drop(Attempt attempt) {
 }
 
 bool Job::Usable(const Worker& worker, MonoTime now) {
-  return worker.ready && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now;
+  return worker.ready && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now;
+}
+
+// ---------------------------------------------------------------- beside other jobs
+
+void Job::CallBack(TaskId task) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr || std::exchange(worker->called_back, true)) return;
+  for (auto& [attempt, held] : worker->held) {
+    if (std::exchange(held.recalled, true)) continue;
+    ++worker->recalled;
+    v1::CoordinatorMessage message;
+    v1::Recall* recall = message.mutable_recall();
+    recall->set_job_uid(id_.uid.value());
+    recall->set_closure(held.closure.value());
+    *recall->mutable_attempt() = client::ToProto(attempt);
+    host_->Send(task, message);
+  }
+}
+
+bool Job::Holds(TaskId task) const {
+  const auto found = workers_.find(task);
+  // A thread that is not back from work that was taken away cannot serve another job either.
+  return found != workers_.end() && (!found->second.held.empty() || found->second.stuck);
+}
+
+void Job::ReleaseWorker(TaskId task) {
+  EndTurn();  // what it has said is answered first
+  if (workers_.erase(task) == 0) return;
+  if (book_) book_->ReleaseWorker(task);
+  ReleaseAux(task);
+  Touch();
+  Pump();
+}
+
+std::uint32_t Job::useful_workers() const {
+  if (!active() || grants_stopped()) return 0;
+  if (id_.spec.strategy.deterministic) return 1;
+  std::uint64_t useful = 1;
+  if (phase_ == Phase::kEvaluating) useful = aux_.size() - aux_done_;
+  if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
+  if (phase_ == Phase::kTraining && functions_) {
+    useful = functions_->open().size() + (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
+  } else if (phase_ == Phase::kTraining && book_) {
+    const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
+    useful = book_->InFlight() + (limit > book_->next_new() ? limit - book_->next_new() : 0) + (book_->regrants_wait() ? workers_.size() + 1 : 0);
+  }
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
+}
+
+std::uint32_t Job::busy_workers(std::chrono::milliseconds while_) const {
+  const MonoTime now = host_->Now();
+  std::uint32_t busy = 0;
+  for (const auto& [task, worker] : workers_) busy += !worker.held.empty() || now - worker.last_done < while_;
+  return busy;
+}
+
+std::optional<std::set<std::string>> Job::wanted_functions() const {
+  if (!functions_) return std::nullopt;
+  std::set<std::string> wanted;
+  for (const std::uint64_t c : functions_->open()) {
+    if (const FunctionQueue::Entry* entry = functions_->Find(c); entry != nullptr) wanted.insert(entry->function);
+  }
+  if (book_ && book_->RepairsPending()) {  // whatever they are of
+    for (const auto& [task, worker] : workers_) wanted.insert(worker.functions.begin(), worker.functions.end());
+  }
+  return wanted;
 }
 
 // P9: one worker does all the work, the oldest registration at first. When it cannot, one whose numbers are the same does; any other

@@ -50,15 +50,14 @@ Counts ReadCounts(const v1::JobCounts& in) { return {in.steps(), in.examples(), 
 void FillTally(const Tally& tally, v1::JobTally* out) {
   const Tally::Parts parts = tally.parts();
   out->set_begun(parts.begun);
-  out->set_base_unknown(parts.base_unknown);
   out->set_process_uid(parts.process);
+  out->set_stint(parts.stint);
   FillCounts(parts.former, out->mutable_former());
-  FillCounts(parts.base, out->mutable_base());
   FillCounts(parts.last, out->mutable_last());
 }
 
 Tally ReadTally(const v1::JobTally& in) {
-  return Tally::Of({in.begun(), in.base_unknown(), in.process_uid(), ReadCounts(in.former()), ReadCounts(in.base()), ReadCounts(in.last())});
+  return Tally::Of({in.begun(), in.process_uid(), in.stint(), ReadCounts(in.former()), ReadCounts(in.last())});
 }
 
 }  // namespace

@@ -254,6 +254,7 @@ void Job::SayDrained(Server& server, const std::string& cannot) {
   }
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);
+  message.mutable_drained()->set_job_uid(id_.uid.value());
   host_->Send(server.task, std::move(message));
 }
 

@@ -22,6 +22,17 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t one : shard_bytes_) bytes += one;
+  if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
+    const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
+    Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("the job's variables take more memory of the servers than it may have: bytes=", bytes,
+                                                             its_own ? " spec.resources.server_memory_bytes_max=" : " coordinator's --job-server-memory-bytes-max=",
+                                                             max, " shards=", shard_bytes_.size())),
+                   "user", "coordinator"),
+         true);
+    return;
+  }
   if (!journals()) described_.clear_variables();  // else the plan is made of them again after a restart
   if (checkpoints() && id_.spec.checkpoint.resume) return LookForResume();
   BeginPlan();
@@ -34,6 +45,11 @@ ClosureBook::Options Job::BookOptions() const {
   options.open_max = options_.closures_open_max;
   if (host_->failpoints().IsArmed("coordinator.ignore_v0")) options.mutant = fault::Mutant::kDoneIgnoresV0;
   return options;
+}
+
+std::uint64_t Job::ServerBytesMax() const {
+  const std::uint64_t own = id_.spec.resources.server_memory_bytes_max, all = options_.server_memory_bytes_max;
+  return own == 0 || all == 0 ? std::max(own, all) : std::min(own, all);
 }
 
 void Job::BeginPlan() {

@@ -1,86 +1,72 @@
 // What the processes of one identity have counted during one job. Pure.
 //
-// A process reports totals since its own start, again and again, and may be declared gone and return: so each is counted by the
-// difference to what it had before the job, never by adding reports up. Only the newest process of an identity can report
-// (membership refuses a replaced one), so one base is enough; those before it are a sum.
+// A process reports totals, again and again, and may be declared gone and return: so each is taken as what it says, never added up. It counts from when it
+// began to serve the job; where it has served another one meanwhile it begins anew, and says so by another stint. Only the newest process of an identity
+// can report (membership refuses a replaced one), so one such total is enough; those before it are a sum.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 namespace evergrad::coordinator {
 
 struct Counts {
-  std::uint64_t steps = 0, examples = 0;  // the process begins these anew with each job
+  std::uint64_t steps = 0, examples = 0;
   std::uint64_t bytes = 0, duplicates = 0;
 };
 
 class Tally {
  public:
-  // A process registers. A repeat of the one that is counted now changes nothing. `older`: it has run since before the job, so what
-  // it says first of bytes and duplicates is not the job's.
-  // Whether a new process began.
-  bool Begin(std::uint64_t process, bool older) {
+  // A process registers. A repeat of the one that is counted now changes nothing. Whether a new process began.
+  bool Begin(std::uint64_t process) {
     if (begun_ && process == process_) return false;
-    former_ = total();
+    Anew(0);
     process_ = process;
     begun_ = true;
-    base_ = last_ = Counts{};
-    base_unknown_ = older;
     return true;
   }
-  // What the process had before the job. Only before its first report.
-  void SetBase(std::uint64_t bytes, std::uint64_t duplicates) {
-    base_ = Counts{0, 0, bytes, duplicates};
-    last_ = base_;
-    base_unknown_ = false;
-  }
-  void Report(const Counts& now) {
-    if (base_unknown_) SetBase(now.bytes, now.duplicates);
+  void Report(std::uint64_t stint, const Counts& now) {
+    if (stint != stint_) Anew(stint);
     Move(now.steps, &Counts::steps);
     Move(now.examples, &Counts::examples);
     Move(now.bytes, &Counts::bytes);
     Move(now.duplicates, &Counts::duplicates);
   }
   Counts total() const {
-    return {former_.steps + last_.steps - base_.steps, former_.examples + last_.examples - base_.examples, former_.bytes + last_.bytes - base_.bytes,
-            former_.duplicates + last_.duplicates - base_.duplicates};
+    return {former_.steps + last_.steps, former_.examples + last_.examples, former_.bytes + last_.bytes, former_.duplicates + last_.duplicates};
   }
 
   // For the journal: a tally as it is, and as it was.
   struct Parts {
-    bool begun = false, base_unknown = false;
-    std::uint64_t process = 0;
-    Counts former, base, last;
+    bool begun = false;
+    std::uint64_t process = 0, stint = 0;
+    Counts former, last;
   };
-  Parts parts() const { return {begun_, base_unknown_, process_, former_, base_, last_}; }
-  // What does not fit together (base above last) is taken as nothing counted since.
-  static Tally Of(Parts parts) {
+  Parts parts() const { return {begun_, process_, stint_, former_, last_}; }
+  static Tally Of(const Parts& parts) {
     Tally tally;
     tally.begun_ = parts.begun;
-    tally.base_unknown_ = parts.base_unknown;
     tally.process_ = parts.process;
+    tally.stint_ = parts.stint;
     tally.former_ = parts.former;
-    for (std::uint64_t Counts::*field : {&Counts::steps, &Counts::examples, &Counts::bytes, &Counts::duplicates}) {
-      tally.base_.*field = parts.base.*field;
-      tally.last_.*field = parts.last.*field < parts.base.*field ? parts.base.*field : parts.last.*field;
-    }
+    tally.last_ = parts.last;
     return tally;
   }
 
  private:
-  // A total that falls was begun anew (a worker that was told of no job for a moment): what it had counted stays.
-  void Move(std::uint64_t now, std::uint64_t Counts::*field) {
-    if (now < last_.*field) {
-      former_.*field += last_.*field - base_.*field;
-      base_.*field = 0;
-    }
+  void Anew(std::uint64_t stint) {
+    former_ = total();
+    last_ = Counts{};
+    stint_ = stint;
+  }
+  // A total that falls though nothing was said of another stint: what it had counted stays.
+  void Move(std::uint64_t now, std::uint64_t Counts::* field) {
+    if (now < last_.*field) former_.*field += last_.*field;
     last_.*field = now;
   }
 
-  bool begun_ = false, base_unknown_ = false;
-  std::uint64_t process_ = 0;
-  Counts former_, base_, last_;  // base_ <= last_, field by field
+  bool begun_ = false;
+  std::uint64_t process_ = 0, stint_ = 0;
+  Counts former_, last_;
 };
 
 }  // namespace evergrad::coordinator

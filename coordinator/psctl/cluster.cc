@@ -39,6 +39,7 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("workers", &options->local.workers, "workers", {0, 256});
   table->Add("servers", &options->local.servers, "parameter servers", {0, 256});
   table->Add("threads", &options->local.worker_threads, "compute threads of a worker; 0: cores / workers", {0, 256});
+  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side", {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
   table->Add("supervise", &options->local.supervise, "start again what dies, as a cluster manager would");
   table->Add("failpoints", &options->local.failpoints, "for tests: given to every daemon; `none` allows counting jobs");
@@ -131,6 +132,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
                   absl::StrCat(options.local.workers),
                   "--servers",
                   absl::StrCat(options.local.servers),
+                  "--jobs-running-max",
+                  absl::StrCat(options.local.jobs_running_max),
                   "--threads",
                   absl::StrCat(options.local.worker_threads)};
     if (!options.local.failpoints.empty()) spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});

@@ -47,6 +47,11 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                         {"examples_per_second", Number(job.examples_per_second())},
                         {"loss", Number(job.loss())},
                         {"eta_seconds", job.eta_seconds() < 0 ? nlohmann::json(nullptr) : Number(job.eta_seconds())},
+                        {"share", job.share()},
+                        {"workers_serving", job.workers_serving()},
+                        {"worker_seconds", Number(job.worker_seconds())},
+                        {"server_bytes", job.server_bytes()},
+                        {"server_bytes_max", job.server_bytes_max()},
                         {"submitted_ms", job.submitted_ms()},
                         {"started_ms", job.started_ms()},
                         {"ended_ms", job.ended_ms()}};
@@ -81,6 +86,14 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   for (const v1::WorkerRow& row : job.workers())
     out["workers"].push_back(
         {{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
+  out["servers"] = nlohmann::json::array();
+  for (const v1::ServerRow& row : job.servers())
+    out["servers"].push_back({{"identity", row.identity()},
+                              {"state", row.state()},
+                              {"shards", row.shards()},
+                              {"bytes", row.bytes()},
+                              {"bytes_moved", row.bytes_moved()},
+                              {"duplicates_refused", row.duplicates_refused()}});
   out["events"] = nlohmann::json::array();
   for (const v1::Event& event : job.events())
     out["events"].push_back({{"number", event.number()}, {"wall_ms", event.wall_ms()}, {"kind", event.kind()}, {"text", event.text()}});
@@ -93,6 +106,9 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
 }
 
 nlohmann::json JsonOf(const v1::TaskRow& task) {
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const v1::TaskJob& job : task.jobs())
+    jobs.push_back({{"name", job.name()}, {"job_uid", ShowHex(job.job_uid())}, {"shards", job.shards()}, {"bytes", job.bytes()}});
   return {{"role", RoleText(task.role())},
           {"identity", task.identity()},
           {"registration", StampText(task.registration())},
@@ -105,6 +121,7 @@ nlohmann::json JsonOf(const v1::TaskRow& task) {
           {"metrics_address", task.metrics_address()},
           {"registrations", task.registrations()},
           {"activity", task.activity()},
+          {"jobs", jobs},
           {"steps", task.steps()},
           {"shards", task.shards()},
           {"bytes", task.bytes()},

@@ -40,7 +40,9 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
     task.args = std::move(args);
     tasks.push_back(std::move(task));
   };
-  add(Role::kCoordinator, "0", {"--runs", options.runs, "--state-dir", absl::StrCat(options.folder, "/state")});
+  std::vector<std::string> coordinator = {"--runs", options.runs, "--state-dir", absl::StrCat(options.folder, "/state")};
+  if (options.jobs_running_max != 1) coordinator.insert(coordinator.end(), {"--jobs-running-max", absl::StrCat(options.jobs_running_max)});
+  add(Role::kCoordinator, "0", std::move(coordinator));
   for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
   const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
   for (std::uint32_t i = 0; i < options.workers; ++i)

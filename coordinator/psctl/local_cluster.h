@@ -20,6 +20,7 @@ struct LocalOptions {
   std::string runs;    // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
   std::uint32_t worker_threads = 0;  // 0: cores / workers, at least 1
+  std::uint32_t jobs_running_max = 1;  // of the coordinator
   std::string failpoints;            // "": none are allowed; "none" allows counting jobs
   bool supervise = false;            // start again what dies
   bool detached = false;             // `cluster up`: they outlive us

@@ -63,10 +63,15 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
     std::string note = Printable(task.activity());
     if (!task.reason().empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
     if (task.insecure_listen()) absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
+    std::string jobs;
+    for (const v1::TaskJob& job : task.jobs()) {
+      absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", Printable(job.name()));
+      if (task.jobs_size() > 1) absl::StrAppend(&jobs, " ", job.shards(), " / ", ShowBytes(job.bytes()));
+    }
     rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()),
                     task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-", absl::StrCat(task.pid()),
                     Printable(task.host()), Printable(task.address()), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
-                    task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), note});
+                    task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), jobs.empty() ? "-" : jobs, note});
   }
   std::vector<std::string> lines = RenderTable({{"task"},
                                                 {"state"},
@@ -77,6 +82,7 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
                                                 {"registrations", true},
                                                 {"steps", true},
                                                 {"shards", true},
+                                                {"job"},
                                                 {"doing"}},
                                                rows);
   if (tasks.tasks_size() == 0) lines.push_back("no task has registered yet");

@@ -12,6 +12,7 @@
 #include "common/fs/file.h"
 #include "common/random/philox.h"
 #include "coordinator/closures/term_rule.h"
+#include "coordinator/scheduler/shares.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -76,7 +77,23 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
       workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
       servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
+      jobs_running_gauge_(parts.registry->GetGauge("evergrad_coordinator_jobs_running_current", "jobs that run now")),
       term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {
+  parts.registry->GetGauge("evergrad_coordinator_jobs_running_limit", "jobs that run side by side (--jobs-running-max)").Set(options_.jobs_running_max);
+  const std::pair<const char*, const char*> of_jobs[] = {
+      {"evergrad_coordinator_job_share", "spec.resources.share of each running job"},
+      {"evergrad_coordinator_job_workers", "workers that serve each running job"},
+      {"evergrad_coordinator_job_worker_seconds", "seconds of workers that each running job has had, in this life of the coordinator"},
+      {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
+      {"evergrad_coordinator_job_closures_open", "closures of each running job that are granted and not ended"}};
+  for (std::size_t i = 0; i < JobNumbers::kValues; ++i) {
+    parts.registry->AddCallbackGauges(of_jobs[i].first, of_jobs[i].second, [numbers = job_numbers_, i] {
+      metrics::Registry::Samples samples;
+      MutexLock lock(&numbers->mu);
+      for (const JobNumbers::One& one : numbers->jobs) samples.emplace_back(one.labels, one.values[i]);
+      return samples;
+    });
+  }
   ears_ = std::make_shared<StoreEars>();
   {
     MutexLock lock(&ears_->mu);
@@ -114,8 +131,7 @@ absl::Status ControlPlane::Recover() {
     if (!(*job)->started()) {
       queue_.push_back(uid);
     } else if (!(*job)->ended() && !(*job)->writing()) {
-      if (active_) return absl::DataLossError(absl::StrCat("two running jobs in the journal: jobs=", JobUidString(*active_), ",", JobUidString(uid)));
-      active_ = uid;
+      active_.push_back({uid});  // as many as there are, whatever this life's --jobs-running-max
     }
     jobs_[uid] = *std::move(job);
     job_order_.push_back(uid);
@@ -233,7 +249,8 @@ void ControlPlane::Tick() {
     }
   }
   std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
-  if (Job* job = ActiveJob()) job->Tick();
+  for (Job* job : ActiveJobs()) job->Tick();
+  ShareWorkers();
   CheckJobWaiters();
   CheckClosureCalls();
   CheckLogReads();
@@ -248,10 +265,29 @@ void ControlPlane::UpdateMetrics() {
   calls_limit_.current.Set(calls_->load());
   files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
   gate_limit_.current.Set(static_cast<double>(gate_bytes_));
-  Job* job = ActiveJob();
-  open_limit_.current.Set(job != nullptr ? static_cast<double>(job->open_closures()) : 0);
-  behind_limit_.current.Set(job != nullptr ? static_cast<double>(job->closures_behind()) : 0);
-  if (job != nullptr) behind_limit_.refused.Add(job->TakeWindowRefusals());
+  // The limits are a job's: the fullest one is shown.
+  std::uint64_t open = 0, behind = 0;
+  for (Job* job : ActiveJobs()) {
+    open = std::max(open, job->open_closures());
+    behind = std::max(behind, job->closures_behind());
+    behind_limit_.refused.Add(job->TakeWindowRefusals());
+  }
+  open_limit_.current.Set(static_cast<double>(open));
+  behind_limit_.current.Set(static_cast<double>(behind));
+  std::vector<JobNumbers::One> numbers;
+  for (const Running& one : active_) {
+    const Job* job = ActiveJob(one.uid);
+    if (job == nullptr) continue;
+    JobNumbers::One& of = numbers.emplace_back();
+    of.labels = {{"job", job->name()}, {"job_uid", JobUidString(one.uid)}};
+    of.values = {job->share(), 0, one.seconds, static_cast<double>(job->steps_done()), static_cast<double>(job->open_closures())};
+    for (const auto& [task, serving] : serving_) of.values[1] += serving.job == one.uid;
+  }
+  {
+    MutexLock lock(&job_numbers_->mu);
+    job_numbers_->jobs = std::move(numbers);
+  }
+  jobs_running_gauge_.Set(static_cast<double>(active_.size()));
   workers_alive_.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   servers_alive_.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
   term_gauge_.Set(static_cast<double>(term_.value()));
@@ -305,7 +341,8 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   term_ = term;
   window_open_ = true;
   window_until_ = Now() + options_.window;
-  if (Job* job = ActiveJob()) job->BeginAnew(term_);
+  for (Job* job : ActiveJobs()) job->BeginAnew(term_);
+  serving_.clear();
   std::vector<std::uint64_t> registered;
   for (const auto& [number, session] : sessions_) {
     if (session.stage == Session::Stage::kRegistered) registered.push_back(number);
@@ -318,12 +355,13 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
 
 void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
   for (const MembershipChange& change : changes) {
-    Job* job = ActiveJob();
     const std::string name = absl::StrCat(RoleName(change.role), "/", change.identity);
     switch (change.kind) {
       case MembershipChange::Kind::kSuspected:
         parts_.logger->Warning(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
-        if (change.role == Role::kPsServer && job != nullptr) job->OnServerAway(change.task, change.reason);
+        if (change.role == Role::kPsServer) {
+          for (Job* job : ActiveJobs()) job->OnServerAway(change.task, change.reason);
+        }
         break;
       case MembershipChange::Kind::kGone:
         if (change.leaving)
@@ -331,12 +369,13 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         else
           parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
         gone_total_.Add();
-        if (job != nullptr) job->OnWorkerGone(change.task, change.reason, change.leaving);
+        if (Job* job = JobOf(change.task)) job->OnWorkerGone(change.task, change.reason, change.leaving);
+        serving_.erase(change.task);
         break;
       case MembershipChange::Kind::kLost:
         parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
         lost_total_.Add();
-        if (job != nullptr) job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
+        for (Job* job : ActiveJobs()) job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
         break;
     }
     if (change.close_session) {
@@ -349,11 +388,24 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
 
 // ---------------------------------------------------------------- jobs
 
-Job* ControlPlane::ActiveJob() {
-  if (!active_) return nullptr;
-  const auto found = jobs_.find(*active_);
+Job* ControlPlane::ActiveJob(JobUid uid) {
+  const auto found = jobs_.find(uid);
+  if (found == jobs_.end() || found->second->ended()) return nullptr;
   // What a task still holds of an ended job is nobody's, from the turn on in which it ended.
-  return found == jobs_.end() || found->second->ended() ? nullptr : found->second.get();
+  return std::any_of(active_.begin(), active_.end(), [&](const Running& one) { return one.uid == uid; }) ? found->second.get() : nullptr;
+}
+
+std::vector<Job*> ControlPlane::ActiveJobs() {
+  std::vector<Job*> jobs;
+  for (const Running& one : active_) {
+    if (Job* job = ActiveJob(one.uid)) jobs.push_back(job);
+  }
+  return jobs;
+}
+
+Job* ControlPlane::JobOf(TaskId worker) {
+  const auto found = serving_.find(worker);
+  return found == serving_.end() ? nullptr : ActiveJob(found->second.job);
 }
 
 const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
@@ -387,58 +439,310 @@ void ControlPlane::JobChanged(JobUid) {
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
   CheckClosureCalls();
-  if (active_ && ActiveJob() == nullptr) active_.reset();
+  std::erase_if(active_, [&](const Running& one) { return ActiveJob(one.uid) == nullptr; });
+  std::erase_if(serving_, [&](const auto& one) { return ActiveJob(one.second.job) == nullptr; });
   // A job that is cancelled in the queue ends without ever having been the active one.
   for (const auto& [uid, job] : jobs_) {
     if (job->TakeEnd()) ended_total_.Add();
   }
   ForgetOldJobs();
   StartNextJob();
-  if (ActiveJob() == nullptr) SayDrained();
+  CheckDrained();
 }
 
 void ControlPlane::StartNextJob() {
-  if (active_ || !term_known_ || window_open_ || !store_status_.ok()) return;
-  while (!queue_.empty()) {
+  if (!term_known_ || window_open_ || !store_status_.ok()) return;
+  while (!queue_.empty() && active_.size() < options_.jobs_running_max) {
     const JobUid uid = queue_.front();
     queue_.pop_front();
     Job* job = jobs_.at(uid).get();
     if (job->started()) continue;  // cancelled while it was queued
-    active_ = uid;
+    // It is served as much as who was served least: it has not waited for what others had before it came.
+    double served = 0;
+    for (const Running& other : active_) served = &other == &active_.front() ? other.served : std::min(served, other.served);
+    active_.push_back({uid, served});
     IntroduceTasks(*job);
     job->Start();
-    return;
   }
+  next_sharing_ = MonoTime{0};
+  ShareWorkers();
 }
 
-// The tasks that registered before the job began.
+// The tasks that registered before the job began: all servers, and the workers that serve nobody.
 void ControlPlane::IntroduceTasks(Job& job) {
   for (const auto& [task, number] : session_of_) {
     const TaskEntry* entry = membership_.Find(task);
-    const auto facts = facts_.find(task);
-    if (entry == nullptr || facts == facts_.end() || !entry->session_open || entry->state == TaskState::kGone) continue;
-    v1::Registered unused;
-    if (entry->role == Role::kWorker) {
-      job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &unused);
-    } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &unused); !status.ok()) {
-      continue;  // cannot be: its hello holds no sets any more
-    }
-    const v1::WorkerProgress& w = facts->second.worker;
-    const v1::ServerProgress& s = facts->second.server;
-    job.SetBase(task, entry->role == Role::kWorker ? w.bytes_sent() + w.bytes_received() : s.bytes_sent() + s.bytes_received(),
-                s.duplicates_refused());
-    job.Ready(task);
-    if (entry->leaving) job.OnLeaving(task, facts->second.leaving, facts->second.drains);
+    if (entry == nullptr || (entry->role == Role::kWorker && JobOf(task) != nullptr)) continue;
+    Introduce(job, task);
   }
 }
 
-void ControlPlane::SayDrained() {
-  for (const auto& [task, facts] : facts_) {
-    if (!facts.drains) continue;
-    v1::CoordinatorMessage message;
-    message.mutable_drained();
-    Send(task, std::move(message));
+void ControlPlane::Introduce(Job& job, TaskId task) {
+  const TaskEntry* entry = membership_.Find(task);
+  const auto facts = facts_.find(task);
+  Session* session = SessionOf(task);
+  if (entry == nullptr || facts == facts_.end() || session == nullptr || !entry->session_open || entry->state == TaskState::kGone) return;
+  v1::Registered said;
+  if (entry->role == Role::kWorker) {
+    serving_.insert_or_assign(task, Serving{job.uid(), std::nullopt});
+    job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &said);
+  } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &said); !status.ok()) {
+    return;  // cannot be: its hello holds no sets any more
   }
+  if (said.has_job()) {  // the job has begun
+    v1::CoordinatorMessage message;
+    *message.mutable_job() = said.job();
+    Queue(*session, message);
+    if (said.has_map()) {
+      *message.mutable_map() = said.map();
+      Queue(*session, message);
+    }
+  }
+  job.Ready(task);
+  if (entry->leaving) job.OnLeaving(task, facts->second.leaving, facts->second.drains);
+}
+
+void ControlPlane::CheckDrained(TaskId task) {
+  const auto found = facts_.find(task);
+  Session* session = SessionOf(task);
+  if (found == facts_.end() || session == nullptr || !found->second.drains || found->second.drained_said) return;
+  std::string cannot;
+  for (const Job* job : ActiveJobs()) {
+    const auto said = found->second.drained.find(job->uid().value());
+    if (said == found->second.drained.end()) return;
+    if (cannot.empty()) cannot = said->second;
+  }
+  found->second.drained_said = true;
+  v1::CoordinatorMessage message;
+  message.mutable_drained()->set_cannot(cannot);
+  Queue(*session, message);
+}
+
+void ControlPlane::CheckDrained() {
+  std::vector<TaskId> leaving;
+  for (const auto& [task, facts] : facts_) {
+    if (facts.drains && !facts.drained_said) leaving.push_back(task);
+  }
+  for (const TaskId task : leaving) CheckDrained(task);
+}
+
+// ---------------------------------------------------------------- several jobs
+
+namespace {
+constexpr std::chrono::milliseconds kShareEvery{100}, kIdleFor{250};
+}
+
+// Workers that are divided among the jobs: who is gone or leaves is nobody's to plan with.
+std::vector<TaskId> ControlPlane::SharedWorkers() const {
+  std::vector<TaskId> workers;
+  for (const auto& [task, number] : session_of_) {
+    const TaskEntry* entry = membership_.Find(task);
+    if (entry == nullptr || entry->role != Role::kWorker || entry->state == TaskState::kGone || entry->leaving) continue;
+    workers.push_back(task);
+  }
+  return workers;
+}
+
+bool ControlPlane::Suits(const Part& part, TaskId worker) const {
+  if (!part.functions) return true;
+  const auto facts = facts_.find(worker);
+  if (facts == facts_.end()) return false;
+  return std::any_of(facts->second.hello.functions().begin(), facts->second.hello.functions().end(),
+                     [&](const std::string& function) { return part.functions->count(function) != 0; });
+}
+
+// In the order in which they are given workers: functions jobs first, those with the least choice before the others.
+std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& workers) {
+  std::vector<Part> parts;
+  std::set<TaskId> with_functions;
+  for (Job* job : ActiveJobs()) {
+    Part& part = parts.emplace_back();
+    part.job = job;
+    part.functions = job->wanted_functions();
+    for (const TaskId task : workers) {
+      if (!Suits(part, task)) continue;
+      ++part.suited;
+      if (part.functions) with_functions.insert(task);
+      const auto serving = serving_.find(task);
+      part.has += serving != serving_.end() && serving->second.next.value_or(serving->second.job) == job->uid();
+    }
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return a.functions.has_value() != b.functions.has_value() ? a.functions.has_value() : a.functions && a.suited < b.suited;
+  });
+  const auto targets = [&](std::size_t begin, std::size_t end, std::uint32_t among) {
+    std::vector<JobDemand> demands;
+    for (std::size_t i = begin; i < end; ++i) {
+      const Part& part = parts[i];
+      JobDemand& demand = demands.emplace_back();
+      demand.share = part.job->share();
+      // Who has just ended something is not taken away because of a moment without work: an epoch's end, say.
+      demand.useful = std::min(part.suited, std::max(part.job->useful_workers(), part.job->busy_workers(kIdleFor)));
+      demand.has = part.has;
+      demand.keeps = part.job->keeps_its_worker();
+      for (const Running& one : active_) {
+        if (one.uid == part.job->uid()) demand.served = one.served;
+      }
+    }
+    const std::vector<std::uint32_t> divided = WorkerTargets(among, demands, turn_over_);
+    std::uint32_t sum = 0;
+    for (std::size_t i = begin; i < end; ++i) sum += parts[i].target = divided[i - begin];
+    return sum;
+  };
+  const auto all = static_cast<std::uint32_t>(workers.size());
+  targets(0, parts.size(), all);
+  // More functions jobs than workers that have functions: these take turns at those.
+  std::size_t picky = 0;
+  std::uint32_t theirs = 0;
+  while (picky < parts.size() && parts[picky].functions) theirs += parts[picky++].target;
+  if (theirs > with_functions.size()) {
+    theirs = targets(0, picky, static_cast<std::uint32_t>(with_functions.size()));
+    targets(picky, parts.size(), all - theirs);
+  }
+  return parts;
+}
+
+// A worker that has attempts in hand goes on with their job; one that comes back, too; else it goes where most are missing.
+Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former) {
+  for (const v1::HeldAttempt& held : hello.attempts()) {
+    if (Job* job = ActiveJob(JobUid(held.job_uid()))) return job;
+  }
+  if (former) {
+    if (Job* job = JobOf(*former)) return job;
+  }
+  const std::vector<Job*> jobs = ActiveJobs();
+  if (jobs.size() <= 1) return jobs.empty() ? nullptr : jobs.front();
+  const std::vector<Part> parts = Parted(SharedWorkers());
+  const Part* best = nullptr;
+  for (const Part& part : parts) {
+    if (part.missing() > 0 && Suits(part, task) && (best == nullptr || part.missing() > best->missing())) best = &part;
+  }
+  return best == nullptr ? jobs.front() : best->job;
+}
+
+// Divides the workers among the running jobs, and moves on who has given back what it had.
+void ControlPlane::ShareWorkers() {
+  MoveWorkers();
+  const MonoTime now = Now();
+  if (now < next_sharing_ || window_open_) return;
+  next_sharing_ = now + kShareEvery;
+  const double seconds = std::chrono::duration<double>(now - std::exchange(shared_at_, now)).count();
+  std::optional<double> least;  // of those that have something to do
+  for (Running& one : active_) {
+    const Job* job = ActiveJob(one.uid);
+    if (job == nullptr) continue;
+    for (const auto& [task, serving] : serving_) {
+      if (serving.job != one.uid || seconds > 10) continue;  // the first time
+      one.seconds += seconds;
+      one.served += seconds / job->share();
+    }
+    if (job->useful_workers() > 0) least = std::min(least.value_or(one.served), one.served);
+  }
+  // Who has nothing to do saves nothing up for later.
+  for (Running& one : active_) {
+    const Job* job = ActiveJob(one.uid);
+    if (job != nullptr && least && job->useful_workers() == 0) one.served = std::max(one.served, *least);
+  }
+  const std::vector<Job*> jobs = ActiveJobs();
+  if (jobs.empty()) return;
+  const std::vector<TaskId> workers = SharedWorkers();
+  std::vector<TaskId> unserving;
+  for (const TaskId task : workers) {
+    if (JobOf(task) == nullptr) unserving.push_back(task);
+  }
+  for (Job* job : jobs) {
+    std::uint32_t elsewhere = 0;
+    for (const TaskId task : workers) elsewhere += JobOf(task) != nullptr && JobOf(task) != job;
+    job->SetWorkersElsewhere(elsewhere);
+  }
+  if (jobs.size() == 1 && unserving.empty()) return;
+  turn_over_ = jobs.size() > 1 && now >= turn_ends_;
+  if (turn_over_) turn_ends_ = now + options_.share_turn;
+  std::vector<Part> parts = Parted(workers);
+  turn_over_ = false;
+  for (std::size_t i = 0; i < parts.size(); ++i) FillPart(parts, i, unserving);
+  // Who serves nobody waits with one of them: it may have work in a moment.
+  for (const TaskId task : unserving) Introduce(*jobs.front(), task);
+  MoveWorkers();
+}
+
+void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving) {
+  Part& part = parts[which];
+  while (part.missing() > 0) {
+    const auto idle = std::find_if(unserving.begin(), unserving.end(), [&](TaskId task) { return Suits(part, task); });
+    if (idle != unserving.end()) {
+      const TaskId task = *idle;
+      unserving.erase(idle);
+      ++part.has;
+      Introduce(*part.job, task);
+      continue;
+    }
+    // From who has too many or cannot use it; a functions job also from those after it, which can find another one. Who holds nothing comes first, then
+    // who has no functions that others may want, then the newest.
+    std::map<TaskId, Serving>::iterator from = serving_.end();
+    Part* donor = nullptr;
+    std::tuple<bool, bool> best;
+    for (auto it = serving_.begin(); it != serving_.end(); ++it) {
+      const TaskEntry* entry = membership_.Find(it->first);
+      if (it->second.next || it->second.job == part.job->uid() || entry == nullptr || entry->leaving || !Suits(part, it->first)) continue;
+      const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) { return one.job->uid() == it->second.job; });
+      if (its == parts.end()) continue;
+      const bool of_use = Suits(*its, it->first);
+      const bool spare = !of_use || its->missing() < 0;
+      const bool later = part.functions && its - parts.begin() > static_cast<std::ptrdiff_t>(which) && !its->job->keeps_its_worker();
+      if (!spare && !later) continue;
+      const bool wanted = std::any_of(parts.begin(), parts.end(), [&](const Part& one) { return one.functions && Suits(one, it->first); });
+      const std::tuple<bool, bool> rank{!its->job->Holds(it->first), !wanted};
+      if (from != serving_.end() && rank < best) continue;
+      from = it;
+      donor = of_use ? &*its : nullptr;
+      best = rank;
+    }
+    if (from == serving_.end()) return;
+    if (donor != nullptr) --donor->has;
+    ++part.has;
+    from->second.next = part.job->uid();
+    ActiveJob(from->second.job)->CallBack(from->first);
+  }
+}
+
+void ControlPlane::MoveWorkers() {
+  std::vector<TaskId> free;
+  for (const auto& [task, serving] : serving_) {
+    if (!serving.next) continue;
+    const Job* job = ActiveJob(serving.job);
+    if (job == nullptr || !job->Holds(task)) free.push_back(task);
+  }
+  for (const TaskId task : free) {
+    const auto found = serving_.find(task);
+    if (found == serving_.end()) continue;
+    const Serving serving = found->second;
+    serving_.erase(found);
+    Job* before = ActiveJob(serving.job);
+    if (before != nullptr) before->ReleaseWorker(task);
+    Job* next = ActiveJob(*serving.next);
+    if (next == nullptr) continue;  // ended meanwhile: whoever needs it takes it
+    if (const TaskEntry* entry = membership_.Find(task); entry != nullptr)
+      parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity, " from=", before == nullptr ? "" : before->name(), " to=", next->name()));
+    Introduce(*next, task);
+  }
+}
+
+// What the job itself cannot know of its place among the others.
+void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const {
+  job.FillStatus(status, events_after);
+  for (const auto& [task, serving] : serving_) status->set_workers_serving(status->workers_serving() + (serving.job == job.uid()));
+  for (const Running& one : active_) {
+    if (one.uid == job.uid()) status->set_worker_seconds(one.seconds);
+  }
+  if (job.started()) return;
+  const auto place = std::find(queue_.begin(), queue_.end(), job.uid());
+  if (place == queue_.end()) return;
+  const auto before = place - queue_.begin();
+  status->set_waiting_for(!term_known_ || window_open_ ? "tasks to register"
+                          : !store_status_.ok()        ? std::string(store_status_.message())
+                                                       : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
+                                                                      before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
 }
 
 void ControlPlane::ForgetOldJobs() {
@@ -465,6 +769,10 @@ void ControlPlane::Log(log::Level level, absl::string_view text, absl::string_vi
 }
 
 void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
+  if (message.has_drained()) {  // each job says so of its own shards
+    facts_[task].drained[message.drained().job_uid()] = message.drained().cannot();
+    return CheckDrained(task);
+  }
   if (Session* session = SessionOf(task)) Queue(*session, message);
 }
 
@@ -556,7 +864,7 @@ void ControlPlane::CheckStore() {
   if (health.ok()) {
     store_status_ = health;
     parts_.logger->Info("the state store goes on");
-    if (Job* job = ActiveJob()) job->Tick();
+    for (Job* job : ActiveJobs()) job->Tick();
   } else if (absl::IsResourceExhausted(health)) {
     store_status_ = health;
     parts_.logger->Error(absl::StrCat("no new work is accepted: ", health.message()));

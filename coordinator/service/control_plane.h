@@ -6,6 +6,7 @@
 // then the executors, then destroy this.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -41,6 +42,8 @@ struct ControlOptions {
   std::chrono::milliseconds wait_max{10000};      // of GetJob
   std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute
+  std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
+  std::chrono::milliseconds share_turn{10000};    // how long who has the odd worker keeps it, while another job waits for its turn
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
   std::uint32_t calls_max = 1024;              // Control RPCs in progress
@@ -109,6 +112,8 @@ class ControlPlane final : private JobHost {
     TaskState last_state = TaskState::kAlive;
     std::string leaving;  // why, "": it stays
     bool drains = false;  // a server that waits for Drained
+    std::map<std::uint64_t, std::string> drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
+    bool drained_said = false;
   };
   struct JobWaiter {
     JobUid job;
@@ -156,14 +161,34 @@ class ControlPlane final : private JobHost {
   void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
-  Job* ActiveJob();                                         // null once it has ended, also before the next one begins
+  std::vector<Job*> ActiveJobs();  // none that has ended, also before the next one begins
+  Job* ActiveJob(JobUid uid);      // null: it is not one of them
+  // The one that the worker serves, null: none.
+  Job* JobOf(TaskId worker);
+  Job* JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former);  // that a worker which registers is to serve
+  // One running job while the workers are divided.
+  struct Part {
+    Job* job = nullptr;
+    std::optional<std::set<std::string>> functions;  // only who has one of them is of use; nullopt: anybody
+    std::uint32_t suited = 0, has = 0, target = 0;
+    std::int64_t missing() const { return static_cast<std::int64_t>(target) - has; }
+  };
+  std::vector<Part> Parted(const std::vector<TaskId>& workers);
+  std::vector<TaskId> SharedWorkers() const;
+  bool Suits(const Part& part, TaskId worker) const;
+  void ShareWorkers();
+  void FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
+  void MoveWorkers();
+  void Introduce(Job& job, TaskId task);                    // one that registered before
+  void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
   absl::Status NoSuchJob(absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
-  void SayDrained();  // to servers that leave while no job runs
+  void CheckDrained(TaskId task);  // a server that leaves: told once no job has anything there any more
+  void CheckDrained();
   void IntroduceTasks(Job& job);
 
   // session.cc
@@ -248,7 +273,29 @@ class ControlPlane final : private JobHost {
   std::map<JobUid, std::unique_ptr<Job>> jobs_;
   std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
-  std::optional<JobUid> active_;
+  struct Running {
+    JobUid uid;
+    double served = 0;  // worker-seconds by share, and what it is taken to have had when it began
+    double seconds = 0;  // worker-seconds
+  };
+  std::vector<Running> active_;  // in the order in which they began
+  struct Serving {
+    JobUid job;
+    std::optional<JobUid> next;  // is called back for it
+  };
+  struct JobNumbers {  // of the running jobs, for the metrics
+    static constexpr std::size_t kValues = 5;
+    struct One {
+      metrics::Labels labels;
+      std::array<double, kValues> values{};
+    };
+    Mutex mu;
+    std::vector<One> jobs ABSL_GUARDED_BY(mu);
+  };
+  const std::shared_ptr<JobNumbers> job_numbers_ = std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
+  std::map<TaskId, Serving> serving_;  // workers; who is not in it serves none
+  MonoTime next_sharing_{0}, shared_at_{0}, turn_ends_{0};
+  bool turn_over_ = false;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
   std::vector<JobWaiter> waiters_;
   std::vector<ClosureCall> closure_calls_;  // in the order in which they came
@@ -260,7 +307,7 @@ class ControlPlane final : private JobHost {
   metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_, gate_limit_;
   metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
       &ended_total_;
-  metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
+  metrics::Gauge &workers_alive_, &servers_alive_, &jobs_running_gauge_, &term_gauge_;
 };
 
 // Answers with a serialized message, or with the error.

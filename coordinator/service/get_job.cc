@@ -16,7 +16,7 @@ void ControlPlane::GetJob(const v1::GetJobRequest& request, Responder responder)
 
 void ControlPlane::AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder) {
   v1::GetJobResponse response;
-  job.FillStatus(response.mutable_job(), events_after);
+  FillStatus(job, response.mutable_job(), events_after);
   AnswerWith(*responder, response);
 }
 

@@ -7,7 +7,7 @@ void ControlPlane::ListJobs(const v1::ListJobsRequest&, Responder responder) {
   v1::ListJobsResponse response;
   for (const JobUid uid : job_order_) {
     v1::JobStatus* status = response.add_jobs();
-    jobs_.at(uid)->FillStatus(status, ~0ull);
+    FillStatus(*jobs_.at(uid), status, ~0ull);
     status->clear_result_json();
     status->clear_epoch_rows();
     status->clear_workers();

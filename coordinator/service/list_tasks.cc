@@ -22,8 +22,9 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
   own->set_build_id(options_.build_id);
   own->set_started_ms(started_ms_);
   own->set_process_uid(life_id_);
-  Job* job = ActiveJob();
-  own->set_activity(!term_known_ ? "collects registrations" : job == nullptr ? "idle" : absl::StrCat("runs job ", job->name()));
+  std::string running;
+  for (const Job* job : ActiveJobs()) absl::StrAppend(&running, running.empty() ? "" : ", ", job->name());
+  own->set_activity(!term_known_ ? "collects registrations" : running.empty() ? "idle" : absl::StrCat("runs job ", running));
 
   const MonoTime now = Now();
   for (const TaskEntry* entry : membership_.List()) {
@@ -59,11 +60,24 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
         activity = absl::StrCat("backs off for ", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count(),
                                 " ms after ", entry->flaps, " short lives");
       }
+      if (const Job* job = JobOf(entry->id)) {
+        row->add_jobs()->set_name(job->name());
+        row->mutable_jobs(0)->set_job_uid(job->uid().value());
+      }
       row->set_activity(activity);
     } else {
       row->set_steps(facts.server.updates_applied());
       row->set_shards(facts.server.shards());
       row->set_bytes(facts.server.bytes());
+      for (const v1::JobUsage& use : facts.server.jobs()) {
+        const auto job = jobs_.find(JobUid(use.job_uid()));
+        if (use.shards() == 0) continue;
+        v1::TaskJob* of = row->add_jobs();
+        of->set_name(job == jobs_.end() ? JobUidString(JobUid(use.job_uid())) : job->second->name());
+        of->set_job_uid(use.job_uid());
+        of->set_shards(use.shards());
+        of->set_bytes(use.bytes());
+      }
       row->set_activity(!entry->session_open ? "away, is waited for" : facts.server.shards() > 0 ? "serves" : "idle");
     }
   }

@@ -2,6 +2,7 @@
 // changes nothing.
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
@@ -201,13 +202,29 @@ void ControlPlane::Register(std::uint64_t number) {
   registered->set_identity(verdict.identity);
   registered->set_lease_ms(static_cast<std::uint32_t>(options_.membership.lease.count()));
   registered->set_heartbeat_ms(std::max<std::uint32_t>(1, static_cast<std::uint32_t>(options_.membership.lease.count() / 4)));
-  Job* job = ActiveJob();
-  const std::uint64_t active_uid = job != nullptr ? job->uid().value() : 0;
-  if (job != nullptr) {
-    if (said.role == Role::kWorker) {
+  std::vector<Job*> jobs;                      // that it is of: a worker of one, a server of all
+  std::vector<v1::CoordinatorMessage> others;  // of what Registered says of the first one, for the rest
+  if (said.role == Role::kWorker) {
+    Job* job = JobFor(verdict.task, hello, verdict.former);
+    if (verdict.former) {
+      if (Job* before = JobOf(*verdict.former); before != nullptr && before != job) before->ReleaseWorker(*verdict.former);
+      serving_.erase(*verdict.former);
+    }
+    if (job != nullptr) {
+      jobs.push_back(job);
+      serving_.insert_or_assign(verdict.task, Serving{job->uid(), std::nullopt});
       job->AdmitWorker(verdict.task, verdict.identity, entry->backoff_until, verdict.former, former_died, hello, registered);
-    } else if (absl::Status status = job->AdmitServer(verdict.task, verdict.identity, verdict.former, former_died, hello, registered); !status.ok()) {
-      return Reject(number, "malformed", status.message(), false, options_.membership.lease);
+    }
+  } else {
+    jobs = ActiveJobs();
+    for (Job* job : jobs) {
+      v1::Registered more;
+      v1::Registered* const to = job == jobs.front() ? registered : &more;
+      if (absl::Status status = job->AdmitServer(verdict.task, verdict.identity, verdict.former, former_died, hello, to); !status.ok()) {
+        return Reject(number, "malformed", status.message(), false, options_.membership.lease);
+      }
+      if (more.has_job()) *others.emplace_back().mutable_job() = std::move(*more.mutable_job());
+      if (more.has_map()) *others.emplace_back().mutable_map() = std::move(*more.mutable_map());
     }
   }
   parts_.logger->Info(absl::StrCat(
@@ -216,14 +233,15 @@ void ControlPlane::Register(std::uint64_t number) {
       said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(), " shards_held=", hello.shards_size())
                                    : absl::StrCat(" attempts_held=", hello.attempts_size(), " adopted=", registered->adopted_size()),
       " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
-  std::set<std::pair<std::uint64_t, std::uint64_t>> adopted;
-  for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.attempt().term(), a.attempt().n()});
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> adopted;  // each job numbers its own
+  for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   Queue(session, message);
+  for (const v1::CoordinatorMessage& other : others) Queue(session, other);
 
   // What it holds of a job that is not running is nobody's any more; an attempt that was not adopted is superseded.
   std::set<std::uint64_t> ended;
   for (const v1::HeldShard& shard : hello.shards()) {
-    if (job != nullptr && shard.job_uid() == active_uid) continue;
+    if (ActiveJob(JobUid(shard.job_uid())) != nullptr) continue;
     ended.insert(shard.job_uid());
     v1::CoordinatorMessage drop;
     drop.mutable_drop()->set_job_uid(shard.job_uid());
@@ -232,8 +250,8 @@ void ControlPlane::Register(std::uint64_t number) {
     Queue(session, drop);
   }
   for (const v1::HeldAttempt& held : hello.attempts()) {
-    if (job == nullptr || held.job_uid() != active_uid) ended.insert(held.job_uid());
-    if (adopted.count({held.attempt().term(), held.attempt().n()}) != 0) continue;
+    if (ActiveJob(JobUid(held.job_uid())) == nullptr) ended.insert(held.job_uid());
+    if (adopted.count({held.job_uid(), held.attempt().term(), held.attempt().n()}) != 0) continue;
     v1::CoordinatorMessage answer;
     answer.mutable_done_answer()->set_job_uid(held.job_uid());
     answer.mutable_done_answer()->set_closure(held.closure());
@@ -248,17 +266,13 @@ void ControlPlane::Register(std::uint64_t number) {
     over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
     Queue(session, over);
   }
-  if (job != nullptr)
-    job->Ready(verdict.task);
-  else if (facts.drains)
-    SayDrained();
+  for (Job* job : jobs) job->Ready(verdict.task);
+  CheckDrained(verdict.task);
 }
 
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
   const TaskId task = session.task;
-  Job* job = ActiveJob();
-  const std::uint64_t active = job != nullptr ? job->uid().value() : 0;
-  std::uint64_t uid = active;  // of messages that name no job
+  std::optional<std::uint64_t> named;  // the job that the message is of
   switch (message.message_case()) {
     case v1::TaskMessage::kHello: return absl::InvalidArgumentError("a second Hello in one session");
     case v1::TaskMessage::kHeartbeat: {
@@ -279,41 +293,53 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
       TaskFacts& facts = facts_[task];
       facts.leaving = leaving.reason().substr(0, 200);
       facts.drains |= leaving.drains() && session.role == Role::kPsServer;
-      if (job != nullptr)
-        job->OnLeaving(task, facts.leaving, facts.drains);
-      else if (facts.drains)
-        SayDrained();
+      if (session.role == Role::kWorker) {
+        if (Job* job = JobOf(task)) job->OnLeaving(task, facts.leaving, false);
+      } else {
+        const std::vector<Job*> jobs = ActiveJobs();
+        for (Job* job : jobs) job->OnLeaving(task, facts.leaving, facts.drains);
+        CheckDrained(task);
+      }
       return absl::OkStatus();
     }
     case v1::TaskMessage::kLogLines: OnLogLines(task, message.log_lines()); return absl::OkStatus();
-    case v1::TaskMessage::kDone: uid = message.done().job_uid(); break;
-    case v1::TaskMessage::kFailed: uid = message.failed().job_uid(); break;
-    case v1::TaskMessage::kDropped: uid = message.dropped().job_uid(); break;
-    case v1::TaskMessage::kAssigned: uid = message.assigned().job_uid(); break;
-    case v1::TaskMessage::kClosed: uid = message.closed().job_uid(); break;
-    case v1::TaskMessage::kSealed: uid = message.sealed().job_uid(); break;
-    case v1::TaskMessage::kShardDurable: uid = message.shard_durable().job_uid(); break;
-    case v1::TaskMessage::kStopped: uid = message.stopped().job_uid(); break;
-    case v1::TaskMessage::kReceived: uid = message.received().job_uid(); break;
+    case v1::TaskMessage::kDone: named = message.done().job_uid(); break;
+    case v1::TaskMessage::kFailed: named = message.failed().job_uid(); break;
+    case v1::TaskMessage::kDropped: named = message.dropped().job_uid(); break;
+    case v1::TaskMessage::kAssigned: named = message.assigned().job_uid(); break;
+    case v1::TaskMessage::kClosed: named = message.closed().job_uid(); break;
+    case v1::TaskMessage::kSealed: named = message.sealed().job_uid(); break;
+    case v1::TaskMessage::kShardDurable: named = message.shard_durable().job_uid(); break;
+    case v1::TaskMessage::kStopped: named = message.stopped().job_uid(); break;
+    case v1::TaskMessage::kReceived: named = message.received().job_uid(); break;
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
   }
-  if (job != nullptr && uid == active) {
+  // What names no job is of all that the task is of. A worker has nothing to say of a job that it does not serve.
+  absl::InlinedVector<Job*, 8> to;
+  if (session.role == Role::kPsServer && !named) {
+    for (Job* job : ActiveJobs()) to.push_back(job);
+  } else if (Job* job = session.role == Role::kWorker ? JobOf(task) : ActiveJob(JobUid(*named));
+             job != nullptr && job->uid().value() == named.value_or(job->uid().value())) {
+    to.push_back(job);
+  }
+  for (Job* job : to) {
     const absl::Status status = job->OnMessage(task, message);
     // At the end of the queue: batches that have come by then are of the same turn.
     if (job->turn_open() && !std::exchange(turn_posted_, true)) parts_.control->Post([this] { EndTurn(); });
-    return status;
+    if (!status.ok()) return status;
   }
+  if (!to.empty() || !named) return absl::OkStatus();
   if (message.has_done()) {
     v1::CoordinatorMessage answer;
-    answer.mutable_done_answer()->set_job_uid(uid);
+    answer.mutable_done_answer()->set_job_uid(*named);
     answer.mutable_done_answer()->set_closure(message.done().closure());
     *answer.mutable_done_answer()->mutable_attempt() = message.done().attempt();
     answer.mutable_done_answer()->set_superseded(true);
     Queue(session, answer);
   } else if (message.has_assigned() && message.assigned().ok()) {
     v1::CoordinatorMessage drop;
-    drop.mutable_drop()->set_job_uid(uid);
+    drop.mutable_drop()->set_job_uid(*named);
     drop.mutable_drop()->set_shard(message.assigned().shard());
     *drop.mutable_drop()->mutable_epoch() = message.assigned().epoch();
     Queue(session, drop);

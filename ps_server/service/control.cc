@@ -18,6 +18,7 @@ constexpr std::size_t kLogLinesDefault = 1000, kLogLinesMax = 10000;
 constexpr std::size_t kLogBatchBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
 constexpr std::size_t kReportBytesMax = 512 * 1024;    // likewise
 constexpr std::size_t kLogTextBytesMax = 16 * 1024;
+constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
 
 double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
@@ -80,7 +81,8 @@ void Control::OnRegistered(const v1::Registered& registered) {
     highest_term_ = registered.term();
     life_id_ = registered.life_id();
   }
-  NameJob(registered.has_job() ? &registered.job() : nullptr);
+  ForgetUnheldJobs();
+  if (registered.has_job()) NameJob(registered.job());
   // The Hello may have said "loading" of shards that are loaded by now.
   for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {})) options_.send(std::move(message));
 }
@@ -91,13 +93,24 @@ void Control::OnLost() {
   while (!moving_.empty()) Forget(moving_.begin());
 }
 
-// Whose end was not heard of (the session was cut just then, or nothing of it was held) is not the running job and holds nothing.
-void Control::NameJob(const v1::JobInfo* running) {
+// Each session tells anew which jobs run. One whose end was not heard of (the session was cut just then) is not among them and holds nothing.
+void Control::ForgetUnheldJobs() {
   std::erase_if(job_names_, [&](const auto& entry) {
-    const auto held = held_.lower_bound({entry.first, ShardId(0)});
-    return held == held_.end() || held->first.job != entry.first;
+    if (Holds(entry.first)) return false;
+    options_.host->jobs().Forget(entry.first);
+    return true;
   });
-  if (running != nullptr) job_names_[JobUid(running->job_uid())] = running->name();
+}
+
+void Control::NameJob(const v1::JobInfo& info) {
+  const JobUid job(info.job_uid());
+  if (job_names_.size() >= kJobsNamedMax && !job_names_.contains(job)) ForgetUnheldJobs();
+  job_names_[job] = client::CleanText(info.name(), kJobNameBytesMax);
+}
+
+bool Control::Holds(JobUid job) const {
+  const auto held = held_.lower_bound({job, ShardId(0)});
+  return held != held_.end() && held->first.job == job;
 }
 
 void Control::OnMessage(const v1::CoordinatorMessage& message) {
@@ -112,11 +125,10 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kReportShards: return OnReport(message.report_shards());
     case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
     case v1::CoordinatorMessage::kJobEnded: return OnJobEnded(message.job_ended());
-    case v1::CoordinatorMessage::kJob: return NameJob(&message.job());
+    case v1::CoordinatorMessage::kJob: return NameJob(message.job());
     case v1::CoordinatorMessage::kMap: {
       const JobUid job(message.map().job_uid());
-      const auto it = held_.lower_bound({job, ShardId(0)});
-      if (it != held_.end() && it->first.job == job) options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
+      if (Holds(job)) options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
       return;
     }
     default: options_.logger->Warning(absl::StrCat("message that is not for a server: kind=", static_cast<int>(message.message_case()))); return;
@@ -638,18 +650,43 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
   std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
 }
 
+// One that runs is still known: it may be given shards here again, and what was counted for it is asked for.
 void Control::ForgetJobIfUnheld(JobUid job) {
-  const auto it = held_.lower_bound({job, ShardId(0)});
-  if (it != held_.end() && it->first.job == job) return;
+  if (Holds(job)) return;
   options_.logger->Info("no shard of this job is held any more", About(job));
-  options_.host->jobs().Forget(job);
-  job_names_.erase(job);
+  if (!job_names_.contains(job)) options_.host->jobs().Forget(job);
 }
 
 v1::ServerProgress Control::Progress() const {
   v1::ServerProgress progress;
   std::uint64_t bytes = 0;
-  for (const auto& [key, held] : held_) bytes += held.value_bytes + held.slot_bytes;
+  std::map<JobUid, v1::JobUsage> usage;
+  const auto of = [&](JobUid job) {
+    const auto [it, added] = usage.try_emplace(job);
+    if (added) {
+      it->second.set_job_uid(job.value());
+      if (const auto counters = options_.host->jobs().Find(job).counters) {
+        it->second.set_stint(counters->stint);
+        it->second.set_updates_applied(counters->updates_applied.load(std::memory_order_relaxed));
+        it->second.set_duplicates_refused(counters->duplicates_refused.load(std::memory_order_relaxed));
+        it->second.set_bytes_sent(counters->bytes_sent.load(std::memory_order_relaxed));
+        it->second.set_bytes_received(counters->bytes_received.load(std::memory_order_relaxed));
+      }
+    }
+    return it;
+  };
+  for (const auto& [job, name] : job_names_) of(job);
+  for (const auto& [key, held] : held_) {
+    const auto it = of(key.job);
+    it->second.set_shards(it->second.shards() + 1);
+    it->second.set_bytes(it->second.bytes() + held.value_bytes + held.slot_bytes);
+    bytes += held.value_bytes + held.slot_bytes;
+  }
+  for (auto& [job, one] : usage) {
+    const auto name = job_names_.find(job);
+    options_.host->jobs().Held(job, name == job_names_.end() ? "" : name->second, one.shards(), one.bytes());
+    if (one.stint() != 0) *progress.add_jobs() = std::move(one);
+  }
   progress.set_shards(static_cast<std::uint32_t>(held_.size()));
   progress.set_bytes(bytes);
   progress.set_updates_applied(options_.host->updates_applied());

@@ -54,7 +54,7 @@ class Control {
   void OnLost();
   // shards, bytes, updates_applied, duplicates_refused.
   v1::ServerProgress Progress() const;
-  std::size_t jobs_named() const { return job_names_.size(); }  // at most those held and the running one
+  std::size_t jobs_named() const { return job_names_.size(); }  // those that run, by what the session has said, and those held
 
  private:
   struct Held {
@@ -110,14 +110,16 @@ class Control {
   // The answers of a session are not sent in the next one: its Hello says what is held.
   void SendIn(std::uint64_t session, v1::TaskMessage message);
   void ForgetJobIfUnheld(JobUid job);
-  void NameJob(const v1::JobInfo* running);
+  void ForgetUnheldJobs();
+  void NameJob(const v1::JobInfo& info);
+  bool Holds(JobUid job) const;  // a shard of it
   log::Context About(JobUid job) const;
 
   const Options options_;
   std::map<ShardKey, Held> held_;
   std::map<ShardKey, Moving> moving_;  // as many as the coordinator has on their way here; they end with its session
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
-  std::map<JobUid, std::string> job_names_;       // of the jobs held and the running one
+  std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;
   std::uint64_t term_ = 0;     // of the session
   std::uint64_t session_ = 0;  // number of the session, for answers that come late

@@ -43,16 +43,20 @@ std::uint64_t BytesOf(const std::vector<tensor::SharedBytes>& pieces) {
 }  // namespace
 
 DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
-                   std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, fault::Failpoints* failpoints)
+                   std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
+                   fault::Failpoints* failpoints)
     : frame_(std::move(frame)),
       request_(std::move(request)),
       responder_(std::move(responder)),
       answer_bytes_max_(answer_bytes_max),
       largest_frame_(std::move(largest_frame)),
+      counters_(std::move(counters)),
       failpoints_(failpoints),
       pushes_(static_cast<std::size_t>(request_.header.pushes_size())),
       pulls_(static_cast<std::size_t>(request_.header.pulls_size())),
-      remaining_(pushes_.size() + pulls_.size()) {}
+      remaining_(pushes_.size() + pulls_.size()) {
+  if (counters_ != nullptr) counters_->bytes_received.fetch_add(frame_.bytes.size(), std::memory_order_relaxed);
+}
 
 void DataCall::FinishSection() {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) Answer();
@@ -62,6 +66,8 @@ void DataCall::Answer() {
   v1::ResponseHeader header;
   for (std::size_t i = 0; i < pushes_.size(); ++i) {
     PushOutcome& outcome = pushes_[i];
+    if (counters_ != nullptr && outcome.result.code == PushCode::kApplied) counters_->updates_applied.fetch_add(1, std::memory_order_relaxed);
+    if (counters_ != nullptr && outcome.result.code == PushCode::kDuplicate) counters_->duplicates_refused.fetch_add(1, std::memory_order_relaxed);
     v1::PushResult* result = header.add_pushes();
     result->set_shard(request_.header.pushes(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome.result.code));
@@ -103,7 +109,9 @@ void DataCall::Answer() {
     return;
   }
   transport::Frame answer{wire::BuildResponseOfPieces(std::move(header), std::move(payloads))};
-  NoteFrame(BytesOf(answer.pieces), largest_frame_.get());
+  const std::uint64_t answer_bytes = BytesOf(answer.pieces);
+  NoteFrame(answer_bytes, largest_frame_.get());
+  if (counters_ != nullptr) counters_->bytes_sent.fetch_add(answer_bytes, std::memory_order_relaxed);
   responder_->Answer(std::move(answer));
   if (failpoints_ != nullptr) failpoints_->At("server.after_answer");
 }

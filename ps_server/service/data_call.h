@@ -10,6 +10,7 @@
 #include "common/fault/failpoints.h"
 #include "common/transport/transport.h"
 #include "common/wire/data_frame.h"
+#include "ps_server/service/job_table.h"
 #include "ps_server/shard/shard.h"
 
 namespace evergrad::ps_server {
@@ -29,9 +30,9 @@ class DataCall {
     std::string invalid;  // not "": the section was malformed
   };
 
-  // `failpoints` outlives the call and may be null. `answer_bytes_max`: whatever the request says that it reserved.
+  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved.
   DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint64_t answer_bytes_max,
-           std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, fault::Failpoints* failpoints);
+           std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints);
 
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
@@ -54,6 +55,7 @@ class DataCall {
   std::unique_ptr<transport::DataResponder> responder_;
   const std::uint64_t answer_bytes_max_;
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;  // a metric of the host
+  const std::shared_ptr<JobCounters> counters_;                      // of its job, shared with the table; null: it is not known
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;
   std::vector<PullOutcome> pulls_;

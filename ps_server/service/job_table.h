@@ -1,28 +1,59 @@
-// What this server knows of jobs as a whole: the newest map version (for STALE answers) and how many shards there are.
-// Thread-safe: control writes, shard executors read when a request is not for what they hold.
+// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many shards there are, and what is counted for each.
+// Thread-safe: control writes, shard executors read when a request is not for what they hold, each request looks for where to count.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <string>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 
 namespace evergrad::ps_server {
 
+// Since the server heard of the job; `stint` numbers that.
+struct JobCounters {
+  std::uint64_t stint = 0;
+  std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
+  std::atomic<std::uint64_t> bytes_received{0}, bytes_sent{0};  // of data requests and their answers
+};
+
 class JobTable {
  public:
   struct Job {
-    MapVersion version;              // (0,0): none heard of
-    std::uint32_t shards_total = 0;  // 0: unknown
+    MapVersion version;                     // (0,0): none heard of
+    std::uint32_t shards_total = 0;         // 0: unknown
+    std::shared_ptr<JobCounters> counters;  // null: the job is not known. Shared with requests in progress
+    std::string name;                       // "": not known
+    std::uint32_t shards = 0;               // held here when last looked, and their values and slots
+    std::uint64_t bytes = 0;
   };
   // Versions only rise; a repeat changes nothing. `shards_total` 0 leaves what is known.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
     Job& job = jobs_[uid];
+    if (job.counters == nullptr) {
+      job.counters = std::make_shared<JobCounters>();
+      job.counters->stint = ++stints_;
+    }
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
+  }
+  // Of a job that is known; for whoever reads the metrics.
+  void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {
+    MutexLock lock(&mu_);
+    const auto it = jobs_.find(uid);
+    if (it == jobs_.end()) return;
+    it->second.name = name;
+    it->second.shards = shards;
+    it->second.bytes = bytes;
+  }
+  std::map<JobUid, Job> All() const {
+    MutexLock lock(&mu_);
+    return jobs_;
   }
   void Forget(JobUid uid) {
     MutexLock lock(&mu_);
@@ -37,6 +68,7 @@ class JobTable {
  private:
   mutable Mutex mu_;
   std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);  // those with a shard or a map here: a handful
+  std::uint64_t stints_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace evergrad::ps_server

@@ -41,10 +41,25 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std:
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_refused_total",
                             "Spare blocks for writing out of place: given back to the system for the limit", {},
                             [pool = pool_] { return static_cast<double>(pool->refused()); });
+  const auto by_job = [&](const char* name, const char* help, double (*read)(const JobTable::Job&)) {
+    registry.AddCallbackGauges(name, help, [jobs = jobs_, read] {
+      metrics::Registry::Samples samples;
+      for (const auto& [uid, job] : jobs->All()) samples.push_back({{{"job", job.name}, {"job_uid", JobUidString(uid)}}, read(job)});
+      return samples;
+    });
+  };
+  by_job("evergrad_ps_server_job_bytes", "Values and slots held, by job", [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
+  by_job("evergrad_ps_server_job_shards", "Shards held, by job", [](const JobTable::Job& job) { return static_cast<double>(job.shards); });
+  by_job("evergrad_ps_server_job_updates_applied", "Updates applied, by job",
+         [](const JobTable::Job& job) { return static_cast<double>(job.counters->updates_applied.load(std::memory_order_relaxed)); });
+  by_job("evergrad_ps_server_job_received_bytes", "Bytes of data requests, by job",
+         [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_received.load(std::memory_order_relaxed)); });
+  by_job("evergrad_ps_server_job_sent_bytes", "Bytes of answers to data requests, by job",
+         [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed)); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
     lane.executor = executor;
-    lane.jobs = &jobs_;
+    lane.jobs = jobs_.get();
     lane.failpoints = options_.failpoints;
     lane.metrics = &metrics_;
     lane.pool = pool_;
@@ -71,8 +86,9 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
     frame = {};
     return responder->Answer(DataCall::Refusal(request.status()));
   }
+  std::shared_ptr<JobCounters> counters = jobs_->Find(JobUid(request->header.job_uid())).counters;
   auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), options_.frame_bytes_max, largest_frame_,
-                                         options_.failpoints);
+                                         std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());

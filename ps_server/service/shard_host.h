@@ -36,7 +36,7 @@ class ShardHost {
   // A whole request from the transport; answers through `responder`. Never blocks, may be called on a transport thread.
   void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
 
-  JobTable& jobs() { return jobs_; }
+  JobTable& jobs() { return *jobs_; }
   // Spare blocks of all shards. Shared with them.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
   fault::Mutant mutant() const { return options_.mutant; }  // of every shard
@@ -55,7 +55,7 @@ class ShardHost {
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
 
   const Options options_;
-  JobTable jobs_;
+  const std::shared_ptr<JobTable> jobs_ = std::make_shared<JobTable>();  // shared with the registry, which outlives the host
   const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the lanes, their shards and the registry, which outlives the host
   LaneMetrics metrics_;
   metrics::Counter* malformed_;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/check.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
@@ -108,6 +109,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::shared_ptr<const Dataset> train, eval;
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
+    std::uint64_t bytes_before = 0;  // sent and received by this process when it began to serve the job
     MonoTime step_time{0};  // of the last training step, until its gradients were here
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
     bool functions() const { return spec != nullptr && spec->type == "functions"; }
@@ -160,6 +162,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     for (int i = 0; i < 9; ++i) {
       counters.answers[i] = &env.registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections", {{"answer", kAnswers[i]}});
     }
+    env.registry->AddCallbackGauges("evergrad_worker_serves_job", "1 for the job that the worker serves; none: it waits for one", [serves = serves] {
+      metrics::Registry::Samples samples;
+      MutexLock lock(&serves->mu);
+      if (!serves->job.empty()) samples.emplace_back(serves->job, 1);
+      return samples;
+    });
     counters.pulls_values = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
     counters.pulls_unchanged = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "unchanged"}});
     counters.resends = &env.registry->GetCounter("evergrad_worker_sections_resent_total", "Sections sent again after a refusal or a failure");
@@ -201,12 +209,25 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ jobs and maps
 
+  struct Serves {  // for the metrics
+    Mutex mu;
+    metrics::Labels job ABSL_GUARDED_BY(mu);
+  };
+  void SayServes(metrics::Labels labels) {
+    MutexLock lock(&serves->mu);
+    serves->job = std::move(labels);
+  }
+
   void SetJob(const v1::JobInfo& info) {
     const JobUid uid(info.job_uid());
     if (job && job->uid != uid) EndJob(job->uid, "replaced");
     if (!job) {
       job.emplace();
       job->uid = uid;
+      ++stint;
+      const client::ParameterClient::Stats stats = env.client->stats();
+      SayServes({{"job", info.name()}, {"job_uid", JobUidString(uid)}});
+      job->bytes_before = stats.bytes_sent + stats.bytes_received;
       job->name = info.name();
       job->seed = info.seed();
       config::ParseOptions parse;
@@ -251,6 +272,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     // What the compute thread made, it takes apart.
     env.compute->Post([compute = std::move(job->compute)] {});
     job.reset();
+    SayServes({});
     endpoints.clear();
     step_records.clear();
     env.client->Retain({});
@@ -1193,6 +1215,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const client::ParameterClient::Stats stats = env.client->stats();
     progress.set_bytes_sent(stats.bytes_sent);
     progress.set_bytes_received(stats.bytes_received);
+    if (job) {
+      progress.set_job_uid(job->uid.value());
+      progress.set_job_stint(stint);
+      progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
+    }
     progress.set_loss(last_loss);
     for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
     step_records.clear();
@@ -1206,6 +1233,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   AttemptBook book;
   BatchReader reader;
   std::optional<Job> job;
+  std::uint64_t stint = 0;  // how often a job has begun here
+  const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
   std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts

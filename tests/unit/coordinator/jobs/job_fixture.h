@@ -373,6 +373,7 @@ class FakeCluster {
   void Report(FakeWorker& worker, const v1::Grant& grant, std::uint32_t step) {
     v1::TaskMessage message;
     v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
+    p->set_job_uid(grant.job_uid());
     p->set_state("running");
     p->set_running_closure(grant.closure());
     *p->mutable_running_attempt() = grant.attempt();
@@ -651,8 +652,11 @@ class FakeCluster {
       case v1::CoordinatorMessage::kReportShards: {
         // As the daemon does: a report comes with the counters of its moment.
         v1::TaskMessage beat;
-        beat.mutable_heartbeat()->mutable_server()->set_duplicates_refused(server.shards.size());
-        beat.mutable_heartbeat()->mutable_server()->set_bytes_received(server.bytes);
+        v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
+        use->set_job_uid(message.report_shards().job_uid());
+        use->set_stint(1);
+        use->set_duplicates_refused(server.shards.size());
+        use->set_bytes_received(server.bytes);
         Say(server.task, beat);
         v1::ShardReport* report = answer.mutable_shard_report();
         report->set_request_id(message.report_shards().request_id());

@@ -124,6 +124,18 @@ TEST_CASE("training shorter than the time between two samples has its rate measu
   CHECK(c.host.files.at("/runs/fake/report.html").find("\"rate_by_time\":[[") != std::string::npos);
 }
 
+TEST_CASE("a job whose variables take more memory of the servers than it may have is refused with the numbers once it is planned") {
+  for (const std::uint64_t max : {511u, 512u}) {
+    FakeCluster c([&](config::JobSpec& s, JobOptions&) { s.resources.server_memory_bytes_max = max; });
+    c.AddWorker("0");
+    c.AddServer("0");
+    c.job->Start();
+    REQUIRE(c.RunToEnd());
+    CHECK((c.job->state() == JobState::kSucceeded) == (max == 512));
+    if (max == 511) CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("bytes=512 spec.resources.server_memory_bytes_max=511 shards=4"));
+  }
+}
+
 TEST_CASE("a job says for what it waits, and goes on when it comes") {
   FakeCluster c;
   c.job->Start();
@@ -729,23 +741,37 @@ TEST_CASE("a worker that backs off gets nothing until its time has come, and the
   CHECK(grants() == 1);
 }
 
-TEST_CASE("counters of before the job are not the job's") {
+TEST_CASE("counters of another job, said before a task has heard of this one or beside it, are not this job's") {
   FakeCluster c;
   FakeWorker& worker = c.AddWorker("0");
   FakeServer& server = c.AddServer("0");
-  c.job->SetBase(worker.task, 1000, 0);
-  c.job->SetBase(server.task, 500, 9);
-  server.bytes = 800;
+  const std::uint64_t other = c.job->uid().value() + 1;
   v1::TaskMessage beat;
-  beat.mutable_heartbeat()->mutable_worker()->set_bytes_sent(1200);
+  v1::WorkerProgress* said = beat.mutable_heartbeat()->mutable_worker();
+  said->set_job_uid(other);
+  said->set_job_stint(1);
+  said->set_job_bytes(7777);
+  said->set_steps(99);
   c.Say(worker.task, beat);
-  beat.mutable_heartbeat()->mutable_server()->set_bytes_received(800);
+  said->set_job_uid(c.job->uid().value());
+  said->set_job_stint(2);
+  said->set_job_bytes(200);
+  said->set_steps(1);
+  c.Say(worker.task, beat);
+  beat.Clear();
+  v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
+  use->set_job_uid(other);
+  use->set_stint(1);
+  use->set_bytes_received(8888);
+  use->set_duplicates_refused(55);
   c.Say(server.task, beat);
+  server.bytes = 300;
   c.job->Start();
   REQUIRE(c.RunToEnd());
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
+  CHECK(result["duplicates_refused"] == 4);  // as the server says of its shards
 }
 
 TEST_CASE("an evaluation closure that was granted to nobody, or to another worker, is not taken as done, failed or dropped") {
@@ -817,6 +843,7 @@ namespace {
 void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step, bool computing) {
   v1::TaskMessage message;
   v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
+  p->set_job_uid(grant.job_uid());
   p->set_state("running");
   p->set_running_closure(grant.closure());
   *p->mutable_running_attempt() = grant.attempt();
@@ -1079,13 +1106,18 @@ TEST_CASE("a worker and a server that return after they were declared gone are c
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 5; }));
   const auto worker_says = [&](std::uint64_t steps, std::uint64_t bytes) {
     v1::TaskMessage beat;
+    beat.mutable_heartbeat()->mutable_worker()->set_job_uid(c.job->uid().value());
+    beat.mutable_heartbeat()->mutable_worker()->set_job_stint(1);
     beat.mutable_heartbeat()->mutable_worker()->set_steps(steps);
-    beat.mutable_heartbeat()->mutable_worker()->set_bytes_sent(bytes);
+    beat.mutable_heartbeat()->mutable_worker()->set_job_bytes(bytes);
     c.Say(c.workers["0"].task, beat);
   };
   const auto server_says = [&](std::uint64_t duplicates) {
     v1::TaskMessage beat;
-    beat.mutable_heartbeat()->mutable_server()->set_duplicates_refused(duplicates);
+    v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
+    use->set_job_uid(c.job->uid().value());
+    use->set_stint(1);
+    use->set_duplicates_refused(duplicates);
     c.Say(c.servers["0"].task, beat);
   };
   worker_says(10, 1000);

@@ -69,6 +69,166 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   CHECK(c.WaitState("second", "SUCCEEDED").ok());
 }
 
+TEST_CASE("two jobs with equal variable names run side by side, each with a worker of its own, which is moved once it has given back its work") {
+  Mutex mu;
+  bool holds = true;
+  std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
+  std::map<TestTask*, std::set<std::uint64_t>> served;  // jobs
+  TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
+  const auto work = [&](TestTask& task, const v1::CoordinatorMessage& m) {
+    {
+      MutexLock lock(&mu);
+      if (m.has_grant()) served[&task].insert(m.grant().job_uid());
+      if (m.has_grant() && m.grant().kind() == v1::TRAIN && holds) {
+        held[&task].push_back(m);
+        return;
+      }
+    }
+    if (!m.has_recall()) return TestCluster::Work(task, m);
+    v1::TaskMessage dropped;
+    {
+      MutexLock lock(&mu);
+      const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
+      if (std::erase_if(held[&task], of_it) == 0) return;
+    }
+    dropped.mutable_dropped()->set_job_uid(m.recall().job_uid());
+    dropped.mutable_dropped()->set_closure(m.recall().closure());
+    *dropped.mutable_dropped()->mutable_attempt() = m.recall().attempt();
+    task.Send(dropped);
+  };
+  c.AddServer("0", 1);
+  TestTask& one = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2), work);
+  TestTask& two = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "1", 3), work);
+  auto first = c.Submit(TestCluster::CountingYaml("first"));
+  REQUIRE(first.ok());
+  REQUIRE(c.WaitState("first", "RUNNING").ok());
+  const auto both_hold = [&] {
+    MutexLock lock(&mu);
+    return !held[&one].empty() && !held[&two].empty();
+  };
+  for (int i = 0; i < 200 && !both_hold(); ++i) runtime::Event().WaitFor(std::chrono::milliseconds(5));
+  REQUIRE(both_hold());
+  auto second = c.Submit(TestCluster::CountingYaml("second"));
+  REQUIRE(second.ok());
+  CHECK(second->state() == "STARTING");
+  auto third = c.Submit(TestCluster::CountingYaml("third"));
+  REQUIRE(third.ok());
+  CHECK(third->state() == "QUEUED");
+  REQUIRE(c.WaitState("second", "RUNNING").ok());
+  auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  REQUIRE(jobs.ok());
+  CHECK(jobs->jobs(0).state() == "RUNNING");
+  CHECK(jobs->jobs(1).state() == "RUNNING");
+  CHECK(jobs->jobs(0).workers_serving() == 1);
+  CHECK(jobs->jobs(1).workers_serving() == 1);
+  CHECK(jobs->jobs(2).waiting_for() == "a slot: 2 running of 2 (--jobs-running-max)");
+  auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  std::multiset<std::string> whose;
+  for (const v1::TaskRow& row : tasks->tasks()) {
+    if (row.role() == v1::ROLE_WORKER) whose.insert(row.jobs_size() == 1 ? row.jobs(0).name() : "");
+  }
+  CHECK(whose == std::multiset<std::string>{"first", "second"});
+  std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
+  {
+    MutexLock lock(&mu);
+    holds = false;
+    for (auto& [task, messages] : held) {
+      for (const v1::CoordinatorMessage& m : messages) now.emplace_back(task, m);
+    }
+  }
+  for (const auto& [task, m] : now) TestCluster::Work(*task, m);
+  for (const char* name : {"first", "second", "third"}) {
+    auto ended = c.WaitState(name, "SUCCEEDED");
+    REQUIRE(ended.ok());
+    CHECK(ended->closures_succeeded() == 16);
+    CHECK(ended->steps_done() == 32);
+    CHECK(ended->epoch_rows(1).counting_sum() == 64);
+  }
+  MutexLock lock(&mu);
+  CHECK(served[&one].size() + served[&two].size() >= 4);
+}
+
+TEST_CASE("a worker without functions trains, and one that has them is moved to the functions job that wants one, whoever had it before") {
+  Mutex mu;
+  std::map<std::string, std::set<std::uint64_t>> trained;  // jobs, by worker
+  TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
+  const auto worker = [&](const std::string& name, std::uint64_t uid, bool functions) {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, name, uid);
+    if (functions) hello.add_functions("fit");
+    c.Add(hello, [&, name](TestTask& task, const v1::CoordinatorMessage& m) {
+      if (m.has_grant() && m.grant().kind() == v1::TRAIN) {
+        MutexLock lock(&mu);
+        trained[name].insert(m.grant().job_uid());
+      }
+      TestCluster::Work(task, m);
+    });
+  };
+  c.AddServer("0", 1);
+  worker("with", 2, true);
+  auto training = c.Submit(TestCluster::CountingYaml("training", 40000, 1));
+  REQUIRE(training.ok());
+  REQUIRE(c.WaitState("training", "RUNNING").ok());  // it has the only worker
+  worker("without", 3, false);
+  auto functions = c.Submit(
+      "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: functions}\nspec:\n  type: functions\n"
+      "  functions: {variables: [{name: slope, shape: [2]}]}\n  optimizer: {type: sgd, learning_rate: 0.01}\n  checkpoint: off\n");
+  REQUIRE(functions.ok());
+  v1::ScheduleClosureRequest request;
+  request.set_job("functions");
+  request.mutable_call()->set_client(77);
+  request.mutable_call()->set_call(1);
+  request.set_function("fit");
+  request.set_wait_ms(10000);
+  const auto scheduled = c.Call<v1::ScheduleClosureResponse>(client::kScheduleClosure, request);
+  REQUIRE(scheduled.ok());
+  REQUIRE(scheduled->scheduled());
+  CHECK(c.WaitJob("functions", [](const v1::JobStatus& s) { return s.closures_succeeded() == 1; }).ok());
+  MutexLock lock(&mu);
+  CHECK(trained["with"].count(functions->job_uid()) == 1);
+  CHECK(trained["without"].count(functions->job_uid()) == 0);
+}
+
+TEST_CASE("a server that leaves is told once every job has moved away what it held, or has ended") {
+  TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
+  const auto never = [](TestTask&, const v1::CoordinatorMessage&) {};
+  TestTask& server = c.AddServer("0", 1);
+  REQUIRE(server.Registered());
+  std::uint64_t uid = 10;
+  for (const char* name : {"first", "second"}) REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
+  for (const char* name : {"first", "second"}) {
+    // Each its own, which describes, and never ends what it trains on.
+    c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++), [](TestTask& task, const v1::CoordinatorMessage& m) {
+      if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
+    });
+    REQUIRE(c.WaitState(name, "RUNNING").ok());
+  }
+  TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);  // takes nothing
+  REQUIRE(silent.Registered());
+  v1::TaskMessage leaving;
+  leaving.mutable_leaving()->set_reason("preemption notice");
+  leaving.mutable_leaving()->set_drains(true);
+  server.Send(leaving);
+  const auto stops = [](std::uint64_t job) {
+    return [job](const v1::CoordinatorMessage& m) { return m.has_stop() && m.stop().job_uid() == job; };
+  };
+  const auto drained = [](const v1::CoordinatorMessage& m) { return m.has_drained(); };
+  for (const char* name : {"first", "second"}) {
+    const auto status = c.WaitState(name, "RUNNING");
+    REQUIRE(status.ok());
+    CHECK(server.Wait(stops(status->job_uid())));  // both begin to move
+  }
+  v1::CancelJobRequest cancel;
+  cancel.set_job("first");
+  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.WaitState("first", "CANCELLED").ok());
+  CHECK_FALSE(server.Has(drained));
+  cancel.set_job("second");
+  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.WaitState("second", "CANCELLED").ok());
+  CHECK(server.Wait(drained));
+}
+
 TEST_CASE("jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());  // no task is here: it waits

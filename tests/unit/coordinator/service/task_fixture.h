@@ -213,7 +213,7 @@ class TestCluster {
   // A worker that does at once what it is granted, and a server that takes what it is assigned.
   TestTask& AddWorker(const std::string& identity, std::uint64_t uid) { return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work); }
   TestTask& AddServer(const std::string& identity, std::uint64_t uid) {
-    auto held = std::make_shared<std::map<std::uint32_t, v1::Assign>>();  // used on the transport's thread only
+    auto held = std::make_shared<Held>();  // used on the transport's thread only
     return Add(HelloOf(v1::ROLE_PS_SERVER, identity, uid), [held](TestTask& task, const v1::CoordinatorMessage& m) { Serve(*held, task, m); });
   }
 
@@ -262,10 +262,11 @@ class TestCluster {
     }
     task.Send(message);
   }
-  static void Serve(std::map<std::uint32_t, v1::Assign>& held, TestTask& task, const v1::CoordinatorMessage& m) {
+  using Held = std::map<std::pair<std::uint64_t, std::uint32_t>, v1::Assign>;  // by job and shard
+  static void Serve(Held& held, TestTask& task, const v1::CoordinatorMessage& m) {
     v1::TaskMessage answer;
     if (m.has_assign()) {
-      held[m.assign().spec().shard()] = m.assign();
+      held[{m.assign().job_uid(), m.assign().spec().shard()}] = m.assign();
       answer.mutable_assigned()->set_job_uid(m.assign().job_uid());
       answer.mutable_assigned()->set_shard(m.assign().spec().shard());
       *answer.mutable_assigned()->mutable_epoch() = m.assign().epoch();
@@ -281,7 +282,9 @@ class TestCluster {
       *answer.mutable_sealed()->mutable_epoch() = m.seal().epoch();
     } else if (m.has_report_shards()) {
       answer.mutable_shard_report()->set_request_id(m.report_shards().request_id());
-      for (const auto& [p, assign] : held) {
+      for (const auto& [key, assign] : held) {
+        if (key.first != m.report_shards().job_uid()) continue;
+        const std::uint32_t p = key.second;
         v1::ShardState* state = answer.mutable_shard_report()->add_shards();
         state->set_job_uid(assign.job_uid());
         state->set_shard(p);
@@ -295,7 +298,7 @@ class TestCluster {
       answer.mutable_log_lines()->set_request_id(m.read_logs().request_id());
       answer.mutable_log_lines()->set_end(true);
     } else {
-      if (m.has_job_ended()) held.clear();
+      if (m.has_job_ended()) std::erase_if(held, [&](const auto& one) { return one.first.first == m.job_ended().job_uid(); });
       return;
     }
     task.Send(answer);

@@ -125,6 +125,67 @@ TEST_CASE("an assigned shard is loaded, answered, and served") {
   CHECK(f.control->Progress().updates_applied() == 1);
 }
 
+TEST_CASE("two jobs with equal variable names are apart: their values, and what is counted and said of each") {
+  ControlFixture f;
+  constexpr std::uint64_t kOther = kJob + 1;
+  const auto name = [&](std::uint64_t job, const char* text) {
+    v1::CoordinatorMessage message;
+    message.mutable_job()->set_job_uid(job);
+    message.mutable_job()->set_name(text);
+    f.control->OnMessage(message);
+  };
+  name(kJob, "one");
+  name(kOther, "two");
+  f.Give(ControlFixture::AssignOf(0));
+  for (const std::uint32_t shard : {0u, 1u}) {
+    v1::Assign assign = ControlFixture::AssignOf(shard);
+    assign.set_job_uid(kOther);
+    f.Give(assign);
+  }
+  f.Run();
+  RequestBuilder one, two;
+  one.Push(0, 0, 0, Floats(4, 1));
+  one.Pull(0);
+  two.header.set_job_uid(kOther);
+  two.Push(0, 0, 0, Floats(4, 5));
+  two.Push(1, 0, 0, Floats(4, 7));
+  two.Pull(0);
+  CHECK(f.Send(one)->push() == v1::APPLIED);
+  CHECK(f.Send(one)->push() == v1::DUPLICATE);
+  CHECK(f.Send(one)->values() == Floats(4, 1));
+  CHECK(f.Send(two)->push() == v1::APPLIED);
+  CHECK(f.Send(two)->values() == Floats(4, 5));
+  const v1::ServerProgress progress = f.control->Progress();
+  CHECK(progress.updates_applied() == 3);
+  REQUIRE(progress.jobs_size() == 2);
+  const v1::JobUsage &first = progress.jobs(0), &second = progress.jobs(1);
+  CHECK(first.job_uid() == kJob);
+  CHECK(first.shards() == 1);
+  CHECK(first.bytes() == 32);
+  CHECK(first.updates_applied() == 1);
+  CHECK(first.duplicates_refused() == 2);
+  CHECK(second.shards() == 2);
+  CHECK(second.bytes() == 64);
+  CHECK(second.updates_applied() == 2);
+  CHECK(second.duplicates_refused() == 2);
+  CHECK(first.bytes_received() > 3 * 16);
+  CHECK(first.bytes_sent() > 3 * 16);
+  CHECK(second.bytes_received() > 2 * 32);
+  CHECK(first.stint() != second.stint());
+  const std::string text = f.registry.PrometheusText();
+  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_bytes{job=\"one\",job_uid=\"" + JobUidString(JobUid(kJob)) + "\"} 32\n"));
+  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" + JobUidString(JobUid(kOther)) + "\"} 2\n"));
+  // One ends: it is gone, and the other one is as it was.
+  v1::CoordinatorMessage ended;
+  ended.mutable_job_ended()->set_job_uid(kOther);
+  f.control->OnMessage(ended);
+  f.Run();
+  REQUIRE(f.control->Progress().jobs_size() == 1);
+  CHECK(f.control->Progress().jobs(0).job_uid() == kJob);
+  CHECK(f.Send(one)->values() == Floats(4, 1));
+  CHECK_THAT(f.registry.PrometheusText(), !Catch::Contains("job=\"two\""));
+}
+
 TEST_CASE("a repeated assignment keeps the state; an older one is refused; a newer one starts from the seed") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
@@ -378,21 +439,21 @@ TEST_CASE("shards and log lines are reported on request") {
   CHECK_FALSE(sent[0].SerializeAsString().empty());
 }
 
-TEST_CASE_METHOD(ControlFixture, "names of jobs are kept for what is held and for the running job only, whatever ends were not heard of") {
+TEST_CASE_METHOD(ControlFixture, "jobs that run beside each other keep their names; those whose ends were not heard of are forgotten with the session, and there is a bound") {
   const auto tell = [&](std::uint64_t uid) {
     v1::CoordinatorMessage message;
     message.mutable_job()->set_job_uid(uid);
     message.mutable_job()->set_name("job");
     control->OnMessage(message);
   };
-  for (std::uint64_t uid = 1000; uid < 1100; ++uid) tell(uid);
-  CHECK(control->jobs_named() == 1);
   tell(kJob);
   Give(AssignOf(0));
   Take();
   tell(2000);
-  CHECK(control->jobs_named() == 2);  // the one held, the one that runs
-  Register(2);                        // no job runs
+  CHECK(control->jobs_named() == 2);
+  for (std::uint64_t uid = 10000; uid < 11000; ++uid) tell(uid);
+  CHECK(control->jobs_named() <= 256);
+  Register(2);  // no job runs; one is held
   CHECK(control->jobs_named() == 1);
 }
 
