@@ -327,9 +327,9 @@ class Cluster:
             job.finish()
         raise Failure("six jobs had ended before the fault came, %d steps after their beginning" % steps)
 
-    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None, checkpoint=""):
+    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None, checkpoint="", resources=""):
         self.jobs += 1
-        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint)
+        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint, resources)
         path = os.path.join(self.folder, job.name + ".yaml")
         with open(path, "w") as f:
             f.write(job.yaml())
@@ -338,10 +338,11 @@ class Cluster:
 
 
 class CountingJob:
-    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint=""):
+    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint="", resources=""):
         self.cluster, self.name, self.examples, self.batch, self.epochs = cluster, name, examples, batch, epochs
         self.steps_per_closure, self.step_ms, self.shards, self.seed = steps_per_closure, step_ms, shards, seed
         self.uid = ""
+        self.resources = resources  # "{share: 2}"
         self.checkpoint = checkpoint  # "{every: 100ms}"; "": the default
         per_epoch = -(-examples // batch)
         self.steps = per_epoch * epochs
@@ -356,8 +357,8 @@ spec:
   counting: {examples: %d, shards: %d, step_ms: %d}
   data: {batch_size: %d, shuffle: {seed: %d}}
   training: {epochs: %d, steps_per_closure: %d}
-%s""" % (self.name, self.examples, self.shards, self.step_ms, self.batch, self.seed, self.epochs, self.steps_per_closure,
-         "  checkpoint: %s\n" % self.checkpoint if self.checkpoint else "")
+%s%s""" % (self.name, self.examples, self.shards, self.step_ms, self.batch, self.seed, self.epochs, self.steps_per_closure,
+         "  checkpoint: %s\n" % self.checkpoint if self.checkpoint else "", "  resources: %s\n" % self.resources if self.resources else "")
 
     def show(self):
         return self.cluster.psctl_json("job", "show", self.name)

@@ -33,7 +33,7 @@ def data_folder():
     return folder
 
 
-def job_yaml(name="small", epochs=1, batch=200, partitioner="{type: min_size, min_shard_bytes: 16KiB}", units=32, learning_rate="0.001", extra=""):
+def job_yaml(name="small", epochs=1, batch=200, partitioner="{type: min_size, min_shard_bytes: 16KiB}", units=32, learning_rate="0.001", deterministic=False, extra=""):
     """A job of 10,000 real images and 25,450 parameters: 50 steps an epoch, done in under a second."""
     image = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-images-idx3-ubyte.gz"
     label = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-labels-idx1-ubyte.gz"
@@ -57,9 +57,9 @@ spec:
     losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
     metrics: [accuracy]
   optimizer: {type: adam, learning_rate: %s}
-  strategy: {mode: async, pipeline: 0, partitioner: %s}
+  strategy: {mode: async, pipeline: 0, deterministic: %s, partitioner: %s}
   training: {epochs: %d, steps_per_closure: 8, evaluate_every: 1 epoch}
-%s""" % (name, image % "train", label % "train", image % "t10k", label % "t10k", batch, units, learning_rate, partitioner, epochs, extra)
+%s""" % (name, image % "train", label % "train", image % "t10k", label % "t10k", batch, units, learning_rate, "true" if deterministic else "false", partitioner, epochs, extra)
 
 
 COUNTING = """apiVersion: evergrad.dev/v1alpha1

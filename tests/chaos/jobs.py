@@ -1,0 +1,175 @@
+"""Scenarios of several jobs side by side: equal variable names, shares, quotas, and whatever dies meanwhile. Registered with the others of scenarios.py.
+
+Their coordinator runs two jobs at once and gives a worker that two of them want to the other one after 300 ms (`ARGUMENTS`).
+"""
+import signal
+import time
+
+from cluster import Failure, wait_for
+from drain import ends
+from functions import FunctionsJob
+from stage import events, only_these_died, scenario
+
+ARGUMENTS = ("--jobs-running-max", "2", "--share-turn", "300ms")
+
+
+def listed(c, *jobs):
+    """The rows of `psctl job list` of these jobs, all of one moment."""
+    rows = {row["job_uid"]: row for row in c.psctl_json("job", "list")["jobs"]}
+    return [rows[job.uid] for job in jobs]
+
+
+def run_both(c, fault, undo=lambda: None, steps=20, **shape):
+    """Two jobs of equal variable names; `fault(a, b)` once both have done some steps. Again with two others if one of them had ended by then."""
+    for _ in range(6):
+        a = c.submit(**dict(dict(examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape))
+        b = c.submit(**dict(dict(examples=1200, batch=8, shards=5, seed=11, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape))
+        wait_for("both jobs to do %d steps" % steps, lambda: all(row["steps_done"] >= steps for row in listed(c, a, b)))
+        fault(a, b)
+        if not a.ended() and not b.ended():
+            return a, b
+        undo()
+        a.finish()
+        b.finish()
+    raise Failure("six times one of two jobs had ended before the fault came")
+
+
+def finish_both(a, b):
+    results = a.finish(), b.finish()
+    for job in (a, b):
+        job.check_lines()
+    return results
+
+
+@scenario("jobs", "J1", "two jobs with equal variable names side by side; a worker, a server and the coordinator killed: both exact")
+def j1(c, r):
+    worker, server = r.choice(c.workers), r.choice(c.servers)
+    before = c.pids()
+
+    def kill(a, b):
+        for victim in r.sample((worker, server, c.coordinator), 3):
+            victim.kill()
+            victim.start()
+            wanted = [row["steps_done"] + 5 for row in listed(c, a, b)]
+            wait_for("both jobs to go on, or one to end", lambda: any(row["state"] != "RUNNING" for row in listed(c, a, b)) or
+                     all(row["steps_done"] >= want for row, want in zip(listed(c, a, b), wanted)))
+    a, b = run_both(c, kill)
+    results = finish_both(a, b)
+    only_these_died(before, c, worker, server, c.coordinator)
+    for job, result in zip((a, b), results):
+        if not any(server.name in str(d) for d in result["deaths"]):
+            raise Failure("%s names no death of %s, which held shards of both: %s" % (job.name, server.name, result["deaths"]))
+    if sum(worker.name in str(d) for result in results for d in result["deaths"]) > 1:
+        raise Failure("the one death of %s is counted by both jobs: %s" % (worker.name, [result["deaths"] for result in results]))
+
+
+@scenario("jobs", "J2", "shares of 3 to 1: of four workers three serve the one job and one the other, each second and closure")
+def j2(c, r):
+    extras = [c.add("worker", "extra-%d-%d" % (c.jobs, i), ["--name", "extra-%d-%d" % (c.jobs, i), "--threads", "1"]) for i in range(4 - len(c.workers))]
+    try:
+        big = dict(examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off")
+        a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
+
+        def shared():
+            rows = listed(c, a, b)
+            return rows if [row["workers_serving"] for row in rows] == [3, 1] else None
+        first = wait_for("3 and 1 workers to serve the two jobs", shared)
+        second = wait_for("120 more steps of the larger share", lambda: (lambda rows: rows if rows[0]["steps_done"] >= first[0]["steps_done"] + 120 else None)(listed(c, a, b)))
+        if any(row["state"] != "RUNNING" for row in second):
+            raise Failure("a job ended while shares were measured")
+        seconds = [after["worker_seconds"] - before["worker_seconds"] for before, after in zip(first, second)]
+        if abs(seconds[0] - 3 * seconds[1]) > 1e-6 * seconds[0] or seconds[1] <= 0:
+            raise Failure("shares of 3 to 1: got %.3f and %.3f worker-seconds" % tuple(seconds))
+        steps = [after["steps_done"] - before["steps_done"] for before, after in zip(first, second)]
+        if not 1.5 * steps[1] <= steps[0] <= 6 * steps[1]:
+            raise Failure("shares of 3 to 1: got %d and %d steps" % tuple(steps))
+        print("       %d and %d steps, %.2f and %.2f worker-seconds" % tuple(steps + seconds))
+        whose = sorted(t["jobs"][0]["name"] for t in c.tasks() if t["role"] == "worker" and t["state"] == "alive" and t["jobs"])
+        if whose != sorted([a.name] * 3 + [b.name]) and not (a.ended() or b.ended()):
+            raise Failure("psctl task list: want three workers of %s and one of %s, got %s" % (a.name, b.name, whose))
+        a.finish()
+        b.finish()
+    finally:
+        for extra in extras:
+            extra.kill()
+
+
+@scenario("jobs", "J3", "a job beyond its byte quota is refused with the numbers, the other one goes on")
+def j3(c, r):
+    a = c.submit(examples=1600, step_ms=3)
+    a.wait_steps(5)
+    b = c.submit(examples=600, shards=4, resources="{server_memory_bytes_max: 4KiB}")
+    cause = b.wait_state("FAILED", "SUCCEEDED").get("first_cause") or {}
+    # 600 rows and one of each of 4 shards, in values and in slots, of 4 bytes.
+    want = 2 * 4 * (600 + 4)
+    if "bytes=%d spec.resources.server_memory_bytes_max=4096" % want not in cause.get("message", "") or cause.get("kind") != "user":
+        raise Failure("the quota is not named: %s" % cause)
+    if any(job["name"] == b.name for t in c.tasks() for job in t["jobs"] if t["role"] == "ps_server"):
+        raise Failure("a server holds something of a job that was refused")
+    a.finish()
+
+
+@scenario("jobs", "J4", "one of two jobs is cancelled, what waits for its slot begins, the other one goes on")
+def j4(c, r):
+    third = []
+
+    def cancel(a, b):
+        third[:] = [c.submit(examples=300)]
+        row = listed(c, third[0])[0]
+        if row["state"] == "QUEUED" and row["waiting_for"] != "a slot: 2 running of 2 (--jobs-running-max)":
+            raise Failure("a queued job does not say what it waits for: %s" % row["waiting_for"])
+        c.psctl("job", "cancel", b.name)
+
+    def over(a, b):
+        cancel(a, b)
+        return b.wait_state("CANCELLED", "SUCCEEDED")
+    for _ in range(6):
+        a = c.submit(examples=1600, step_ms=3)
+        b = c.submit(examples=1600, step_ms=3)
+        wait_for("both jobs to do 10 steps", lambda: all(row["steps_done"] >= 10 for row in listed(c, a, b)))
+        state = over(a, b)["state"]
+        third[0].finish()
+        a.finish()
+        if state == "CANCELLED":
+            break
+    else:
+        raise Failure("six times the job had ended before it was cancelled")
+    wait_for("the servers to have dropped what they held", lambda: not any(t["shards"] for t in c.tasks() if t["role"] == "ps_server"))
+
+
+@scenario("jobs", "J5", "a server given notice hands over its shards of both jobs, and leaves once both have")
+def j5(c, r):
+    if len(c.servers) == 1:
+        return
+    victim = r.choice(c.servers)
+    pids = c.pids()
+
+    def leave(a, b):
+        since = time.monotonic()
+        victim.signal(signal.SIGTERM)
+        ends(c, victim, since)
+
+    def undo():
+        victim.start()
+        c.wait_tasks()
+    a, b = run_both(c, leave, undo)
+    results = finish_both(a, b)
+    only_these_died(pids, c, victim)
+    for job, result in zip((a, b), results):
+        if result["deaths"] or any(result["repair"].values()) or not events(job, "drain", "%s has handed over" % victim.name):
+            raise Failure("%s: %s %s %s" % (job.name, result["deaths"], result["repair"], events(job, "drain")))
+    undo()
+
+
+@scenario("functions", "U7", "closures that a client schedules beside a training job: each has workers, a death of either is repaired, both exact")
+def u7(c, r):
+    with FunctionsJob(c) as job:
+        other = c.submit(examples=1600, step_ms=3)
+        job.fit(6, 8, wait=True)
+        other.wait_steps(10)
+        victim = r.choice(c.workers)
+        victim.kill()
+        victim.start()
+        job.fit(6, 8, wait=True)
+        job.check_exact()
+    other.finish()

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Jobs side by side on one cluster end as they end alone: the same bits, in values and in optimizer slots. jobs_test.py --bin DIR [Class[.test]]"""
+import os
+import sys
+import unittest
+import zipfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import support  # noqa: E402
+from cluster import Cluster, wait_for  # noqa: E402
+
+
+class SideBySide(unittest.TestCase):
+    def bits(self, c, name, folder):
+        """Everything that a job leaves: digests of values and slots of each variable, and the bytes of the exported arrays."""
+        digests = {v["name"]: (v["complete"], v["digest"], v["slot_digest"]) for v in c.psctl_json("variable", "list", "--job", name)["variables"]}
+        with zipfile.ZipFile(os.path.join(folder, "weights.npz")) as z:
+            arrays = {n: z.read(n) for n in z.namelist()}
+        self.assertTrue(digests and all(complete for complete, _, _ in digests.values()), digests)
+        return digests, arrays
+
+    def submit(self, c, name, job):
+        path = support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, **job))
+        c.psctl("job", "submit", path)
+
+    def ended(self, c, name):
+        status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+        self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
+        return self.bits(c, name, status["runs_folder"])
+
+    def test_two_deterministic_jobs_with_equal_variable_names_end_with_the_bits_that_each_has_alone(self):
+        os.environ["EVERGRAD_DATA"] = support.data_folder()
+        # The same names of variables: of equal shapes in the first two, with other values (learning rate); of other shapes in the third.
+        kinds = [dict(epochs=4), dict(epochs=4, learning_rate="0.003"), dict(epochs=4, units=24)]
+        for kind in kinds:
+            kind["deterministic"] = True
+        with Cluster(support.BIN, servers=2, workers=2, coordinator_arguments=("--jobs-running-max", "2")).up() as c:
+            alone = []
+            for i, kind in enumerate(kinds):
+                self.submit(c, "alone-%d" % i, kind)
+                alone.append(self.ended(c, "alone-%d" % i))
+            for one in range(3):
+                for other in range(one):
+                    self.assertNotEqual(alone[one], alone[other])
+            for one, other in ((0, 1), (0, 2)):
+                names = "beside-%d-%d" % (one, other), "beside-%d-%d" % (other, one)
+                self.submit(c, names[0], kinds[one])
+                self.submit(c, names[1], kinds[other])
+
+                def both():
+                    rows = {row["name"]: row for row in c.psctl_json("job", "list")["jobs"]}
+                    return all(rows[n]["state"] == "RUNNING" and rows[n]["steps_done"] > 0 and rows[n]["workers_serving"] == 1 for n in names)
+                wait_for("both jobs to train at the same time", both)
+                self.assertEqual(self.ended(c, names[0]), alone[one])
+                self.assertEqual(self.ended(c, names[1]), alone[other])
+
+
+if __name__ == "__main__":
+    support.main()
