@@ -275,8 +275,7 @@ void EmbeddingTable::Read(std::span<const std::int64_t> ids, float* out) const {
     if (i < n) {
       const std::uint64_t hash = p.HashOf(ids[i]);
       hashes[i % kRing] = hash;
-      homes[i % kRing] = p.index.Home(hash);
-      RowIndex::Prefetch(homes[i % kRing]);
+      homes[i % kRing] = p.index.AskFor(hash);
     }
     if (i >= kAheadIndex && i - kAheadIndex < n) {
       const std::size_t k = (i - kAheadIndex) % kRing;
@@ -344,8 +343,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (i < n) {
       const std::uint64_t id_hash = p.HashOf(ids[i]);
       hashes[i % kRing] = id_hash;
-      homes[i % kRing] = p.index.Home(id_hash);
-      RowIndex::Prefetch(homes[i % kRing]);
+      homes[i % kRing] = p.index.AskFor(id_hash);
+      __builtin_prefetch(&p.named[id_hash & p.named_mask], 1);
     }
     if (i < kAheadIndex) continue;
     const auto source = static_cast<std::uint32_t>(i - kAheadIndex);
@@ -461,10 +460,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
 // The `count` oldest that no push names and that do not go anyway, to `dropped`. The caller knows that there are so many.
 void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped.begin(), dropped.end());
-  const auto may_go = [&](const Entry& e) {
-    return IsRow(e) == of_rows && !IsNamed(e.hash) && (gone.empty() || !gone.contains(e.hash));
-  };
-  // A histogram of stamps first, so that few are put in order and no memory of the size of the table is needed.
+  // A histogram of stamps first, so that few are looked at closely, and no memory of the size of the table is needed.
   std::uint32_t least = ~0u, most = 0;
   index.ForEach([&](const Entry& e) {
     if (IsRow(e) == of_rows) least = std::min(least, e.stamp), most = std::max(most, e.stamp);
@@ -473,21 +469,20 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   const int shift = std::max(0, static_cast<int>(std::bit_width(most - least)) - kBits);
   std::vector<std::uint64_t> histogram(1u << kBits);
   index.ForEach([&](const Entry& e) {
-    if (may_go(e)) ++histogram[(e.stamp - least) >> shift];
+    if (IsRow(e) == of_rows) ++histogram[(e.stamp - least) >> shift];
   });
-  std::uint64_t below = 0;
+  // As many more as may turn out to be named or gone.
+  const std::uint64_t enough = count + items.size() + gone.size();
   std::uint32_t last = 0;
-  while (below + histogram[last] < count) below += histogram[last++];
+  for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size(); sum += histogram[last]) ++last;
   std::vector<Aged> candidates;
   index.ForEach([&](const Entry& e) {
-    if (!may_go(e)) return;
-    const std::uint32_t bucket = (e.stamp - least) >> shift;
-    if (bucket < last) dropped.push_back(e.hash);
-    if (bucket == last) candidates.push_back({e.stamp, IdOf(e.hash), e.hash});
+    if (IsRow(e) == of_rows && (e.stamp - least) >> shift <= last && !IsNamed(e.hash) && (gone.empty() || !gone.contains(e.hash)))
+      candidates.push_back({e.stamp, IdOf(e.hash), e.hash});
   });
-  const auto rest = static_cast<std::ptrdiff_t>(count - below);
-  std::nth_element(candidates.begin(), candidates.begin() + (rest - 1), candidates.end());
-  for (auto it = candidates.begin(); it != candidates.begin() + rest; ++it) dropped.push_back(it->hash);
+  EG_CHECK(candidates.size() >= count);
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count - 1), candidates.end());
+  for (std::uint64_t i = 0; i < count; ++i) dropped.push_back(candidates[i].hash);
 }
 
 void EmbeddingTable::Parts::LinkDuplicates() {
@@ -567,7 +562,7 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
   if (phase_ == Phase::kPrepared) {
     phase_ = Phase::kApplying;
     for (std::size_t i = 0; i < p.dropped.size(); ++i) {
-      if (i + kAheadRows < p.dropped.size()) RowIndex::Prefetch(p.index.Home(p.dropped[i + kAheadRows]));
+      if (i + kAheadRows < p.dropped.size()) p.index.AskFor(p.dropped[i + kAheadRows]);
       p.Drop(p.dropped[i]);
     }
     p.counted.admitted += p.outcome.rows_made;
@@ -594,6 +589,7 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
     while (p.next_item < p.items.size() && group.count < kGroup && bytes < bytes_max) {
       const std::size_t i = p.next_item++;
       Item& item = p.items[i];
+      if (i + kAheadRows < p.items.size() && p.items[i + kAheadRows].row >= kMake) p.index.AskFor(p.items[i + kAheadRows].hash);
       const float* from = gradient + item.source * dimension;
       bytes += dimension * sizeof(float);
       if (twice && p.next_source[item.source] != kNoNext) {
@@ -779,7 +775,7 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
   }
   for (std::size_t i = 0; i < n; ++i) {
-    if (i + kAheadRows < n) RowIndex::Prefetch(p.index.Home(p.HashOf(from.ids[i + kAheadRows])));
+    if (i + kAheadRows < n) p.index.AskFor(p.HashOf(from.ids[i + kAheadRows]));
     if ((from.stamps[i] | from.counts[i]) >> 32 != 0)
       return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);

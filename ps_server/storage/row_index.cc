@@ -125,7 +125,7 @@ bool RowIndex::Grow(std::uint64_t hash) {
     if (e->row != kNone) moving_.push_back(*e);
   }
   const auto made_for = [](std::size_t count) {
-    return std::max(kCapacityMin, static_cast<std::uint32_t>(static_cast<double>(count) / kLoadAfter) + 1);
+    return std::max(kCapacityMin, static_cast<std::uint32_t>(static_cast<double>(count) / kLoadAfter / kLine + 1) * static_cast<std::uint32_t>(kLine));
   };
   // Hashes that somebody chose to share their upper bits must not make a directory without end: then the segment only becomes larger.
   const bool split = old->count >= kSegmentEntries &&

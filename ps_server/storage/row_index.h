@@ -1,8 +1,8 @@
 // Where the row of an id is: a hash index that is dense, sorted, and grows without a stop.
 //
 // Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash. The upper bits choose a segment (extendible
-// hashing), the rest the home of the entry in it; entries of a segment are sorted by hash, each at its home or as close behind it as there was
-// room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss ends at the
+// hashing), the rest the home of the entry in it, a cache line; entries of a segment are sorted by hash, each as close behind the beginning of its
+// home as there was room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss ends at the
 // first greater hash; and a segment that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move at a time.
 // Entries that are deleted leave no mark behind. Not thread-safe.
 #pragma once
@@ -38,19 +38,21 @@ class RowIndex {
 
   // Where Find begins; valid until homes_version() changes. In two halves, so that many look-ups can be under way.
   const Entry* Home(std::uint64_t hash) const { return HomeOf(PlaceOf(hash), hash); }
-  std::uint64_t homes_version() const { return homes_version_; }
-  // Asks the memory for what Find will look at: an entry is seldom further than the line behind its home's.
-  static void Prefetch(const Entry* home) {
+  // And asks the memory for it and for the line behind it. (Only for those that may have gone on into it: fewer lines, but who was not asked for
+  // costs a whole wait, and that was slower.)
+  const Entry* AskFor(std::uint64_t hash) const {
+    const Entry* const home = Home(hash);
     __builtin_prefetch(home);
-    __builtin_prefetch(home + kLooked - 1);
+    __builtin_prefetch(home + kLine);
+    return home;
   }
+  std::uint64_t homes_version() const { return homes_version_; }
   // nullptr: not there. Valid until the next Insert or Erase.
   static const Entry* Find(const Entry* home, std::uint64_t hash) {
-    // How far an entry is from its home cannot be foreseen, and a branch that is mispredicted waits for the memory: so the first few are counted.
-    const Entry* e = home;
+    // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is dear: so the smaller ones of two lines are counted.
     std::size_t below = 0;
-    for (std::size_t k = 0; k < kLooked; ++k) below += e[k].hash < hash;
-    e += below;
+    for (std::size_t k = 0; k < kLooked; ++k) below += home[k].hash < hash;
+    const Entry* e = home + below;
     while (e->hash < hash) ++e;
     return e->hash == hash && e->row != kNone ? e : nullptr;
   }
@@ -69,8 +71,7 @@ class RowIndex {
   }
 
  private:
-  // Entries that Find looks at without a branch: four are a line, so wherever the home is, five lie in two lines.
-  static constexpr std::size_t kLooked = 5;
+  static constexpr std::size_t kLine = 64 / sizeof(Entry), kLooked = 2 * kLine;
 
   struct alignas(64) Segment {  // followed by capacity + slack + kLooked entries, the last kLooked of which are always empty
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;
@@ -84,8 +85,8 @@ class RowIndex {
 
   std::size_t Slot(std::uint64_t hash) const { return (hash >> 1) >> (63 - depth_); }
   const Place& PlaceOf(std::uint64_t hash) const { return directory_[Slot(hash)]; }
-  static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {
-    return static_cast<std::uint32_t>((((hash << depth) >> 32) * capacity) >> 32);
+  static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {  // `capacity` is whole lines
+    return static_cast<std::uint32_t>((((hash << depth) >> 32) * (capacity / kLine)) >> 32) * kLine;
   }
   static Entry* HomeOf(const Place& place, std::uint64_t hash) { return place.entries + HomeIn(place.capacity, place.depth, hash); }
 
