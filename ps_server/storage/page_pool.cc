@@ -57,23 +57,24 @@ std::size_t PagePool::FindRun(const Slab& slab, std::size_t pages) {
   return kPagesOfSlab;
 }
 
+void* PagePool::Take(std::size_t s, std::size_t first, std::size_t pages) {
+  Slab& slab = slabs_[s];
+  for (std::size_t i = first; i < first + pages; ++i) slab.used[i / 64] |= 1ull << (i % 64);
+  slab.free -= pages;
+  last_ = s;
+  return slab.base + first * kPage;
+}
+
 void* PagePool::New(std::size_t bytes) {
   if (bytes <= kHeapMax || !kPooled) return ::operator new(bytes, std::align_val_t{64}, std::nothrow);
   if (bytes >= kSlab) return MapHuge(Rounded(bytes));
   const std::size_t pages = Rounded(bytes) / kPage;
   MutexLock lock(&mu_);
-  const auto take = [&](std::size_t s, std::size_t first) {
-    Slab& slab = slabs_[s];
-    for (std::size_t i = first; i < first + pages; ++i) slab.used[i / 64] |= 1ull << (i % 64);
-    slab.free -= pages;
-    last_ = s;
-    return slab.base + first * kPage;
-  };
   for (std::size_t k = 0; k < slabs_.size(); ++k) {
     const std::size_t s = last_ + k < slabs_.size() ? last_ + k : last_ + k - slabs_.size();
     Slab& slab = slabs_[s];
     if (slab.base == nullptr || slab.free < pages || slab.too_long <= pages) continue;
-    if (const std::size_t first = FindRun(slab, pages); first != kPagesOfSlab) return take(s, first);
+    if (const std::size_t first = FindRun(slab, pages); first != kPagesOfSlab) return Take(s, first, pages);
     slab.too_long = pages;
   }
   void* const base = MapHuge(kSlab);
@@ -82,7 +83,7 @@ void* PagePool::New(std::size_t bytes) {
   if (empty == slabs_.end()) empty = slabs_.insert(slabs_.end(), Slab{});
   *empty = Slab{};
   empty->base = static_cast<char*>(base);
-  return take(static_cast<std::size_t>(empty - slabs_.begin()), 0);
+  return Take(static_cast<std::size_t>(empty - slabs_.begin()), 0, pages);
 }
 
 void PagePool::Delete(void* memory, std::size_t bytes) {

@@ -36,6 +36,7 @@ class PagePool {
     std::array<std::uint64_t, kPagesOfSlab / 64> used{};
   };
   static std::size_t FindRun(const Slab& slab, std::size_t pages);  // kPagesOfSlab: none
+  void* Take(std::size_t slab, std::size_t first, std::size_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Mutex mu_;
   std::vector<Slab> slabs_ ABSL_GUARDED_BY(mu_);  // in order of their making
