@@ -10,8 +10,8 @@
 
 namespace evergrad::client {
 
-// `value` is of a constant. Fans are Keras' compute_fans; truncated_normal has Keras' standard deviation, 0.05.
-void FillInitializer(const std::string& type, double value, std::uint64_t fan_in, std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
+// Fans are Keras' compute_fans.
+void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in, std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
 void FillOptimizer(const config::OptimizerSpec& from, v1::Optimizer* to);
 
 }  // namespace evergrad::client

@@ -13,33 +13,16 @@
 namespace evergrad::config {
 namespace {
 
-const NotBuilt kLayersNotBuilt = {"embedding",
-                                  "batch_normalization",
-                                  "layer_normalization",
-                                  "lstm",
-                                  "gru",
-                                  "conv1d",
-                                  "conv3d",
-                                  "average_pooling2d",
-                                  "global_average_pooling2d",
-                                  "max_pooling1d",
-                                  "add",
-                                  "concatenate",
-                                  "multiply",
-                                  "reshape",
-                                  "attention",
-                                  "multi_head_attention",
-                                  "dot",
-                                  "depthwise_conv2d",
-                                  "zero_padding2d"};
+const NotBuilt kLayersNotBuilt = {"batch_normalization",  "layer_normalization",      "lstm",          "gru",      "conv1d",  "conv3d",
+                                  "average_pooling2d",    "global_average_pooling2d", "max_pooling1d", "multiply", "reshape", "attention",
+                                  "multi_head_attention", "depthwise_conv2d",         "zero_padding2d"};
 const NotBuilt kActivationsNotBuilt = {"gelu", "elu", "selu", "swish", "softplus", "leaky_relu", "exponential", "hard_sigmoid", "softsign"};
 const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoid", "softmax"};
 const std::vector<std::string> kInitializers = {"zeros", "ones", "glorot_uniform", "he_normal", "truncated_normal"};
 const NotBuilt kInitializersNotBuilt = {"glorot_normal",  "he_uniform", "lecun_normal",     "lecun_uniform", "random_normal",
                                         "random_uniform", "orthogonal", "variance_scaling", "identity"};
-const NotBuilt kLayerKeysNotBuilt = {
-    "kernel_regularizer", "bias_regularizer", "activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype",
-    "dilation_rate",      "groups",           "data_format",          "noise_shape",       "input_shape"};
+const NotBuilt kLayerKeysNotBuilt = {"activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype", "dilation_rate", "groups",
+                                     "data_format",          "noise_shape",       "input_shape"};
 
 // `kernel_size: 3` or `kernel_size: [3, 5]`.
 Key<LayerSpec> Pair(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w, std::uint64_t max, std::string help) {
@@ -85,8 +68,8 @@ Key<LayerSpec> LayerName() {
 
 Key<LayerSpec> LayerInput() {
   return {"input",
-          "name, or a list of one name",
-          "the layer or model input that it reads; left out: the layer above",
+          "name, or a list of names",
+          "the layers or model inputs that it reads; left out: the layer above",
           false,
           [](Reader& r, const Node& n, LayerSpec* t) {
             std::vector<const Node*> names;
@@ -121,7 +104,15 @@ const Variant<InitializerSpec>& InitializerVariant() {
   static const Variant<InitializerSpec> variant = [] {
     Variant<InitializerSpec> v{"the initializer", "type", &InitializerSpec::type, {}, kInitializersNotBuilt, ""};
     const NotBuilt keys_not_built = {"mean", "stddev", "seed", "scale"};
-    for (const std::string& type : kInitializers) v.cases.push_back({type, {absl::StrCat("the initializer ", type), {}, keys_not_built}, {type}});
+    for (const std::string& type : kInitializers) {
+      InitializerSpec defaults;
+      defaults.type = type;
+      v.cases.push_back({type, {absl::StrCat("the initializer ", type), {}, keys_not_built}, defaults});
+    }
+    v.cases.back().table = {"the initializer truncated_normal",
+                            {RealNumber<InitializerSpec>("stddev", &InitializerSpec::stddev, {0, 1e6, true, false},
+                                                         "before what lies beyond two of them is drawn again")},
+                            {"mean", "seed", "scale"}};
     v.cases.push_back(
         {"constant",
          {"the initializer constant",
@@ -141,11 +132,39 @@ Key<LayerSpec> InitializerKey(std::string name, InitializerSpec LayerSpec::*memb
           [=](const LayerSpec& t) { return std::optional<Node>(WriteInitializer(t.*member)); }};
 }
 
+template <class T>
+Key<T> RegularizerKey(std::string name, double T::*member, std::string help) {
+  return {name,
+          "mapping {l2: number of at least 0}",
+          std::move(help),
+          false,
+          [=](Reader& r, const Node& n, T* t) {
+            static const RealBounds bounds{0, 1e6, false, false};
+            struct Regularizer {
+              double l2 = 0;
+            };
+            static const Table<Regularizer> table{
+                "a regularizer", {Required(RealNumber<Regularizer>("l2", &Regularizer::l2, bounds, ""))}, {"l1", "type"}};
+            Regularizer regularizer;
+            table.Read(r, n, &regularizer);
+            t->*member = regularizer.l2;
+          },
+          [=](const T& t) {
+            if (t.*member == 0) return std::optional<Node>();
+            Node map;
+            Append(&map, "l2", MakePlain(FormatReal(t.*member)));
+            return std::optional<Node>(std::move(map));
+          }};
+}
+
 std::vector<Key<LayerSpec>> WeightKeys() {
-  return {ActivationKey("applied to the output"), Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
+  return {ActivationKey("applied to the output"),
+          Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
           InitializerKey("kernel_initializer", &LayerSpec::kernel_initializer,
                          "first values of the kernel, by Keras' formulas; keyed by the job's seed and the variable's name"),
-          InitializerKey("bias_initializer", &LayerSpec::bias_initializer, "first values of the bias")};
+          InitializerKey("bias_initializer", &LayerSpec::bias_initializer, "first values of the bias"),
+          RegularizerKey<LayerSpec>("kernel_regularizer", &LayerSpec::kernel_l2, "l2 times the sum of the kernel's squares is added to the loss"),
+          RegularizerKey<LayerSpec>("bias_regularizer", &LayerSpec::bias_l2, "the same of the bias")};
 }
 
 Variant<LayerSpec>::Case LayerCase(std::string type, std::string what, std::vector<Key<LayerSpec>> own, LayerSpec defaults = {}) {
@@ -161,190 +180,18 @@ std::vector<Key<LayerSpec>> With(std::vector<Key<LayerSpec>> keys, std::vector<K
   return keys;
 }
 
-// ---- data
-
-Key<IdxSource> PathKey(std::string name, std::string IdxSource::*member, std::string help, std::string example) {
-  Key<IdxSource> key = Required(PlainText<IdxSource>(name, member, std::move(help)), std::move(example));
-  key.type = "path of an IDX file, .gz or plain";
-  key.read = [=](Reader& r, const Node& n, IdxSource* t) {
-    const auto v = r.Text(n, name);
-    if (!v) return;
-    if (v->empty()) r.Report(n.where(), absl::StrCat("`", name, "`: expected a path, got nothing"));
-    t->*member = *v;
-  };
-  // A path that holds `${` is written so that it is not taken for a variable when it is read again.
-  key.write = [=](const IdxSource& t) { return std::optional<Node>(MakeText(absl::StrReplaceAll(t.*member, {{"${", "$${"}}))); };
-  return key;
-}
-
-const Table<IdxSource>& IdxTable() {
-  static const Table<IdxSource> table{"an idx source",
-                                      {PathKey("images", &IdxSource::images, "relative paths are taken from the job file's folder",
-                                               "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz\""),
-                                       PathKey("labels", &IdxSource::labels, "one class number an example",
-                                               "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-labels-idx1-ubyte.gz\"")},
-                                      {"shard_by", "cache"}};
-  return table;
-}
-
-Key<DataSpec> SourceKey(std::string name, std::optional<IdxSource> DataSpec::*member, std::string help, bool required) {
-  Key<DataSpec> key{
-      name,
-      "mapping with format: idx",
-      std::move(help),
-      required,
-      [=](Reader& r, const Node& n, DataSpec* t) {
-        const std::string what = absl::StrCat("data.", name);
-        if (!r.IsMap(n, what)) return;
-        if (const Node* format = n.Find("format")) {
-          const auto v = r.Text(*format, "format");
-          if (!v) return;
-          if (*v == "csv" || *v == "tsv" || *v == "tfrecord" || *v == "parquet" || *v == "libsvm" || *v == "png" || *v == "npz" || *v == "jsonl") {
-            r.Report(format->where(), absl::StrCat("not built yet: data format `", *v, "`"));
-            return;
-          }
-          if (*v != "idx") {
-            r.Report(format->where(), absl::StrCat("`format`: expected idx, got ", format->Describe(), Suggestion(*v, {"idx"})));
-            return;
-          }
-        } else {
-          r.Report(n.where(), absl::StrCat("missing key `format` in ", what, ": expected idx"));
-        }
-        IdxSource source;
-        source.where = n.where();
-        IdxTable().Read(r, n, &source, {"format"});
-        t->*member = std::move(source);
-      },
-      [=](const DataSpec& t) {
-        if (!(t.*member).has_value()) return std::optional<Node>();
-        Node map;
-        Append(&map, "format", MakeText("idx"));
-        Node rest;
-        IdxTable().Write(*(t.*member), &rest);
-        for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
-        return std::optional<Node>(std::move(map));
-      }};
-  key.explain_inner = [name](std::string* out, const std::string& indent) {
-    absl::StrAppend(out, indent, "# what the files are (one of idx; required)\n", indent, "format: idx\n");
-    std::string inner;
-    IdxTable().Explain(IdxSource{}, indent, &inner);
-    *out += name == "eval" ? absl::StrReplaceAll(inner, {{"train-", "t10k-"}}) : inner;
-  };
-  return key;
-}
-
-const NotBuilt kTransformsNotBuilt = {"bucketize", "vocabulary",  "map",  "normalize", "hash",   "log",  "clip",
-                                      "one_hot",   "standardize", "crop", "flip",      "resize", "shift"};
-
-void ReadTransforms(Reader& r, const Node& n, FieldSpec* t) {
-  if (!r.IsList(n, "transforms", "mappings like {scale: 0.5}")) return;
-  if (n.items.size() > 32) {
-    r.Report(n.where(), absl::StrCat("too many transforms: limit=32 got=", n.items.size()));
-    return;
-  }
-  for (const Node& item : n.items) {
-    if (!r.IsMap(item, "a transform")) continue;
-    for (const Entry& entry : item.entries) {
-      if (std::find(kTransformsNotBuilt.begin(), kTransformsNotBuilt.end(), entry.key) != kTransformsNotBuilt.end()) {
-        r.Report(entry.where(), absl::StrCat("not built yet: transform `", entry.key, "`"));
-      } else if (entry.key != "scale") {
-        r.Report(entry.where(), absl::StrCat("unknown transform `", entry.key.substr(0, 60), "`", Suggestion(entry.key, {"scale"})));
-      } else if (const auto v = r.Real(entry.value, "scale")) {
-        t->transforms.push_back({"scale", *v});
-      }
-    }
-    if (item.entries.size() != 1) r.Report(item.where(), absl::StrCat("a transform has one key, its name: got ", item.entries.size()));
-  }
-  if (t->name == "label" && !n.items.empty()) r.Report(n.where(), "not built yet: transforms of `label`");
-}
-
-Key<DataSpec> FieldsKey() {
-  Key<DataSpec> key{"fields",
-                    "mapping of image and label",
-                    "transforms of each field, in order; an idx source has the fields image and label",
-                    false,
-                    [](Reader& r, const Node& n, DataSpec* t) {
-                      if (!r.IsMap(n, "data.fields")) return;
-                      static const NotBuilt kFieldKeysNotBuilt = {"column", "type", "default", "missing", "vocabulary", "hash_buckets"};
-                      for (const Entry& entry : n.entries) {
-                        if (entry.key != "image" && entry.key != "label") {
-                          r.Report(entry.where(), absl::StrCat("unknown field `", entry.key.substr(0, 60), "`: an idx source has image and label",
-                                                               Suggestion(entry.key, {"image", "label"})));
-                          continue;
-                        }
-                        FieldSpec field;
-                        field.name = entry.key;
-                        const Table<FieldSpec> table{
-                            absl::StrCat("field ", entry.key),
-                            {{"transforms", "list", "", false, ReadTransforms, [](const FieldSpec&) { return std::optional<Node>(); }}},
-                            kFieldKeysNotBuilt};
-                        if (entry.value.kind != Node::Kind::kNull) table.Read(r, entry.value, &field);
-                        t->fields.push_back(std::move(field));
-                      }
-                    },
-                    [](const DataSpec& t) {
-                      if (t.fields.empty()) return std::optional<Node>();
-                      Node map;
-                      for (const FieldSpec& field : t.fields) {
-                        std::vector<Node> transforms;
-                        for (const Transform& transform : field.transforms) {
-                          Node one;
-                          Append(&one, transform.type, MakePlain(FormatReal(transform.value)));
-                          transforms.push_back(std::move(one));
-                        }
-                        Node inner;
-                        Append(&inner, "transforms", MakeList(std::move(transforms)));
-                        Append(&map, field.name, std::move(inner));
-                      }
-                      return std::optional<Node>(std::move(map));
-                    },
-                    "{image: {transforms: [{scale: 0.00392156862}]}}"};
-  return key;
-}
-
-Key<DataSpec> ShuffleKey() {
-  return {"shuffle",
-          "{seed: integer}, or off",
-          "each epoch has an order of its own, a function of (seed, epoch)",
-          false,
-          [](Reader& r, const Node& n, DataSpec* t) {
-            if (n.kind == Node::Kind::kScalar) {
-              if (!n.quoted && n.text == "off")
-                t->shuffle = false;
-              else
-                r.Report(n.where(), absl::StrCat("`shuffle`: expected {seed: integer} or off, got ", n.Describe(),
-                                                 n.text == "false" || n.text == "no" ? "; did you mean `off`?" : ""));
-              return;
-            }
-            static const Table<DataSpec> table{
-                "data.shuffle", {Required(Integer<DataSpec>("seed", &DataSpec::shuffle_seed, 0, kAny, ""))}, {"buffer", "buffer_size", "blocks"}};
-            t->shuffle = true;
-            table.Read(r, n, t);
-          },
-          [](const DataSpec& t) {
-            if (!t.shuffle) return std::optional<Node>(MakePlain("off"));
-            Node map;
-            Append(&map, "seed", MakePlain(absl::StrCat(t.shuffle_seed)));
-            return std::optional<Node>(std::move(map));
-          }};
-}
-
-std::vector<Key<DataSpec>> CommonDataKeys() {
-  return {Integer<DataSpec>("batch_size", &DataSpec::batch_size, 1, 1u << 20, "examples per step of one worker"), ShuffleKey()};
-}
-const NotBuilt kDataKeysNotBuilt = {"global_batch_size", "predict", "prefetch", "cache", "bad_records", "weights"};
-
 // ---- model
 
 Key<ModelSpec> InputsKey() {
   return {"inputs",
           "mapping of field name to {shape}",
-          "what the model reads: fields of the data, with the shape of one example",
+          "what the model reads: fields of the data, with the shape of one example ([]: one number); what an embedding reads are ids",
           true,
           [](Reader& r, const Node& n, ModelSpec* t) {
             if (!r.IsMap(n, "model.inputs")) return;
-            if (n.entries.empty()) r.Report(n.where(), "model.inputs: expected one input, got none");
-            if (n.entries.size() > 1) r.Report(n.entries[1].where(), "not built yet: more than one model input");
+            if (n.entries.empty()) r.Report(n.where(), "model.inputs: expected at least one input, got none");
+            if (n.entries.size() > kLayersMax)
+              return r.Report(n.where(), absl::StrCat("too many model inputs: limit=", kLayersMax, " got=", n.entries.size()));
             for (const Entry& entry : n.entries) {
               InputSpec input;
               input.name = entry.key;
@@ -355,11 +202,12 @@ Key<ModelSpec> InputsKey() {
               }
               const Table<InputSpec> table{
                   absl::StrCat("input ", entry.key),
-                  {Required(Key<InputSpec>{"shape", "list of 1 to 7 integers", "", false,
+                  {Required(Key<InputSpec>{"shape", "list of up to 7 integers", "", false,
                                            [](Reader& rr, const Node& shape, InputSpec* out) {
                                              if (!rr.IsList(shape, "shape", "integers")) return;
-                                             if (shape.items.empty() || shape.items.size() > 7) {
-                                               rr.Report(shape.where(), absl::StrCat("`shape`: expected 1 to 7 integers, got ", shape.items.size()));
+                                             if (shape.items.size() > 7) {
+                                               rr.Report(shape.where(),
+                                                         absl::StrCat("`shape`: expected at most 7 integers, got ", shape.items.size()));
                                                return;
                                              }
                                              std::vector<std::uint64_t> dims;
@@ -440,6 +288,22 @@ Key<ModelSpec> LayersKey() {
         if (const auto found = examples.at(type).find(k.name); found != examples.at(type).end()) k.example = found->second;
       c.table.Explain(c.defaults, indent + "  ", out);
     }
+    // Those of ids and of several inputs would make no model of images: shown, commented out.
+    const std::map<std::string, std::map<std::string, std::string>> others = {
+        {"embedding", {{"name", "user"}, {"table", "users"}, {"weights", "user_weights"}, {"input", "[user_id]"}}},
+        {"concatenate", {{"name", "features"}, {"input", "[user, item]"}}},
+        {"add", {{"name", "sum"}, {"input", "[wide, deep]"}}},
+        {"dot", {{"name", "score"}, {"input", "[user, item]"}}},
+        {"factorization_machine", {{"name", "fm"}, {"input", "[user, item]"}}}};
+    for (const char* type : {"embedding", "concatenate", "add", "dot", "factorization_machine"}) {
+      Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
+      std::string text = absl::StrCat("-\n  type: ", type, "\n");
+      for (Key<LayerSpec>& k : c.table.keys)
+        if (const auto found = others.at(type).find(k.name); found != others.at(type).end()) k.example = found->second;
+      c.table.Explain(c.defaults, "  ", &text);
+      const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+      for (const std::string& line : lines) absl::StrAppend(out, indent, "# ", line, "\n");
+    }
     absl::StrAppend(out, indent, "- {name: logits, type: dense, units: 10, input: drop}\n");
   };
   return key;
@@ -492,24 +356,101 @@ Key<ModelSpec> LossesKey() {
   return key;
 }
 
+const std::vector<std::string> kMetrics = {"accuracy", "binary_accuracy", "auc", "root_mean_squared_error"};
+
+const Table<TableSpec>& EmbeddingTableTable() {
+  static const Table<TableSpec> table = [] {
+    Key<TableSpec> initializer{"initializer",
+                               InitializerType(),
+                               "of a row's first values, a function of the job's seed, the table's name and the id",
+                               false,
+                               [](Reader& r, const Node& n, TableSpec* t) { ReadInitializer(r, n, "initializer", &t->initializer); },
+                               [](const TableSpec& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
+    return Table<TableSpec>{
+        "an embedding table",
+        {Required(Integer<TableSpec>("dimension", &TableSpec::dimension, 1, 65536, "elements of a row"), "16"), initializer,
+         RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
+                                   "l2 times the sum of the squares of the rows that a batch reads (each once) is added to the loss"),
+         Integer<TableSpec>("admit_after", &TableSpec::admit_after, 1, 1u << 30,
+                            "an id gets a row with this push to it; until then it reads default_row"),
+         RealNumber<TableSpec>("default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
+                               "each element of what an id reads that is not admitted yet; with admit_after above 1"),
+         Integer<TableSpec>("ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
+                            "a row that so many steps of the plan did not push to is dropped; 0: never"),
+         ByteSize<TableSpec>("bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
+                             "of its rows and index, on all servers together; 0: the servers' own limit alone"),
+         Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
+                           "at the limit: rows that were not pushed to for longest give way, or pushes are refused")},
+        {"ttl", "optimizer", "dtype", "combiner", "partitions", "embeddings_initializer"}};
+  }();
+  return table;
+}
+
+Key<ModelSpec> TablesKey() {
+  Key<ModelSpec> key{"tables",
+                     "mapping of table name to its settings",
+                     "embedding tables: rows by 64-bit id, made on first use; layers of type embedding name them, several may name one",
+                     false,
+                     [](Reader& r, const Node& n, ModelSpec* t) {
+                       if (!r.IsMap(n, "model.tables")) return;
+                       if (n.entries.size() > kTablesMax)
+                         return r.Report(n.where(), absl::StrCat("too many tables: limit=", kTablesMax, " got=", n.entries.size()));
+                       for (const Entry& entry : n.entries) {
+                         const std::vector<absl::string_view> parts = absl::StrSplit(entry.key, '/');
+                         if (entry.key.size() > 2 * kNameBytesMax || !std::all_of(parts.begin(), parts.end(), IsPartName)) {
+                           r.Report(entry.where(),
+                                    absl::StrCat("name of a table: expected names of letters, digits, `_`, `-` or `.` joined by `/`, got `",
+                                                 entry.key.substr(0, 60), "`"));
+                           continue;
+                         }
+                         TableSpec table;
+                         table.name = entry.key;
+                         EmbeddingTableTable().Read(r, entry.value, &table);
+                         table.where = entry.where();
+                         t->tables.push_back(std::move(table));
+                       }
+                     },
+                     [](const ModelSpec& t) {
+                       if (t.tables.empty()) return std::optional<Node>();
+                       Node map;
+                       for (const TableSpec& table : t.tables) {
+                         Node inner;
+                         EmbeddingTableTable().Write(table, &inner);
+                         Append(&map, table.name, std::move(inner));
+                       }
+                       return std::optional<Node>(std::move(map));
+                     }};
+  key.explain_inner = [](std::string* out, const std::string& indent) {
+    std::string text = "users:\n";
+    EmbeddingTableTable().Explain(TableSpec{}, "  ", &text);
+    // An empty section is a mistake, and a table that no layer reads another.
+    out->erase(out->rfind(indent.substr(2) + "tables:"));
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+    absl::StrAppend(out, indent.substr(2), "# tables:\n");
+    for (const std::string& line : lines) absl::StrAppend(out, indent.substr(2), "#   ", line, "\n");
+  };
+  return key;
+}
+
 Key<ModelSpec> MetricsKey() {
   return {"metrics",
-          "list of: accuracy",
+          absl::StrCat("list of: ", absl::StrJoin(kMetrics, ", ")),
           "measured at each evaluation; the mean loss always is",
           false,
           [](Reader& r, const Node& n, ModelSpec* t) {
             if (!r.IsList(n, "metrics", "names")) return;
-            static const NotBuilt kMetricsNotBuilt = {"auc", "precision", "recall", "mean_absolute_error", "mean_squared_error", "top_k_accuracy",
-                                                      "f1",  "log_loss",  "rmse"};
+            static const NotBuilt kMetricsNotBuilt = {"precision", "recall",  "mean_absolute_error", "mean_squared_error", "top_k_accuracy",
+                                                      "f1",        "log_loss"};
             for (const Node& item : n.items) {
               const auto v = r.Text(item, "metrics");
               if (!v) continue;
               if (std::find(kMetricsNotBuilt.begin(), kMetricsNotBuilt.end(), *v) != kMetricsNotBuilt.end())
                 r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
-              else if (*v != "accuracy")
-                r.Report(item.where(), absl::StrCat("`metrics`: expected accuracy, got ", item.Describe(), Suggestion(*v, {"accuracy"})));
+              else if (std::find(kMetrics.begin(), kMetrics.end(), *v) == kMetrics.end())
+                r.Report(item.where(), absl::StrCat("`metrics`: expected one of ", absl::StrJoin(kMetrics, ", "), ", got ", item.Describe(),
+                                                    *v == "rmse" ? "; did you mean `root_mean_squared_error`?" : Suggestion(*v, kMetrics)));
               else if (std::find(t->metrics.begin(), t->metrics.end(), *v) != t->metrics.end())
-                r.Report(item.where(), "`metrics`: accuracy is given twice");
+                r.Report(item.where(), absl::StrCat("`metrics`: ", *v, " is given twice"));
               else
                 t->metrics.push_back(*v);
             }
@@ -553,8 +494,7 @@ Key<TrainingSpec> EvaluateKey() {
 }
 
 const NotBuilt kModesNotBuilt = {"sync", "bounded", "allreduce", "local"};
-const NotBuilt kSpecKeysNotBuilt = {"optimizers", "predict",    "export",   "early_stopping", "callbacks",
-                                    "tables",     "embeddings", "closures", "resources"};
+const NotBuilt kSpecKeysNotBuilt = {"predict", "export", "early_stopping", "callbacks", "tables", "embeddings", "closures", "resources"};
 
 Key<JobSpec> TypeKey() {
   return {"type",
@@ -570,7 +510,7 @@ Key<JobSpec> OptimizerKey() {
                    "applied on the shards; formulas and defaults of Keras 2.9",
                    false,
                    [](Reader& r, const Node& n, JobSpec* t) { OptimizerVariant().Read(r, n, &t->optimizer); },
-                   [](const JobSpec& t) { return std::optional<Node>(OptimizerVariant().Write(t.optimizer)); }};
+                   [](const JobSpec& t) { return t.optimizers.empty() ? std::optional<Node>(OptimizerVariant().Write(t.optimizer)) : std::nullopt; }};
   key.explain_inner = [](std::string* out, const std::string& indent) {
     for (const auto& c : OptimizerVariant().cases) {
       std::string text;
@@ -587,6 +527,52 @@ Key<JobSpec> OptimizerKey() {
     }
   };
   return key;
+}
+
+// OptimizerVariant with `match` in front of each type's keys.
+const Variant<OptimizerSpec>& RuleVariant() {
+  static const Variant<OptimizerSpec> variant = [] {
+    Variant<OptimizerSpec> v = OptimizerVariant();
+    v.what = "an entry of `optimizers`";
+    Key<OptimizerSpec> match = PlainText<OptimizerSpec>("match", &OptimizerSpec::match, "", "\"emb/*\"");
+    match.read = [](Reader& r, const Node& n, OptimizerSpec* t) {
+      const auto text = r.Text(n, "match");
+      if (text && text->empty()) r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
+      if (text) t->match = *text;
+    };
+    for (auto& c : v.cases) {
+      c.table.keys.insert(c.table.keys.begin(), match);
+      std::erase(c.table.not_built, "match");
+    }
+    return v;
+  }();
+  return variant;
+}
+
+Key<JobSpec> OptimizersKey() {
+  return {"optimizers",
+          "list of {match, type, ...}",
+          "instead of `optimizer`: of each variable (dense1/kernel) and table the first whose `match` fits its name (`*`: any text, `?`: any "
+          "character); an entry "
+          "without `match` fits all, and is the last",
+          false,
+          [](Reader& r, const Node& n, JobSpec* t) {
+            if (!r.IsList(n, "optimizers", "optimizers")) return;
+            if (n.items.empty()) r.Report(n.where(), "`optimizers`: expected at least one, got none");
+            if (n.items.size() > 256) return r.Report(n.where(), absl::StrCat("too many optimizers: limit=256 got=", n.items.size()));
+            for (std::size_t i = 0; i < n.items.size(); ++i) {
+              OptimizerSpec& optimizer = t->optimizers.emplace_back();
+              if (!RuleVariant().Read(r, n.items[i], &optimizer)) continue;
+              CheckOptimizer(r, n.items[i], optimizer);
+              if (optimizer.match.empty() && i + 1 < n.items.size() && n.items[i].Find("match") == nullptr)
+                r.Report(n.items[i].where(), "an entry without `match` fits everything: those below it are never used");
+            }
+          },
+          [](const JobSpec& t) {
+            std::vector<Node> items;
+            for (const OptimizerSpec& optimizer : t.optimizers) items.push_back(RuleVariant().Write(optimizer));
+            return items.empty() ? std::nullopt : std::optional<Node>(MakeList(std::move(items)));
+          }};
 }
 
 constexpr std::chrono::milliseconds kEveryMin{10}, kEveryMax{24 * 3600 * 1000};
@@ -611,9 +597,9 @@ Key<CheckpointSpec> EveryKey() {
           [](const CheckpointSpec& t) { return std::optional<Node>(MakePlain(FormatDuration(t.every))); }};
 }
 Key<CheckpointSpec> DirectoryKey() {
-  Key<CheckpointSpec> key = PlainText<CheckpointSpec>(
-      "directory", &CheckpointSpec::directory,
-      "shared by all daemons; each job gets its NAME-JOB_UID there. Left out: checkpoint/ in its runs folder");
+  Key<CheckpointSpec> key =
+      PlainText<CheckpointSpec>("directory", &CheckpointSpec::directory,
+                                "shared by all daemons; each job gets its NAME-JOB_UID there. Left out: checkpoint/ in its runs folder");
   key.type = "path or file:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
@@ -632,9 +618,9 @@ Key<CheckpointSpec> DirectoryKey() {
   return key;
 }
 Key<JobSpec> CheckpointKey() {
-  Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
-      "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
-      "how the job is saved; without the section as here, but a job that cannot be saved then goes on and says so");
+  Key<JobSpec> key =
+      Section<JobSpec, CheckpointSpec>("checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
+                                       "how the job is saved; without the section as here, but a job that cannot be saved then goes on and says so");
   key.type = "mapping, or off";
   key.read = [](Reader& r, const Node& n, JobSpec* t) {
     t->checkpoint.given = true;
@@ -669,7 +655,15 @@ void ReadInitializer(Reader& reader, const Node& node, const std::string& key, I
   }
 }
 
-Node WriteInitializer(const InitializerSpec& spec) { return spec.type == "constant" ? InitializerVariant().Write(spec) : MakeText(spec.type); }
+Node WriteInitializer(const InitializerSpec& spec) {
+  const bool plain = spec.type != "constant" && spec.stddev == InitializerSpec().stddev;
+  return plain ? MakeText(spec.type) : InitializerVariant().Write(spec);
+}
+
+void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec) {
+  if (const Node* nesterov = node.Find("nesterov"); nesterov != nullptr && spec.nesterov && spec.momentum == 0)
+    reader.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+}
 
 bool IsDnsLabel(absl::string_view name) {
   if (name.empty() || name.size() > 63 || name.front() == '-' || name.back() == '-') return false;
@@ -707,6 +701,24 @@ const Variant<LayerSpec>& LayerVariant() {
         LayerCase("dropout", "a dropout layer",
                   {Required(RealNumber<LayerSpec>("rate", &LayerSpec::rate, {0, 1, false, true}, "share of the inputs set to zero while training")),
                    OptionalInteger<LayerSpec>("seed", &LayerSpec::seed, 0, kAny, "left out: from the job's seed and the layer's name")}));
+    Key<LayerSpec> weights = PlainText<LayerSpec>("weights", &LayerSpec::weights, "of each id in its bag; left out: 1");
+    weights.type = "name of a model input";
+    v.cases.push_back(LayerCase(
+        "embedding", "an embedding layer",
+        {Required(PlainText<LayerSpec>("table", &LayerSpec::table, "of model.tables, where its settings are")),
+         Choice<LayerSpec>(
+             "combiner", &LayerSpec::combiner, {"none", "sum", "mean", "sqrtn"}, {"max", "concat"}, "embedding.",
+             "what is made of the rows of an example's ids; none: [n, dimension], or [dimension] of one id of shape []. A negative id is padding: "
+             "zeros, and no part of a bag"),
+         weights}));
+    v.cases.push_back(LayerCase("concatenate", "a concatenate layer", {}));
+    v.cases.push_back(LayerCase("add", "an add layer", {}));
+    v.cases.push_back(LayerCase("dot", "a dot layer",
+                                {Flag<LayerSpec>("normalize", &LayerSpec::normalize, "divides both vectors by their length first: the cosine")}));
+    v.cases.push_back(LayerCase("factorization_machine", "a factorization_machine layer", {}));
+    for (const char* type : {"concatenate", "dot"})
+      for (auto& c : v.cases)
+        if (c.type == type) c.table.not_built.push_back(std::string(type) == "dot" ? "axes" : "axis");
     return v;
   }();
   return variant;
@@ -746,12 +758,7 @@ const Variant<LossSpec>& LossVariant() {
 
 const Variant<OptimizerSpec>& OptimizerVariant() {
   static const Variant<OptimizerSpec> variant = [] {
-    Variant<OptimizerSpec> v{"the optimizer",
-                             "type",
-                             &OptimizerSpec::type,
-                             {},
-                             {"adagrad", "ftrl", "rmsprop", "adamw", "adadelta", "adamax", "nadam", "lamb", "lars", "lion"},
-                             ""};
+    Variant<OptimizerSpec> v{"the optimizer", "type", &OptimizerSpec::type, {}, {"adadelta", "adamax", "nadam", "lamb", "lars", "lion"}, ""};
     Key<OptimizerSpec> rate = RealNumber<OptimizerSpec>("learning_rate", &OptimizerSpec::learning_rate, {0, 1e6, true, false}, "size of a step");
     const auto read_number = rate.read;
     rate.read = [read_number](Reader& r, const Node& n, OptimizerSpec* t) {
@@ -760,7 +767,17 @@ const Variant<OptimizerSpec>& OptimizerVariant() {
       else
         read_number(r, n, t);
     };
-    const NotBuilt keys_not_built = {"clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "decay", "amsgrad", "schedule", "use_ema", "match"};
+    const NotBuilt keys_not_built = {"clipnorm",
+                                     "clipvalue",
+                                     "global_clipnorm",
+                                     "weight_decay",
+                                     "decay",
+                                     "amsgrad",
+                                     "schedule",
+                                     "use_ema",
+                                     "match",
+                                     "centered",
+                                     "l2_shrinkage_regularization_strength"};
     OptimizerSpec adam;
     adam.type = "adam";
     adam.learning_rate = 0.001;
@@ -778,6 +795,52 @@ const Variant<OptimizerSpec>& OptimizerVariant() {
                          Flag<OptimizerSpec>("nesterov", &OptimizerSpec::nesterov, "Nesterov's momentum; needs a momentum above 0")},
                         keys_not_built},
                        sgd});
+    const Key<OptimizerSpec> beta_1 = RealNumber<OptimizerSpec>("beta_1", &OptimizerSpec::beta_1, {0, 1, false, true}, "decay of the first moment");
+    const Key<OptimizerSpec> beta_2 = RealNumber<OptimizerSpec>("beta_2", &OptimizerSpec::beta_2, {0, 1, false, true}, "decay of the second moment");
+    const Key<OptimizerSpec> epsilon =
+        RealNumber<OptimizerSpec>("epsilon", &OptimizerSpec::epsilon, {0, 1, true, false}, "keeps the divisor from zero");
+    const Key<OptimizerSpec> accumulator = RealNumber<OptimizerSpec>("initial_accumulator_value", &OptimizerSpec::initial_accumulator_value,
+                                                                     {0, 1e6, false, false}, "of the sum of squares");
+    OptimizerSpec adamw = adam;
+    adamw.type = "adamw";
+    NotBuilt adamw_not_built = keys_not_built;
+    std::erase(adamw_not_built, "weight_decay");
+    v.cases.push_back({"adamw",
+                       {"the optimizer adamw",
+                        {rate, beta_1, beta_2, epsilon,
+                         RealNumber<OptimizerSpec>("weight_decay", &OptimizerSpec::weight_decay, {0, 1e6, false, false},
+                                                   "times the learning rate, taken off each weight")},
+                        adamw_not_built},
+                       adamw});
+    for (const char* type : {"adagrad", "rowwise_adagrad"}) {
+      OptimizerSpec defaults;
+      defaults.type = type;
+      defaults.learning_rate = 0.001;
+      v.cases.push_back({type, {absl::StrCat("the optimizer ", type), {rate, accumulator, epsilon}, keys_not_built}, defaults});
+    }
+    OptimizerSpec rmsprop;
+    rmsprop.type = "rmsprop";
+    rmsprop.learning_rate = 0.001;
+    v.cases.push_back({"rmsprop",
+                       {"the optimizer rmsprop",
+                        {rate, RealNumber<OptimizerSpec>("rho", &OptimizerSpec::rho, {0, 1, false, true}, "decay of the mean square"),
+                         RealNumber<OptimizerSpec>("momentum", &OptimizerSpec::momentum, {0, 1, false, true}, "0: none"), epsilon},
+                        keys_not_built},
+                       rmsprop});
+    OptimizerSpec ftrl;
+    ftrl.type = "ftrl";
+    ftrl.learning_rate = 0.001;
+    const RealBounds strength{0, 1e6, false, false};
+    v.cases.push_back(
+        {"ftrl",
+         {"the optimizer ftrl",
+          {rate, RealNumber<OptimizerSpec>("learning_rate_power", &OptimizerSpec::learning_rate_power, {-10, 0, false, false}, "0: a fixed rate"),
+           accumulator,
+           RealNumber<OptimizerSpec>("l1_regularization_strength", &OptimizerSpec::l1_regularization_strength, strength, "drives weights to zero"),
+           RealNumber<OptimizerSpec>("l2_regularization_strength", &OptimizerSpec::l2_regularization_strength, strength, "shrinks weights"),
+           RealNumber<OptimizerSpec>("beta", &OptimizerSpec::beta, strength, "added to the root of the accumulator")},
+          keys_not_built},
+         ftrl});
     return v;
   }();
   return variant;
@@ -847,7 +910,9 @@ const Table<StrategySpec>& StrategyTable() {
         {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.", "how far workers may be apart"),
          Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1, "1: the pull of the next step overlaps this one, at one step of staleness"),
          Flag<StrategySpec>("deterministic", &StrategySpec::deterministic, "two runs give the same bits; one worker and pipeline 0 only"),
-         partitioner},
+         partitioner,
+         Integer<StrategySpec>("table_slots", &StrategySpec::table_slots, 1, 65536,
+                               "shards that the rows of all embedding tables are spread over; fixed for the job")},
         {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps", "replicas", "durability"}};
   }();
   return table;
@@ -859,9 +924,10 @@ const Table<TrainingSpec>& TrainingTable() {
       {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000, "passes over the data"),
        Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096, "steps that are granted, retried and reported as one"),
        EvaluateKey(), Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout"),
-       Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
-                            "a closure that a lost server needs again cannot be run again, because its data changed or went away: end the job, or go on "
-                            "without its updates there and count them as lost")},
+       Choice<TrainingSpec>(
+           "on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
+           "a closure that a lost server needs again cannot be run again, because its data changed or went away: end the job, or go on "
+           "without its updates there and count them as lost")},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks", "validation_split"}};
   return table;
 }
@@ -882,9 +948,10 @@ const Table<CheckpointSpec>& CheckpointTable() {
   static const Table<CheckpointSpec> table{
       "spec.checkpoint",
       {EveryKey(), Integer<CheckpointSpec>("keep", &CheckpointSpec::keep, 1, 100, "so many checkpoints are kept"),
-       Flag<CheckpointSpec>("resume", &CheckpointSpec::resume,
-                            "go on from the newest checkpoint of an earlier job of this name; with none the job begins at its first step, one that does "
-                            "not fit is refused with the reason"),
+       Flag<CheckpointSpec>(
+           "resume", &CheckpointSpec::resume,
+           "go on from the newest checkpoint of an earlier job of this name; with none the job begins at its first step, one that does "
+           "not fit is refused with the reason"),
        DirectoryKey()},
       {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
   return table;
@@ -903,20 +970,9 @@ const Table<ResourcesSpec>& ResourcesTable() {
 }
 
 const Table<ModelSpec>& ModelTable() {
-  static const Table<ModelSpec> table{
-      "spec.model", {InputsKey(), LayersKey(), LossesKey(), MetricsKey()}, {"outputs", "initializers", "python", "pretrained", "weights"}};
-  return table;
-}
-
-const Table<DataSpec>& DataTable() {
-  static const Table<DataSpec> table = [] {
-    Table<DataSpec> t{"spec.data",
-                      {SourceKey("train", &DataSpec::train, "what is trained on", true),
-                       SourceKey("eval", &DataSpec::eval, "what is evaluated on; left out: nothing is", false), FieldsKey()},
-                      kDataKeysNotBuilt};
-    for (Key<DataSpec>& key : CommonDataKeys()) t.keys.push_back(std::move(key));
-    return t;
-  }();
+  static const Table<ModelSpec> table{"spec.model",
+                                      {InputsKey(), TablesKey(), LayersKey(), LossesKey(), MetricsKey()},
+                                      {"outputs", "initializers", "python", "pretrained", "weights"}};
   return table;
 }
 
@@ -924,7 +980,7 @@ const Table<JobSpec>& TrainingJobTable() {
   static const Table<JobSpec> table{
       "spec",
       {TypeKey(), Required(Section<JobSpec, DataSpec>("data", &JobSpec::data, &DataTable(), "the examples")),
-       Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), Required(OptimizerKey()),
+       Required(Section<JobSpec, ModelSpec>("model", &JobSpec::model, &ModelTable(), "layers, loss, metrics")), OptimizerKey(), OptimizersKey(),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
        Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey(),
        Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(), "what it may take beside other jobs")},
@@ -947,7 +1003,8 @@ const Table<JobSpec>& CountingJobTable() {
 
 const Table<JobSpec>& FunctionsJobTable() {
   static const Table<StrategySpec> strategy = [] {
-    Table<StrategySpec> t{"spec.strategy of a functions job", {}, {"deterministic", "pipeline", "staleness", "workers", "codec", "replicas", "durability"}};
+    Table<StrategySpec> t{
+        "spec.strategy of a functions job", {}, {"deterministic", "pipeline", "staleness", "workers", "codec", "replicas", "durability"}};
     for (const Key<StrategySpec>& key : StrategyTable().keys) {
       if (key.name == "mode" || key.name == "partitioner") t.keys.push_back(key);
     }

@@ -6,7 +6,7 @@
 namespace evergrad::config {
 
 inline constexpr char kApiVersion[] = "evergrad.dev/v1alpha1";
-inline constexpr std::size_t kLayersMax = 512;
+inline constexpr std::size_t kLayersMax = 512, kTablesMax = 512;
 inline constexpr std::size_t kNameBytesMax = 64;
 
 // A lower-case DNS label: letters, digits and inner dashes, at most 63.
@@ -15,6 +15,10 @@ bool IsDnsLabel(absl::string_view name);
 bool IsPartName(absl::string_view name);
 
 const Table<DataSpec>& DataTable();
+std::vector<Key<DataSpec>> CommonDataKeys();
+extern const NotBuilt kDataKeysNotBuilt;
+// `fields` of `spec.data`, once the sources are read: they decide what a field may have.
+void ReadFields(Reader& reader, const Node& data, DataSpec* spec);
 const Table<ModelSpec>& ModelTable();
 const Table<StrategySpec>& StrategyTable();
 const Table<TrainingSpec>& TrainingTable();
@@ -37,5 +41,7 @@ const Table<JobSpec>& JobTableOf(const JobSpec& spec);
 std::string InitializerType();
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key, InitializerSpec* spec);
 Node WriteInitializer(const InitializerSpec& spec);
+// What a table cannot say: rules between an optimizer's values.
+void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec);
 
 }  // namespace evergrad::config

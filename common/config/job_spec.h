@@ -31,23 +31,57 @@ struct Mistake {
   std::string ToString() const;
 };
 
-struct IdxSource {
-  std::string images, labels;  // absolute after resolution
-  Location where;
-  friend bool operator==(const IdxSource&, const IdxSource&) = default;
+// Which lines of a csv file a source has: those whose number n (of data lines, from 0) has n % modulo == equals, or all others.
+struct SplitSpec {
+  std::uint64_t modulo = 0;  // 0: no split
+  std::uint64_t equals = 0;
+  bool taken = false;  // the lines that were taken out of the file: the evaluation's
+  friend bool operator==(const SplitSpec&, const SplitSpec&) = default;
 };
+struct SourceSpec {
+  std::string format = "idx";  // idx | csv | synthetic
+  // idx
+  std::string images, labels;  // absolute after resolution
+  // csv
+  std::string path;  // absolute after resolution
+  bool header = true;
+  std::string separator = ",";
+  bool quoting = true;                   // as RFC 4180; false: a quote is text
+  std::vector<std::string> missing{""};  // texts that stand for a missing value
+  SplitSpec split;
+  // synthetic: examples skip … skip+examples-1 of the endless sequence that (seed, fields) names
+  std::uint64_t examples = 0, seed = 0, skip = 0;
+  Location where;
+  friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
+};
+// One step from what a file has to what a model reads. Texts, integers and reals; what takes what: docs/data.md.
 struct Transform {
-  std::string type;  // scale
-  double value = 1.0;
+  std::string type;                                     // scale | offset | log1p | bucketize | hash | vocabulary | map
+  double value = 1.0;                                   // scale, offset
+  std::vector<double> bounds;                           // bucketize, rising
+  std::uint64_t buckets = 0;                            // hash
+  std::uint64_t min_count = 1;                          // vocabulary
+  std::vector<std::pair<std::string, double>> entries;  // map, in the file's order
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 struct FieldSpec {
-  std::string name;  // image | label
+  std::string name;  // of an idx source: image | label
+  // csv
+  std::vector<std::string> columns;         // numbers from 0, or names of the header
+  bool list = false;                        // shape [columns] instead of []
+  std::string type;                         // csv: int | float | string; synthetic: ids | float | label
+  std::optional<std::string> default_text;  // what stands in for a missing value
+  // synthetic
+  std::uint64_t size = 0;                // shape [size]; 0: []
+  std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
+  std::string distribution = "uniform";  // uniform | zipf
+  double exponent = 1.05;                // zipf
   std::vector<Transform> transforms;
   friend bool operator==(const FieldSpec&, const FieldSpec&) = default;
 };
+// All sources of a job have one format.
 struct DataSpec {
-  std::optional<IdxSource> train, eval;
+  std::optional<SourceSpec> train, eval;  // eval is set, too, where `split` makes it
   std::vector<FieldSpec> fields;
   std::uint32_t batch_size = 128;
   bool shuffle = true;
@@ -56,8 +90,9 @@ struct DataSpec {
 };
 
 struct InitializerSpec {
-  std::string type;  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
-  double value = 0;  // constant
+  std::string type;      // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
+  double value = 0;      // constant
+  double stddev = 0.05;  // truncated_normal
   friend bool operator==(const InitializerSpec&, const InitializerSpec&) = default;
 };
 struct LayerSpec {
@@ -77,13 +112,34 @@ struct LayerSpec {
   // dropout
   double rate = 0;
   std::optional<std::uint64_t> seed;
+  // embedding
+  std::string table;              // of ModelSpec::tables
+  std::string combiner = "none";  // none | sum | mean | sqrtn
+  std::string weights;            // a model input; "": all ones
+  // dot
+  bool normalize = false;
   InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};
+  double kernel_l2 = 0, bias_l2 = 0;  // {kernel,bias}_regularizer: l2 * sum of squares is added to the loss
   Location where;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
+// An embedding table, shared by the embedding layers that name it.
+struct TableSpec {
+  std::string name;
+  std::uint32_t dimension = 0;
+  InitializerSpec initializer{"truncated_normal"};
+  double l2 = 0;  // embeddings_regularizer, of the rows of a batch
+  std::uint32_t admit_after = 1;
+  double default_row = 0;
+  std::uint64_t ttl_steps = 0;
+  std::uint64_t bytes_max = 0;
+  std::string evict = "none";  // lru | none
+  Location where;
+  friend bool operator==(const TableSpec&, const TableSpec&) = default;
+};
 struct InputSpec {
   std::string name;
-  std::vector<std::uint64_t> shape;  // of one example
+  std::vector<std::uint64_t> shape;  // of one example; empty: one number
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
 struct LossSpec {
@@ -96,16 +152,23 @@ struct LossSpec {
 struct ModelSpec {
   std::vector<InputSpec> inputs;
   std::vector<LayerSpec> layers;
+  std::vector<TableSpec> tables;
   std::vector<LossSpec> losses;      // exactly one today
-  std::vector<std::string> metrics;  // accuracy
+  std::vector<std::string> metrics;  // accuracy | binary_accuracy | auc | root_mean_squared_error
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
 struct OptimizerSpec {
-  std::string type = "sgd";  // sgd | adam | counting (counting jobs only)
+  std::string match;         // of `optimizers`: glob of variable and table names; "": all
+  std::string type = "sgd";  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | counting (counting jobs only)
   double learning_rate = 0.01;
   double momentum = 0;
   bool nesterov = false;
   double beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
+  double initial_accumulator_value = 0.1;                                           // adagrad, rowwise_adagrad, ftrl
+  double weight_decay = 0.004;                                                      // adamw
+  double rho = 0.9;                                                                 // rmsprop
+  double learning_rate_power = -0.5;                                                // ftrl
+  double l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 struct PartitionerSpec {
@@ -120,6 +183,7 @@ struct StrategySpec {
   std::uint32_t pipeline = 0;  // 0 | 1
   bool deterministic = false;  // only with one worker and pipeline 0
   PartitionerSpec partitioner;
+  std::uint32_t table_slots = 128;  // shards that the rows of all tables are spread over
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 struct TrainingSpec {
@@ -165,9 +229,9 @@ struct FunctionVariable {
 };
 struct FunctionsSpec {
   std::vector<FunctionVariable> variables;
-  std::uint32_t queue_limit = 1024;                 // closures scheduled and not ended
-  std::uint64_t argument_bytes_max = 16ull << 20;   // kept until snapshots hold what they did
-  std::uint64_t result_bytes_max = 16ull << 20;     // kept until released
+  std::uint32_t queue_limit = 1024;                // closures scheduled and not ended
+  std::uint64_t argument_bytes_max = 16ull << 20;  // kept until snapshots hold what they did
+  std::uint64_t result_bytes_max = 16ull << 20;    // kept until released
   friend bool operator==(const FunctionsSpec&, const FunctionsSpec&) = default;
 };
 struct JobSpec {
@@ -175,7 +239,8 @@ struct JobSpec {
   std::string type = "training";  // training | counting | functions
   DataSpec data;
   ModelSpec model;
-  OptimizerSpec optimizer;
+  OptimizerSpec optimizer;                // `optimizer`
+  std::vector<OptimizerSpec> optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
   StrategySpec strategy;
   TrainingSpec training;
   CountingSpec counting;
@@ -185,6 +250,11 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
+// That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points into `spec`.
+const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name);
+// `*` stands for any text, `?` for one character.
+bool GlobMatches(absl::string_view pattern, absl::string_view name);
+
 // `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
@@ -192,8 +262,8 @@ struct Override {
 };
 
 struct ParseOptions {
-  std::string file_name;                           // for messages
-  std::string base_folder;                         // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
+  std::string file_name;    // for messages
+  std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
   std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
 };

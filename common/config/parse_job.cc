@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/yaml_tree.h"
@@ -145,15 +146,29 @@ Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
 
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   ModelSpec& model = spec->model;
-  std::vector<std::string> readable;
+  std::vector<std::string> readable, inputs, fields = {"image"}, label_fields = {"label"};
+  if (spec->data.train && spec->data.train->format != "idx") {
+    fields.clear();
+    for (const FieldSpec& field : spec->data.fields) fields.push_back(field.name);
+    label_fields = fields;
+  }
   for (const InputSpec& input : model.inputs) {
     readable.push_back(input.name);
-    if (input.name == "image") continue;
-    const Node* inputs = At(root, {"spec", "model", "inputs"});
-    for (const Entry& entry : inputs->entries)
+    inputs.push_back(input.name);
+    if (std::find(fields.begin(), fields.end(), input.name) != fields.end()) continue;
+    for (const Entry& entry : At(root, {"spec", "model", "inputs"})->entries)
       if (entry.key == input.name)
-        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected image",
-                                                   Suggestion(input.name, {"image"})));
+        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected ",
+                                                   absl::StrJoin(fields, ", "), Suggestion(input.name, fields)));
+  }
+  std::vector<std::string> tables;
+  for (const TableSpec& table : model.tables) {
+    tables.push_back(table.name);
+    const Node* node = At(root, {"spec", "model", "tables"})->Find(table.name);
+    if (std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) { return l.type == "embedding" && l.table == table.name; }))
+      reader->Report(table.where, absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
+    if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
+      reader->Report(node->Find("default_row")->where(), "`default_row` needs an `admit_after` above 1: else every id has a row");
   }
   const Node* layers = At(root, {"spec", "model", "layers"});
   std::map<std::string, int> lines;
@@ -170,7 +185,26 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
       else if (!model.inputs.empty() && !layer.type.empty())
         reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
     }
-    if (layer.inputs.size() > 1)
+    const bool merges = layer.type == "concatenate" || layer.type == "add" || layer.type == "dot" || layer.type == "factorization_machine";
+    if (layer.type == "dot" && layer.inputs.size() != 2)
+      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a dot layer reads two inputs, got ", layer.inputs.size()));
+    if (layer.type == "add" && layer.inputs.size() < 2)
+      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("an add layer reads at least two inputs, got ", layer.inputs.size()));
+    if (layer.type == "embedding") {
+      for (const std::string& input : layer.inputs)
+        if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() && all.count(input) != 0)
+          reader->Report(KeyPlace(node, "input", layer.where),
+                         absl::StrCat("an embedding reads ids, which only model inputs have: `", input, "` is a layer"));
+      if (std::find(tables.begin(), tables.end(), layer.table) == tables.end())
+        reader->Report(KeyPlace(node, "table", layer.where),
+                       absl::StrCat("no table `", layer.table.substr(0, 60), "` in model.tables", Suggestion(layer.table, tables)));
+      if (!layer.weights.empty() && std::find(inputs.begin(), inputs.end(), layer.weights) == inputs.end())
+        reader->Report(KeyPlace(node, "weights", layer.where),
+                       absl::StrCat("no model input `", layer.weights.substr(0, 60), "`", Suggestion(layer.weights, inputs)));
+      if (!layer.weights.empty() && layer.combiner == "none")
+        reader->Report(KeyPlace(node, "weights", layer.where), "`weights` need a combiner: sum, mean or sqrtn");
+    }
+    if (layer.inputs.size() > 1 && !merges && layer.type != "embedding")
       reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
     for (const std::string& input : layer.inputs) {
       if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end()) continue;
@@ -204,12 +238,39 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
     if (!loss.output.empty() && all.count(loss.output) == 0)
       reader->Report(KeyPlace(node, "output", loss.where), absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
                                                                         Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
-    if (loss.labels != "label")
-      reader->Report(KeyPlace(node, "labels", loss.where), absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60),
-                                                                        "` that can be a label: expected label", Suggestion(loss.labels, {"label"})));
-    if (loss.type == "mean_squared_error" && !model.metrics.empty()) {
+    if (std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
+      reader->Report(KeyPlace(node, "labels", loss.where),
+                     absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60), "` that can be a label: expected ",
+                                  absl::StrJoin(label_fields, ", "), Suggestion(loss.labels, label_fields)));
+    for (const std::string& metric : model.metrics) {
       const Node* metrics = At(root, {"spec", "model", "metrics"});
-      reader->Report(metrics->where(), "the metric accuracy needs classes: the loss is mean_squared_error");
+      const bool error = metric == "root_mean_squared_error", binary = metric == "auc" || metric == "binary_accuracy";
+      if (loss.type == "mean_squared_error" && !error)
+        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs classes: the loss is mean_squared_error"));
+      else if (loss.type != "mean_squared_error" && error)
+        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs the loss mean_squared_error, it is ", loss.type));
+      else if (loss.type != "binary_crossentropy" && binary)
+        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs the loss binary_crossentropy, it is ", loss.type));
+    }
+  }
+}
+
+// Sources of one format, fields as they have them, and the evaluation data that a split makes.
+void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
+  const Node* const data = At(root, {"spec", "data"});
+  if (data == nullptr || data->kind != Node::Kind::kMap) return;
+  DataSpec& d = spec->data;
+  ReadFields(*reader, *data, &d);
+  if (d.train && d.eval && d.train->format != d.eval->format)
+    reader->Report(d.eval->where, absl::StrCat("data.eval has another format than data.train: ", d.eval->format, ", not ", d.train->format));
+  if (d.eval && d.eval->split.modulo != 0)
+    reader->Report(data->Find("eval")->Find("split")->where(), "`split` is a setting of data.train: it takes what is evaluated on out of that");
+  if (d.train && d.train->split.modulo != 0) {
+    if (data->Find("eval") != nullptr) {
+      reader->Report(data->Find("eval")->where(), "data.train has a `split`, which makes data.eval: give one of the two");
+    } else {
+      d.eval = d.train;
+      d.eval->split.taken = true;
     }
   }
 }
@@ -219,9 +280,18 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
     reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
                    "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
   }
-  if (spec->optimizer.nesterov && spec->optimizer.momentum == 0) {
-    if (const Node* nesterov = At(root, {"spec", "optimizer", "nesterov"}))
-      reader->Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+  const Node* const optimizer = At(root, {"spec", "optimizer"});
+  if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
+  if (const Node* optimizers = At(root, {"spec", "optimizers"}); optimizers != nullptr && optimizer != nullptr)
+    reader->Report(optimizers->where(), "`optimizers` stands in for `optimizer`: give one of the two");
+  else if (spec->type == "training" && optimizers == nullptr && optimizer == nullptr)
+    reader->Report(At(root, {"spec"})->where(), "missing key `optimizer` in spec: expected mapping");
+  if (optimizer != nullptr && spec->optimizer.type == "rowwise_adagrad")
+    reader->Report(optimizer->where(), "rowwise_adagrad is for embedding tables: name them with `match` in `optimizers`");
+  if (!spec->optimizers.empty()) {
+    for (const TableSpec& table : spec->model.tables)
+      if (OptimizerFor(*spec, table.name) == nullptr)
+        reader->Report(table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
   }
   if (spec->type == "training" && !spec->data.eval) {
     if (const Node* every = At(root, {"spec", "training", "evaluate_every"}); every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
@@ -263,7 +333,8 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
         reader.Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
         known = false;
       } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
-        reader.Report(type->where(), absl::StrCat("`type`: expected training, functions or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
+        reader.Report(type->where(),
+                      absl::StrCat("`type`: expected training, functions or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
         known = false;
       } else {
         spec.type = *text;
@@ -272,12 +343,16 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
     if (known) {
       JobTableOf(spec).Read(reader, *body, &spec);
       if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
-      if (spec.type == "training") CheckModel(*root, &reader, &spec);
+      if (spec.type == "training") {
+        CheckData(*root, &reader, &spec);
+        CheckModel(*root, &reader, &spec);
+      }
       CheckRest(*root, &reader, &spec);
-      for (std::optional<IdxSource>* source : {&spec.data.train, &spec.data.eval}) {
+      for (std::optional<SourceSpec>* source : {&spec.data.train, &spec.data.eval}) {
         if (!source->has_value()) continue;
         (*source)->images = Resolve((*source)->images, options.base_folder);
         (*source)->labels = Resolve((*source)->labels, options.base_folder);
+        (*source)->path = Resolve((*source)->path, options.base_folder);
       }
       spec.checkpoint.directory = Resolve(spec.checkpoint.directory, options.base_folder);
     }

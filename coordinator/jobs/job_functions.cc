@@ -66,8 +66,7 @@ v1::DescribeResult Job::DescribeFunctions() const {
     parameters += elements;
     spec.set_dtype(v1::DTYPE_FLOAT32);
     const auto [fan_in, fan_out] = Fans(variable.shape);
-    client::FillInitializer(variable.initializer.type, variable.initializer.value, fan_in, fan_out, id_.spec.training.seed,
-                            spec.mutable_initializer());
+    client::FillInitializer(variable.initializer, fan_in, fan_out, id_.spec.training.seed, spec.mutable_initializer());
     client::FillOptimizer(optimizer, spec.mutable_optimizer());
     absl::StrAppend(&summary, variable.name, "  [", shape, "]  ", variable.initializer.type, "  ", optimizer.type, "\n");
   }

@@ -11,6 +11,7 @@
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/reduce_metric.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -470,6 +471,10 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
   if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) || done.metrics().sums_size() > 64) {
     return absl::InvalidArgumentError(
         absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
+  }
+  for (const v1::NamedSum& sum : done.metrics().sums()) {
+    if (sum.counts_size() > kMetricCountsMax)
+      return absl::InvalidArgumentError(absl::StrCat("metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
   }
   if (done.result().size() > client::kResultBytesMax)
     return absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", done.result().size(), " max=", client::kResultBytesMax));

@@ -7,6 +7,7 @@
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/reduce_metric.h"
 
 namespace evergrad::coordinator {
 
@@ -69,6 +70,12 @@ void Job::FinishEvaluation() {
       // Whatever a worker says, the sum wraps and does not overflow.
       total.set_count(static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) + static_cast<std::uint64_t>(sum.count())));
       total.set_sum(total.sum() + sum.sum());
+      total.set_reduction(sum.reduction());
+      while (total.counts_size() < sum.counts_size()) total.add_counts(0);
+      for (int i = 0; i < sum.counts_size(); ++i) {
+        const std::uint64_t both = static_cast<std::uint64_t>(total.counts(i)) + static_cast<std::uint64_t>(sum.counts(i));
+        total.set_counts(i, static_cast<std::int64_t>(both));
+      }
     }
   }
   aux_.clear();
@@ -81,7 +88,7 @@ void Job::FinishEvaluation() {
     if (counting && sum.is_integer())
       final_counts_[name] = sum.count();
     else if (examples > 0)
-      final_metrics_[name] = (sum.is_integer() ? static_cast<double>(sum.count()) : sum.sum()) / n;
+      final_metrics_[name] = Reduced(sum, n);
   }
   evaluation_in_epoch_ += host_->Now() - evaluation_began_;
   evaluated_epochs_ = barrier_epochs_;

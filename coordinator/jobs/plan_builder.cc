@@ -55,6 +55,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   config::JobSpec model = spec;
   model.name = "plan";
   model.optimizer.learning_rate = 1;
+  for (config::OptimizerSpec& optimizer : model.optimizers) optimizer.learning_rate = 1;
   model.training.epochs = 1;
   model.training.evaluate_every_epochs = 1;
   model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;

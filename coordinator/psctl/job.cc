@@ -133,8 +133,8 @@ std::vector<config::Mistake> MissingFiles(const config::JobSpec& spec) {
   std::vector<config::Mistake> missing;
   for (const auto* source : {&spec.data.train, &spec.data.eval}) {
     if (!source->has_value()) continue;
-    for (const std::string* path : {&(*source)->images, &(*source)->labels})
-      if (!fs::Exists(*path))
+    for (const std::string* path : {&(*source)->images, &(*source)->labels, &(*source)->path})
+      if (!path->empty() && !fs::Exists(*path))
         missing.push_back({(*source)->where,
                            absl::StrCat("no such file: ", *path, " (`./evergrad data` fetches the example data; EVERGRAD_DATA says where it lies)")});
   }

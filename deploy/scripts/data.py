@@ -2,7 +2,7 @@
 """Fills the data folder: from Debian's dataset packages, from what can be derived from them, and from ../shared/data when it lies
 beside the checkout (each file checked by SHA-256). What is already there is left alone; a set that cannot be had is named, not invented.
 
-  data.py --out data [set ...]        sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult
+  data.py --out data [set ...]        sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult ml-latest-small
 """
 import argparse
 import gzip
@@ -15,6 +15,8 @@ import sys
 PACKAGE = "/usr/share/datasets/fashion-mnist"
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 SHARED = {
+    "ml-latest-small/ratings.csv": "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646",
+    "ml-latest-small/README.txt": "fe08d190801ea01a1832ad5d9a6248f54ef6b58b53a794636595d2b50f874f94",
     "adult/adult.data": "df25a4e32ed6f1bd4b3910d21a7bd661a09061eced7cb45555a519d9667cc87b",
     "adult/adult.test": "5c8e678e04c82a07182bbcb6667c9a06faaba123a55b409af7c5d21fb45784b3",
 }
@@ -111,6 +113,7 @@ SETS = {
     "fashion-mnist-12k": from_package(fashion_mnist_12k),
     "fashion-mnist-sorted": from_package(fashion_mnist_sorted),
     "adult": from_shared("adult"),
+    "ml-latest-small": from_shared("ml-latest-small"),
 }
 
 

@@ -12,15 +12,22 @@
 namespace evergrad::worker {
 namespace {
 
-std::uint64_t BytesOf(const ReadyBatch& batch) { return batch.images.size() + batch.labels.size(); }
+std::uint64_t BytesOf(const ReadyBatch& batch) {
+  std::uint64_t bytes = 0;
+  for (const tensor::AlignedBuffer& field : batch.fields) bytes += field.size();
+  return bytes;
+}
 
 absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update, std::vector<std::uint64_t> indices) {
   ReadyBatch batch;
   batch.update = update;
   batch.size = static_cast<std::int64_t>(indices.size());
-  batch.images = tensor::AlignedBuffer(indices.size() * data.example_shape().elements() * sizeof(float));
-  batch.labels = tensor::AlignedBuffer(indices.size() * sizeof(float));
-  EG_RETURN_IF_ERROR(data.Read(indices, batch.images.floats(), batch.labels.floats()));
+  std::vector<std::span<std::byte>> to;
+  for (const Field& field : data.fields()) {
+    tensor::AlignedBuffer& buffer = batch.fields.emplace_back(indices.size() * field.example_bytes());
+    to.emplace_back(buffer.data(), buffer.size());
+  }
+  EG_RETURN_IF_ERROR(data.Read(indices, to));
   batch.examples = std::move(indices);
   return batch;
 }

@@ -1,8 +1,10 @@
 // Random access to the examples of one source. Batches in plan order, read ahead: batch_reader.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,33 +15,66 @@
 
 namespace evergrad::worker {
 
+// One named value of every example, with transforms applied.
+struct Field {
+  std::string name;
+  tensor::DType dtype = tensor::DType::kFloat32;  // kFloat32 or kInt64
+  tensor::Shape shape;                            // of one example: (28, 28, 1), or () for one number
+  std::uint64_t example_bytes() const { return shape.elements() * tensor::DTypeBytes(dtype); }
+};
+
+inline std::span<const std::int64_t> Int64s(const tensor::AlignedBuffer& buffer) {
+  return {reinterpret_cast<const std::int64_t*>(buffer.data()), buffer.size() / sizeof(std::int64_t)};
+}
+
 // Immutable, so thread-safe once open.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::uint64_t examples() const = 0;
-  virtual tensor::Shape example_shape() const = 0;       // (28, 28, 1)
-  virtual std::uint64_t label_classes_seen() const = 0;  // highest label + 1
-  // Copies examples `indices` with transforms applied; images is [n, …], labels is [n]. InvalidArgument: an index that is not
-  // in the source, spans of another size.
-  virtual absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const = 0;
-  // What the contents are (fingerprint.h), one line a file.
+  virtual const std::vector<Field>& fields() const = 0;
+  // Copies examples `indices`: to[f] is [n, …] of field f, row-major, aligned for its dtype. InvalidArgument: an index that is not in the
+  // source, spans of another size.
+  virtual absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const = 0;
+  virtual std::uint64_t bytes_held() const = 0;  // in memory
+  // What the contents are (fingerprint.h), one line a file, and what was made of them where the plan does not say it elsewhere.
   virtual std::string Fingerprint() const = 0;
+
+  std::optional<std::size_t> FindField(const std::string& name) const;
 };
+
+// For Read: InvalidArgument when `to` does not have the sizes of `n` examples.
+absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n, const std::vector<std::span<std::byte>>& to);
 
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 
-// Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory. User errors name file, offset (of the
-// uncompressed bytes) and what was expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A header
-// that asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is allocated.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source, const std::vector<config::FieldSpec>& fields,
+// Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory: fields image and label, in this order. User errors name
+// file, offset (of the uncompressed bytes) and what was expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A
+// header that asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is allocated.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
                                                  std::uint64_t bytes_max = kDataBytesMax);
+
+// Opens a csv file (gz or plain) and reads it whole into memory, column-wise: a field an entry of `fields`, in their order. `train`, where it
+// is given, is the training data of the same job: its vocabularies are used; else they are built of this file. User errors name file:line and
+// column, what was expected and what stands there.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields, const Dataset* train,
+                                                 std::uint64_t bytes_max = kDataBytesMax);
+
+// Examples made from (source.seed, fields) as they are read: the same everywhere. UserError: settings out of range.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+                                                       std::uint64_t bytes_max = kDataBytesMax);
+
+// Any format. `train` is set for data that is read beside it, whose vocabularies then are its.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+                                                     const Dataset* train, std::uint64_t bytes_max = kDataBytesMax);
+// Whether data that is read beside the training data needs it (a vocabulary is built of it).
+bool NeedsTrain(const std::vector<config::FieldSpec>& fields);
 
 struct ReadyBatch {
   std::uint32_t update = 0;
   std::int64_t size = 0;
-  std::vector<std::uint64_t> examples;  // indices, in batch order
-  tensor::AlignedBuffer images, labels;
+  std::vector<std::uint64_t> examples;        // indices, in batch order
+  std::vector<tensor::AlignedBuffer> fields;  // in the data set's order
 };
 
 }  // namespace evergrad::worker

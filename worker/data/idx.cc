@@ -159,30 +159,27 @@ class IdxDataset final : public Dataset {
              std::array<float, 256> label_table, std::string fingerprint)
       : images_(std::move(images)),
         labels_(std::move(labels)),
-        shape_(std::move(shape)),
-        elements_(shape_.elements()),
+        elements_(shape.elements()),
+        fields_{{"image", tensor::DType::kFloat32, std::move(shape)}, {"label", tensor::DType::kFloat32, {}}},
         image_table_(image_table),
         label_table_(label_table),
-        fingerprint_(std::move(fingerprint)) {
-    for (const std::uint8_t label : labels_) classes_ = std::max<std::uint64_t>(classes_, label + 1u);
-  }
+        fingerprint_(std::move(fingerprint)) {}
 
   std::uint64_t examples() const override { return labels_.size(); }
-  tensor::Shape example_shape() const override { return shape_; }
-  std::uint64_t label_classes_seen() const override { return classes_; }
+  const std::vector<Field>& fields() const override { return fields_; }
+  std::uint64_t bytes_held() const override { return images_.size() + labels_.size(); }
   std::string Fingerprint() const override { return fingerprint_; }
 
-  absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const override {
-    if (images.size() != indices.size() * elements_ || labels.size() != indices.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("batch buffer size mismatch: want=", indices.size() * elements_, "+", indices.size(),
-                                                     " got=", images.size(), "+", labels.size()));
-    }
+  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+    EG_RETURN_IF_ERROR(CheckBatchBuffers(*this, indices.size(), to));
+    auto* const images = reinterpret_cast<float*>(to[0].data());
+    auto* const labels = reinterpret_cast<float*>(to[1].data());
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] >= labels_.size())
         return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
       const std::uint8_t* from = images_.data() + indices[i] * elements_;
-      float* to = images.data() + i * elements_;
-      for (std::uint64_t e = 0; e < elements_; ++e) to[e] = image_table_[from[e]];
+      float* image = images + i * elements_;
+      for (std::uint64_t e = 0; e < elements_; ++e) image[e] = image_table_[from[e]];
       labels[i] = label_table_[labels_[indices[i]]];
     }
     return absl::OkStatus();
@@ -190,16 +187,15 @@ class IdxDataset final : public Dataset {
 
  private:
   const std::vector<std::uint8_t> images_, labels_;
-  const tensor::Shape shape_;
   const std::uint64_t elements_;
+  const std::vector<Field> fields_;
   const std::array<float, 256> image_table_, label_table_;
   const std::string fingerprint_;
-  std::uint64_t classes_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source, const std::vector<config::FieldSpec>& fields,
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
                                                  std::uint64_t bytes_max) {
   std::vector<config::Transform> image_transforms, label_transforms;
   for (const config::FieldSpec& field : fields) {
@@ -234,7 +230,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::IdxSource& source
   EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, FileFingerprint(source.images));
   EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, FileFingerprint(source.labels));
   return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms),
-                                                 Table(label_transforms), absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
+                                                 Table(label_transforms),
+                                                 absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
 }
 
 }  // namespace evergrad::worker

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "worker/graph/losses.h"
 #include "worker/graph/summary.h"
+#include "worker/layers/embedding.h"
 
 namespace evergrad::worker {
 namespace {
@@ -37,8 +38,13 @@ struct Storage {
 
 struct Node {
   std::unique_ptr<Layer> layer;
-  std::size_t input = 0, output = 0;  // values
+  std::vector<std::size_t> inputs;  // values; of an embedding the model inputs with its ids
+  std::size_t output = 0;           // value
   std::size_t first_variable = 0;
+  Embedding* embedding = nullptr;      // `layer`, where it is one
+  std::size_t table = 0;               // of an embedding
+  std::optional<std::size_t> weights;  // of an embedding: a model input
+  std::size_t ids_before = 0;          // an example's, in the embeddings above it that read the same table
 };
 
 struct LossNode {
@@ -62,6 +68,25 @@ bool AllFinite(std::span<const float> values) {
   return true;
 }
 
+// In lanes, so that it vectorises with the same bits everywhere.
+double SumOfSquares(std::span<const float> values) {
+  constexpr std::size_t kLanes = 8;
+  double lanes[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
+  }
+  for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+void AddDecay(double l2, std::span<const float> values, std::span<float> gradient) {
+  const float factor = static_cast<float>(2 * l2);
+  for (std::size_t i = 0; i < values.size(); ++i) gradient[i] += factor * values[i];
+}
+
 std::string BatchShape(const tensor::Shape& shape) {
   std::string text = "(None";
   for (const std::uint64_t dim : shape.dims()) absl::StrAppend(&text, ", ", dim);
@@ -75,21 +100,36 @@ class GraphImpl final : public Graph {
   absl::Status Construct(const config::ModelSpec& model);
 
   const std::vector<Variable>& variables() const override { return variables_; }
+  const std::vector<GraphInput>& inputs() const override { return inputs_; }
+  const std::vector<config::TableSpec>& tables() const override { return tables_; }
   std::string Summary() const override;
   std::uint64_t label_elements() const override { return label_elements_; }
+  const std::vector<Metric>& metrics() const override { return metrics_; }
 
-  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
-                                       const std::vector<std::span<float>>& gradients) override;
-  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Batch& batch) override;
+  absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const override;
+  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                       std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                       const std::vector<std::span<float>>& row_gradients) override;
+  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) override;
 
  private:
   absl::Status AddInput(const config::InputSpec& spec);
   absl::Status AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all);
+  absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source, const std::vector<config::LayerSpec>& all) const;
+  absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding(const config::LayerSpec& spec, Node* node);
+  // The model input is read as `dtype`; LayerError where another layer reads it otherwise.
+  absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
-  absl::Status CheckMetrics(const config::ModelSpec& model);
+  absl::Status AddMetrics(const config::ModelSpec& model);
   absl::Status CheckEverythingIsUsed(const config::ModelSpec& model) const;
 
-  absl::Status CheckBatch(const std::vector<std::span<const float>>& weights, const Batch& batch) const;
+  absl::Status CheckInputs(const Batch& batch) const;
+  absl::Status CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const;
+  std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const;
+  In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch) : In(); }
+  std::vector<In> InputsOf(const Node& node, const Batch& batch) const;
+  // What regularizers add to the mean loss; to the gradients, too, where there are any.
+  double Regularize(const std::vector<In>& weights, const Rows& rows, const std::vector<Out>& gradients, const std::vector<Out>& row_gradients) const;
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   In DataOf(std::size_t value, const Batch& batch) const;
   Out Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
@@ -100,9 +140,10 @@ class GraphImpl final : public Graph {
   template <typename Write>
   void Contribute(std::size_t value, std::int64_t batch, Write write);
 
-  void Forward(const Pass& pass, const std::vector<In>& weights, const Batch& batch);
+  void Forward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch);
   absl::StatusOr<StepResult> Losses(const Batch& batch, bool with_gradients);
-  void Backward(const Pass& pass, const std::vector<In>& weights, const Batch& batch, const std::vector<Out>& gradients);
+  void Backward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+                const std::vector<Out>& row_gradients);
   template <typename Span>
   std::vector<Span> OfLayer(const Node& node, const std::vector<Span>& all) const {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(node.first_variable);
@@ -115,8 +156,12 @@ class GraphImpl final : public Graph {
   std::map<std::string, std::size_t> value_of_name_;
   std::vector<Node> nodes_;  // in listed order, which is a topological one
   std::vector<LossNode> losses_;
+  std::vector<Metric> metrics_;  // of the first loss
   std::vector<Variable> variables_;
-  std::size_t inputs_ = 0;
+  std::vector<GraphInput> inputs_;  // values 0 … of values_
+  std::vector<bool> input_read_;    // its dtype is known
+  std::vector<config::TableSpec> tables_;
+  std::vector<std::size_t> table_ids_;  // ids an example reads of each; 0: none yet
   std::uint64_t label_elements_ = 0;
   std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
   tensor::AlignedBuffer scratch_;                        // a second consumer's gradient before it is added
@@ -134,7 +179,9 @@ absl::Status GraphImpl::AddInput(const config::InputSpec& spec) {
   }
   Storage storage;
   storage.elements = static_cast<std::int64_t>(shape->elements());
-  storage.model_input = inputs_++;
+  storage.model_input = inputs_.size();
+  inputs_.push_back({spec.name, tensor::DType::kFloat32, *shape});
+  input_read_.push_back(false);
   value_of_name_[spec.name] = values_.size();
   values_.push_back({spec.name, *std::move(shape), storages_.size(), false});
   storages_.push_back(std::move(storage));
@@ -145,22 +192,30 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0) return LayerError(spec, "another layer or a model input has this name");
   if (spec.inputs.empty()) return LayerError(spec, "names no input");
-  if (spec.inputs.size() > 1)
-    return LayerError(spec, absl::StrCat(spec.type, " takes one input, got ", spec.inputs.size(), ": ", absl::StrJoin(spec.inputs, ", ")));
-  const std::string& source = spec.inputs[0];
-  const auto found = value_of_name_.find(source);
-  if (found == value_of_name_.end()) {
-    const bool below = std::any_of(all.begin(), all.end(), [&](const config::LayerSpec& other) { return other.name == source; });
-    return LayerError(spec, below ? absl::StrCat("its input `", source, "` is not above it; a layer may only name layers above it and model inputs")
-                                  : absl::StrCat("its input `", source, "` is neither a layer nor a model input"));
-  }
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, MakeLayer(spec, values_[found->second].shape));
   Node node;
-  node.input = found->second;
   node.output = values_.size();
   node.first_variable = variables_.size();
+  for (const std::string& source : spec.inputs) {
+    EG_ASSIGN_OR_RETURN(const std::size_t value, FindValue(spec, source, all));
+    node.inputs.push_back(value);
+  }
+  std::unique_ptr<Layer> layer;
+  if (spec.type == "embedding") {
+    if (!spec.weights.empty()) {
+      EG_ASSIGN_OR_RETURN(node.weights, FindValue(spec, spec.weights, all));
+    }
+    EG_ASSIGN_OR_RETURN(layer, MakeEmbedding(spec, &node));
+  } else {
+    std::vector<tensor::Shape> shapes;
+    for (const std::size_t input : node.inputs) {
+      EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kFloat32));
+      shapes.push_back(values_[input].shape);
+    }
+    EG_ASSIGN_OR_RETURN(layer, MakeLayer(spec, shapes));
+  }
   variables_.insert(variables_.end(), layer->variables().begin(), layer->variables().end());
-  Value value{spec.name, layer->output_shape(), values_[node.input].storage, values_[node.input].needs_gradient || !layer->variables().empty()};
+  Value value{spec.name, layer->output_shape(), values_[node.inputs[0]].storage, node.embedding != nullptr || !layer->variables().empty()};
+  for (const std::size_t input : node.inputs) value.needs_gradient = value.needs_gradient || values_[input].needs_gradient;
   if (!layer->is_view()) {
     value.storage = storages_.size();
     Storage storage;
@@ -175,9 +230,55 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::size_t> GraphImpl::FindValue(const config::LayerSpec& spec, const std::string& source,
+                                                 const std::vector<config::LayerSpec>& all) const {
+  if (const auto found = value_of_name_.find(source); found != value_of_name_.end()) return found->second;
+  const bool below = std::any_of(all.begin(), all.end(), [&](const config::LayerSpec& other) { return other.name == source; });
+  return LayerError(spec, below ? absl::StrCat("its input `", source, "` is not above it; a layer may only name layers above it and model inputs")
+                                : absl::StrCat("its input `", source, "` is neither a layer nor a model input"));
+}
+
+absl::Status GraphImpl::ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype) {
+  if (value >= inputs_.size()) return absl::OkStatus();
+  GraphInput& input = inputs_[value];
+  if (input_read_[value] && input.dtype != dtype) {
+    return LayerError(spec, absl::StrCat("model input `", input.name,
+                                         "` is read as ids by an embedding and as numbers by another layer; "
+                                         "give each a field of its own"));
+  }
+  input.dtype = dtype;
+  input_read_[value] = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> GraphImpl::MakeEmbedding(const config::LayerSpec& spec, Node* node) {
+  std::vector<tensor::Shape> shapes;
+  for (const std::size_t input : node->inputs) {
+    if (input >= inputs_.size())
+      return LayerError(spec, absl::StrCat("embedding reads ids, which only model inputs have: `", values_[input].name, "` is a layer"));
+    EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kInt64));
+    shapes.push_back(values_[input].shape);
+  }
+  if (node->weights) {
+    if (*node->weights >= inputs_.size())
+      return LayerError(spec, absl::StrCat("weights are a model input: `", values_[*node->weights].name, "` is a layer"));
+    EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
+  }
+  const auto table = std::find_if(tables_.begin(), tables_.end(), [&](const config::TableSpec& t) { return t.name == spec.table; });
+  if (table == tables_.end()) return LayerError(spec, absl::StrCat("no table `", spec.table, "` in model.tables"));
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<Embedding> embedding,
+                      Embedding::Make(spec, shapes, node->weights ? &values_[*node->weights].shape : nullptr, table->dimension));
+  node->embedding = embedding.get();
+  node->table = static_cast<std::size_t>(table - tables_.begin());
+  node->ids_before = table_ids_[node->table];
+  table_ids_[node->table] += embedding->ids_per_example();
+  return std::unique_ptr<Layer>(std::move(embedding));
+}
+
 absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::ModelSpec& model) {
   const auto found = value_of_name_.find(spec.output);
-  if (found == value_of_name_.end() || found->second < inputs_) return LossError(spec, absl::StrCat("its output `", spec.output, "` is no layer"));
+  if (found == value_of_name_.end() || found->second < inputs_.size())
+    return LossError(spec, absl::StrCat("its output `", spec.output, "` is no layer"));
   const auto layer = std::find_if(model.layers.begin(), model.layers.end(), [&](const config::LayerSpec& l) { return l.name == spec.output; });
   LossNode node;
   node.value = found->second;
@@ -196,16 +297,11 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::CheckMetrics(const config::ModelSpec& model) {
-  for (const std::string& metric : model.metrics) {
-    if (metric != "accuracy") return ModelError(absl::StrCat("unknown metric `", metric, "`; one of accuracy"));
-    Loss& first = losses_[0].loss;
-    if (first.type == LossType::kMeanSquaredError) return LossError(model.losses[0], "metric `accuracy` is not defined for it");
-    if (first.label_elements() != 1) {
-      return LossError(model.losses[0], absl::StrCat("metric `accuracy` needs one label an example; output `", model.losses[0].output, "` wants ",
-                                                     first.label_elements()));
-    }
-    first.accuracy = true;
+absl::Status GraphImpl::AddMetrics(const config::ModelSpec& model) {
+  for (const std::string& name : model.metrics) {
+    EG_ASSIGN_OR_RETURN(const Metric metric, MakeMetric(name, model.losses[0], losses_[0].loss));
+    losses_[0].loss.accuracy = losses_[0].loss.accuracy || metric.type == MetricType::kAccuracy;
+    metrics_.push_back(metric);
   }
   return absl::OkStatus();
 }
@@ -215,9 +311,13 @@ absl::Status GraphImpl::CheckEverythingIsUsed(const config::ModelSpec& model) co
   for (const LossNode& loss : losses_) used[loss.value] = true;
   for (std::size_t n = nodes_.size(); n-- > 0;) {
     if (!used[nodes_[n].output]) return LayerError(model.layers[n], "its output reaches no loss; remove it or use it");
-    used[nodes_[n].input] = true;
+    for (const std::size_t input : nodes_[n].inputs) used[input] = true;
+    if (nodes_[n].weights) used[*nodes_[n].weights] = true;
   }
-  for (std::size_t i = 0; i < inputs_; ++i) {
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (table_ids_[t] == 0) return ModelError(absl::StrCat("table `", tables_[t].name, "`: no embedding layer reads it"));
+  }
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!used[i]) return ModelError(absl::StrCat("input `", values_[i].name, "`: no layer takes it"));
   }
   return absl::OkStatus();
@@ -228,28 +328,33 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
   if (model.layers.empty()) return ModelError("a model needs at least one layer: layers=0");
   if (model.losses.empty()) return ModelError("a model needs a loss: losses=0");
   for (const config::InputSpec& input : model.inputs) EG_RETURN_IF_ERROR(AddInput(input));
+  for (const config::TableSpec& table : model.tables) {
+    if (table.dimension < 1) return ModelError(absl::StrCat("table `", table.name, "`: dimension must be at least 1"));
+    tables_.push_back(table);
+  }
+  table_ids_.resize(tables_.size());
   for (const config::LayerSpec& layer : model.layers) EG_RETURN_IF_ERROR(AddLayer(layer, model.layers));
   for (const config::LossSpec& loss : model.losses) EG_RETURN_IF_ERROR(AddLoss(loss, model));
-  EG_RETURN_IF_ERROR(CheckMetrics(model));
+  EG_RETURN_IF_ERROR(AddMetrics(model));
   return CheckEverythingIsUsed(model);
 }
 
 std::string GraphImpl::Summary() const {
   std::vector<SummaryRow> rows;
-  for (std::size_t i = 0; i < inputs_; ++i)
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
     rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, ""});
-  bool chain = inputs_ == 1;
+  bool chain = inputs_.size() == 1;
   for (const Node& node : nodes_) {
     std::uint64_t parameters = 0;
     for (const Variable& variable : node.layer->variables()) parameters += variable.shape.elements();
     rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters,
-                    values_[node.input].name});
-    chain = chain && node.input + 1 == node.output;
+                    absl::StrJoin(node.inputs, ", ", [this](std::string* out, std::size_t input) { *out += values_[input].name; })});
+    chain = chain && node.inputs.size() == 1 && node.inputs[0] + 1 == node.output;
   }
   return SummaryTable(rows, !chain);
 }
 
-absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& weights, const Batch& batch) const {
+absl::Status GraphImpl::CheckInputs(const Batch& batch) const {
   if (batch.size < 1) return absl::InvalidArgumentError(absl::StrCat("a batch needs at least one example: size=", batch.size));
   for (const Value& value : values_) {
     const std::int64_t elements = storages_[value.storage].elements;
@@ -258,15 +363,24 @@ absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& we
                                                                " elements_per_example=", elements, " elements_max=", kElementsMax)));
     }
   }
-  if (batch.inputs.size() != inputs_)
-    return absl::InvalidArgumentError(absl::StrCat("batch inputs mismatch: want=", inputs_, " got=", batch.inputs.size()));
+  if (batch.inputs.size() != inputs_.size())
+    return absl::InvalidArgumentError(absl::StrCat("batch inputs mismatch: want=", inputs_.size(), " got=", batch.inputs.size()));
   const std::size_t examples = static_cast<std::size_t>(batch.size);
-  for (std::size_t i = 0; i < inputs_; ++i) {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const std::size_t want = examples * static_cast<std::size_t>(values_[i].shape.elements());
-    if (batch.inputs[i].size() != want)
+    const bool ids = inputs_[i].dtype == tensor::DType::kInt64;
+    const std::size_t got = ids ? batch.inputs[i].ids.size() : batch.inputs[i].floats.size();
+    if (got != want) {
       return absl::InvalidArgumentError(
-          absl::StrCat("input elements mismatch: input=", values_[i].name, " want=", want, " got=", batch.inputs[i].size()));
+          absl::StrCat("input elements mismatch: input=", inputs_[i].name, ids ? " dtype=int64" : "", " want=", want, " got=", got));
+    }
   }
+  return absl::OkStatus();
+}
+
+absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const {
+  EG_RETURN_IF_ERROR(CheckInputs(batch));
+  const std::size_t examples = static_cast<std::size_t>(batch.size);
   if (batch.labels.size() != examples * label_elements_) {
     return absl::InvalidArgumentError(absl::StrCat("label elements mismatch: want=", examples * label_elements_, " got=", batch.labels.size()));
   }
@@ -278,7 +392,63 @@ absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& we
                                                      " want=", variables_[v].shape.elements(), " got=", weights[v].size()));
     }
   }
+  if (tables_.empty()) return absl::OkStatus();
+  if (rows.lookup == nullptr || rows.lookup->size() != tables_.size() || rows.values.size() != tables_.size())
+    return absl::InvalidArgumentError(absl::StrCat("rows of the wrong tables: want=", tables_.size(), " got=", rows.values.size()));
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const TableRows& table = (*rows.lookup)[t];
+    if (rows.values[t].size() != table.ids.size() * tables_[t].dimension || table.position.size() != table_ids_[t] * examples) {
+      return absl::InvalidArgumentError(absl::StrCat("rows mismatch: table=", tables_[t].name, " ids=", table.ids.size(),
+                                                     " dimension=", tables_[t].dimension, " got=", rows.values[t].size(), " elements"));
+    }
+  }
   return absl::OkStatus();
+}
+
+absl::Status GraphImpl::Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const {
+  EG_RETURN_IF_ERROR(CheckInputs(batch));
+  rows->resize(tables_.size());
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    TableRows& table = (*rows)[t];
+    table.ids.clear();
+    table.position.clear();
+    scratch->Begin(table_ids_[t] * static_cast<std::size_t>(batch.size));
+    for (const Node& node : nodes_) {
+      if (node.embedding == nullptr || node.table != t) continue;
+      for (const std::size_t input : node.inputs) scratch->Add(batch.inputs[input].ids, &table.ids, &table.position);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::span<const std::uint32_t> GraphImpl::PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const {
+  const std::size_t examples = static_cast<std::size_t>(batch);
+  return std::span((*rows.lookup)[node.table].position).subspan(node.ids_before * examples, node.embedding->ids_per_example() * examples);
+}
+
+std::vector<In> GraphImpl::InputsOf(const Node& node, const Batch& batch) const {
+  std::vector<In> inputs;
+  inputs.reserve(node.inputs.size());
+  for (const std::size_t input : node.inputs) inputs.push_back(DataOf(input, batch));
+  return inputs;
+}
+
+double GraphImpl::Regularize(const std::vector<In>& weights, const Rows& rows, const std::vector<Out>& gradients,
+                             const std::vector<Out>& row_gradients) const {
+  double loss = 0;
+  for (std::size_t v = 0; v < variables_.size(); ++v) {
+    const double l2 = variables_[v].l2;
+    if (l2 == 0) continue;
+    loss += l2 * SumOfSquares(weights[v]);
+    if (!gradients.empty()) AddDecay(l2, weights[v], gradients[v]);
+  }
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const double l2 = tables_[t].l2;
+    if (l2 == 0) continue;
+    loss += l2 * SumOfSquares(rows.values[t]);
+    if (!row_gradients.empty()) AddDecay(l2, rows.values[t], row_gradients[t]);
+  }
+  return loss;
 }
 
 absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
@@ -309,13 +479,20 @@ absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
 
 In GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
   const Storage& storage = storages_[values_[value].storage];
-  if (storage.model_input) return batch.inputs[*storage.model_input];
+  if (storage.model_input) return batch.inputs[*storage.model_input].floats;
   return storage.data.floats().first(static_cast<std::size_t>(storage.elements * batch.size));
 }
 
-void GraphImpl::Forward(const Pass& pass, const std::vector<In>& weights, const Batch& batch) {
+void GraphImpl::Forward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch) {
   for (const Node& node : nodes_) {
-    if (!node.layer->is_view()) node.layer->Forward(pass, OfLayer(node, weights), DataOf(node.input, batch), Writable(node.output, batch.size));
+    if (node.layer->is_view()) continue;
+    const Out y = Writable(node.output, batch.size);
+    if (node.embedding != nullptr)
+      node.embedding->Gather(batch.size, PositionsOf(node, rows, batch.size), rows.values[node.table], WeightsOf(node, batch), y);
+    else if (node.layer->merges())
+      node.layer->Merge(pass, InputsOf(node, batch), y);
+    else
+      node.layer->Forward(pass, OfLayer(node, weights), DataOf(node.inputs[0], batch), y);
   }
 }
 
@@ -349,33 +526,50 @@ absl::StatusOr<StepResult> GraphImpl::Losses(const Batch& batch, bool with_gradi
     }
     if (!value.ok()) return value.status();
     result.loss_sum += value->sum;
-    result.correct += value->correct;
+    if (&node == &losses_.front()) {
+      for (const Metric& metric : metrics_) result.metrics.push_back(Measure(metric, node.loss, batch.size, value->correct, output, batch.labels));
+    }
   }
   result.finite = std::isfinite(result.loss_sum);
   return result;
 }
 
-void GraphImpl::Backward(const Pass& pass, const std::vector<In>& weights, const Batch& batch, const std::vector<Out>& gradients) {
+void GraphImpl::Backward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+                         const std::vector<Out>& row_gradients) {
   for (std::size_t n = nodes_.size(); n-- > 0;) {
     const Node& node = nodes_[n];
     if (node.layer->is_view() || !values_[node.output].needs_gradient) continue;
     Storage& output = storages_[values_[node.output].storage];
     EG_CHECK(output.gradient_written);  // every layer reaches a loss
     const Out dy = FirstOf(output.gradient, node.output, batch.size);
+    if (node.embedding != nullptr) {
+      node.embedding->Scatter(batch.size, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy, row_gradients[node.table]);
+      continue;
+    }
+    if (node.layer->merges()) {
+      const std::vector<In> inputs = InputsOf(node, batch);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if (!values_[node.inputs[i]].needs_gradient) continue;
+        Contribute(node.inputs[i], batch.size, [&](Out dx) { node.layer->Unmerge(pass, inputs, DataOf(node.output, batch), dy, i, dx); });
+      }
+      continue;
+    }
+    const std::size_t input = node.inputs[0];
     const auto backward = [&](Out dx) {
-      node.layer->Backward(pass, OfLayer(node, weights), DataOf(node.input, batch), DataOf(node.output, batch), dy, dx, OfLayer(node, gradients));
+      node.layer->Backward(pass, OfLayer(node, weights), DataOf(input, batch), DataOf(node.output, batch), dy, dx, OfLayer(node, gradients));
     };
-    if (values_[node.input].needs_gradient) {
-      Contribute(node.input, batch.size, backward);
+    if (values_[input].needs_gradient) {
+      Contribute(input, batch.size, backward);
     } else {
       backward({});
     }
   }
 }
 
-absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
-                                                const std::vector<std::span<float>>& gradients) {
-  EG_RETURN_IF_ERROR(CheckBatch(weights, batch));
+absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                                std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                                const std::vector<std::span<float>>& row_gradients) {
+  EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   if (gradients.size() != variables_.size())
     return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
   for (std::size_t v = 0; v < variables_.size(); ++v) {
@@ -384,28 +578,50 @@ absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<cons
                                                      " want=", variables_[v].shape.elements(), " got=", gradients[v].size()));
     }
   }
+  if (row_gradients.size() != tables_.size())
+    return absl::InvalidArgumentError(absl::StrCat("row gradients mismatch: tables=", tables_.size(), " got=", row_gradients.size()));
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (row_gradients[t].size() != rows.values[t].size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row gradient elements mismatch: table=", tables_[t].name, " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
+    }
+    std::fill(row_gradients[t].begin(), row_gradients[t].end(), 0.0f);
+  }
   EG_RETURN_IF_ERROR(Reserve(batch.size, true));
   for (Storage& storage : storages_) storage.gradient_written = false;
   const Pass pass{backend_, batch.size, true, dropout_key};
-  Forward(pass, weights, batch);
+  Forward(pass, weights, rows, batch);
   EG_RETURN_IF_ERROR(backend_.TakeError());
   EG_ASSIGN_OR_RETURN(StepResult result, Losses(batch, true));
-  Backward(pass, weights, batch, gradients);
+  Backward(pass, weights, rows, batch, gradients, row_gradients);
   EG_RETURN_IF_ERROR(backend_.TakeError());
+  result.loss_sum += static_cast<double>(batch.size) * Regularize(weights, rows, gradients, row_gradients);
+  result.finite = result.finite && std::isfinite(result.loss_sum);
   for (const Out gradient : gradients) result.finite = result.finite && AllFinite(gradient);
+  for (const Out gradient : row_gradients) result.finite = result.finite && AllFinite(gradient);
   return result;
 }
 
-absl::StatusOr<StepResult> GraphImpl::Evaluate(const std::vector<std::span<const float>>& weights, const Batch& batch) {
-  EG_RETURN_IF_ERROR(CheckBatch(weights, batch));
+absl::StatusOr<StepResult> GraphImpl::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+  EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   EG_RETURN_IF_ERROR(Reserve(batch.size, false));
   const Pass pass{backend_, batch.size, false, 0};
-  Forward(pass, weights, batch);
+  Forward(pass, weights, rows, batch);
   EG_RETURN_IF_ERROR(backend_.TakeError());
-  return Losses(batch, false);
+  EG_ASSIGN_OR_RETURN(StepResult result, Losses(batch, false));
+  result.loss_sum += static_cast<double>(batch.size) * Regularize(weights, rows, {}, {});
+  result.finite = std::isfinite(result.loss_sum);
+  return result;
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<TableRows>> Graph::Lookup(const Batch& batch) const {
+  UniqueIds scratch;
+  std::vector<TableRows> rows;
+  EG_RETURN_IF_ERROR(Lookup(batch, &scratch, &rows));
+  return rows;
+}
 
 absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model, Backend* backend) {
   auto graph = std::make_unique<GraphImpl>(backend);

@@ -1,6 +1,11 @@
 // A model as a DAG of layers: shapes are inferred and checked at construction, then forward, loss and backward over one batch.
 //
-// Weights live outside: the caller hands in one span per variable (as pulled), and receives one gradient span per variable.
+// Weights live outside: the caller hands in one span per variable (as pulled), and receives one gradient span per variable. Of an
+// embedding table it hands in the rows that the batch reads, which Lookup names, and receives a gradient of the same rows:
+//
+//   batch ──Lookup──▶ ids (unique) ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients [ids, dimension] ──push──▶
+//                └──▶ position: which row each id of the batch reads ────┘
+//
 // Not thread-safe; one graph per compute thread. A pure function of (weights, batch, dropout key). Buffers are kept across
 // steps and grow with the largest batch seen; batches may differ in size (the last one of an epoch is short).
 #pragma once
@@ -15,25 +20,58 @@
 #include "common/config/job_spec.h"
 #include "common/tensor/tensor.h"
 #include "worker/backend/backend.h"
+#include "worker/graph/metrics.h"
 #include "worker/layers/layer.h"
+#include "worker/layers/unique_ids.h"
 
 namespace evergrad::worker {
 
+// A model input of a batch, in the type that Graph::inputs() says; the other span is empty.
+struct Values {
+  std::span<const float> floats;
+  std::span<const std::int64_t> ids;
+  Values() = default;
+  Values(std::span<const float> f) : floats(f) {}         // NOLINT(google-explicit-constructor)
+  Values(std::span<const std::int64_t> i) : ids(i) {}     // NOLINT(google-explicit-constructor)
+  Values(const std::vector<float>& f) : floats(f) {}      // NOLINT(google-explicit-constructor)
+  Values(const std::vector<std::int64_t>& i) : ids(i) {}  // NOLINT(google-explicit-constructor)
+};
 struct Batch {
   std::int64_t size = 0;
-  std::vector<std::span<const float>> inputs;  // one per model input, in the spec's order, [size, …] row-major
-  std::span<const float> labels;               // [size, label_elements()]: class index or targets, as float
+  std::vector<Values> inputs;     // one per model input, in the spec's order, [size, …] row-major
+  std::span<const float> labels;  // [size, label_elements()]: class index or targets, as float
+};
+
+// A model input: of float32, or of ids where embedding layers read it.
+struct GraphInput {
+  std::string name;
+  tensor::DType dtype = tensor::DType::kFloat32;
+  tensor::Shape shape;
+};
+
+// Of one table: the ids that a batch reads, each once, in order of their first appearance.
+struct TableRows {
+  std::vector<std::int64_t> ids;
+  // For each id of the batch (embedding layers in listed order, then their inputs, examples, elements): where it is in `ids`; kAbsent
+  // for a negative one.
+  std::vector<std::uint32_t> position;
+};
+
+// The rows of all tables that a step reads. The spans may be any memory that lives as long as the call.
+struct Rows {
+  const std::vector<TableRows>* lookup = nullptr;  // Lookup's of this very batch; one per table
+  std::vector<std::span<const float>> values;      // one per table, [ids, dimension], in the order of `ids`
 };
 
 struct StepResult {
-  double loss_sum = 0;       // sum over examples of the loss
-  std::int64_t correct = 0;  // accuracy's numerator: examples; 0 unless the model asks for the metric
-  bool finite = true;        // false: the loss or a gradient is NaN or Inf
+  double loss_sum = 0;             // sum over examples of the loss, with what regularizers add to the mean
+  std::vector<MetricSum> metrics;  // in the order of Graph::metrics()
+  bool finite = true;              // false: the loss or a gradient is NaN or Inf
 };
 
 class Graph {
  public:
-  // A layer may name layers above it and model inputs. Every layer must reach a loss and every input must be used. Several
+  // A layer may name layers above it and model inputs. Every layer must reach a loss, every input and every table must be used. Several
   // losses are added; they share the labels. Metrics are the first loss's.
   // User errors (UserError) name the layer, the shapes and what was expected.
   static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model, Backend* backend);  // backend outlives it
@@ -41,16 +79,33 @@ class Graph {
 
   // In the order of the plan: layer order, kernel before bias. The caller's weights and gradients follow it.
   virtual const std::vector<Variable>& variables() const = 0;
-  virtual std::string Summary() const = 0;           // a table for people: layer, output shape, parameters
-  virtual std::uint64_t label_elements() const = 0;  // per example
+  virtual const std::vector<GraphInput>& inputs() const = 0;  // in the spec's order
+  // In the order of the spec; TableRows, row values and row gradients follow it. A table that no layer reads is a user's error.
+  virtual const std::vector<config::TableSpec>& tables() const = 0;
+  virtual std::string Summary() const = 0;                 // a table for people: layer, output shape, parameters
+  virtual std::uint64_t label_elements() const = 0;        // per example
+  virtual const std::vector<Metric>& metrics() const = 0;  // in the spec's order
+
+  // Which rows the batch reads, one entry a table (`rows` is resized, and its memory reused). Changes nothing in the graph: it may be called
+  // for the next batch, from another thread with a scratch of its own, while the present one computes. InvalidArgument: spans that do not fit.
+  virtual absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const = 0;
+  absl::StatusOr<std::vector<TableRows>> Lookup(const Batch& batch) const;
 
   // UserError: a label out of range (naming value and classes), a batch too large for the model. InvalidArgument: spans that do
   // not fit. ResourceExhausted: no memory. A value that is not finite is no error here: StepResult says it.
-  // Mean loss over the batch is differentiated. gradients[i] is overwritten. `dropout_key` is a function of (seed, c, u).
-  virtual absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
-                                               const std::vector<std::span<float>>& gradients) = 0;
+  // Mean loss over the batch is differentiated. gradients[i] and row_gradients[t], [ids, dimension], are overwritten; an id that the batch
+  // reads several times has its gradients summed there once, in the order of the batch. `dropout_key` is a function of (seed, c, u).
+  virtual absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                               std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                               const std::vector<std::span<float>>& row_gradients) = 0;
   // Forward only, no dropout.
-  virtual absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Batch& batch) = 0;
+  virtual absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) = 0;
+  // Of a model without tables.
+  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<std::span<float>>& gradients) {
+    return TrainStep(weights, {}, batch, dropout_key, gradients, {});
+  }
+  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Batch& batch) { return Evaluate(weights, {}, batch); }
 };
 
 }  // namespace evergrad::worker

@@ -11,8 +11,9 @@ class Conv2d final : public Layer {
   Conv2d(const config::LayerSpec& spec, const tensor::Shape& input, tensor::Shape output, const Conv2dShape& shape, Activation activation)
       : Layer(spec, "Conv2D", input, std::move(output)), shape_(shape), activation_(activation) {
     const std::uint64_t window = spec.kernel_h * spec.kernel_w;
-    AddVariable("kernel", {spec.kernel_h, spec.kernel_w, input[2], spec.filters}, spec.kernel_initializer, window * input[2], window * spec.filters);
-    if (spec.use_bias) AddVariable("bias", {spec.filters}, spec.bias_initializer, spec.filters, spec.filters);
+    AddVariable("kernel", {spec.kernel_h, spec.kernel_w, input[2], spec.filters}, spec.kernel_initializer, window * input[2], window * spec.filters,
+                spec.kernel_l2);
+    if (spec.use_bias) AddVariable("bias", {spec.filters}, spec.bias_initializer, spec.filters, spec.filters, spec.bias_l2);
   }
 
   void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {

@@ -15,8 +15,8 @@ class Dense final : public Layer {
         units_(static_cast<std::int64_t>(spec.units)),
         rows_per_example_(static_cast<std::int64_t>(input.elements()) / in_) {
     const std::uint64_t in = input.dims().back();
-    AddVariable("kernel", {in, spec.units}, spec.kernel_initializer, in, spec.units);
-    if (spec.use_bias) AddVariable("bias", {spec.units}, spec.bias_initializer, spec.units, spec.units);
+    AddVariable("kernel", {in, spec.units}, spec.kernel_initializer, in, spec.units, spec.kernel_l2);
+    if (spec.use_bias) AddVariable("bias", {spec.units}, spec.bias_initializer, spec.units, spec.units, spec.bias_l2);
   }
 
   void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {

@@ -4,13 +4,25 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 
 namespace evergrad::worker {
 
 void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
-                        std::uint64_t fan_out) {
-  variables_.push_back({absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, fan_in, fan_out});
+                        std::uint64_t fan_out, double l2) {
+  variables_.push_back(
+      {absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, initializer.stddev, fan_in, fan_out, l2});
+}
+
+void Layer::Merge(const Pass&, const std::vector<In>&, Out) { EG_CHECK(false); }
+void Layer::Unmerge(const Pass&, const std::vector<In>&, In, In, std::size_t, Out) { EG_CHECK(false); }
+void MergeLayer::Forward(const Pass&, const std::vector<In>&, In, Out) { EG_CHECK(false); }
+void MergeLayer::Backward(const Pass&, const std::vector<In>&, In, In, Out, Out, const std::vector<Out>&) { EG_CHECK(false); }
+
+std::string ShapeList(const std::vector<tensor::Shape>& shapes) {
+  return absl::StrJoin(shapes, ", ", [](std::string* out, const tensor::Shape& shape) { absl::StrAppend(out, shape.ToString()); });
 }
 
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text) {
@@ -53,16 +65,27 @@ absl::StatusOr<bool> PaddingIsSame(const config::LayerSpec& spec) {
   return LayerError(spec, absl::StrCat("unknown padding `", spec.padding, "`; one of valid, same"));
 }
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const tensor::Shape& input) {
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs) {
   using Maker = absl::StatusOr<std::unique_ptr<Layer>> (*)(const config::LayerSpec&, const tensor::Shape&);
+  using MergeMaker = absl::StatusOr<std::unique_ptr<Layer>> (*)(const config::LayerSpec&, const std::vector<tensor::Shape>&);
   static constexpr std::pair<absl::string_view, Maker> kMakers[] = {
       {"dense", &MakeDense},     {"conv2d", &MakeConv2d},         {"max_pooling2d", &MakeMaxPooling2d},
       {"flatten", &MakeFlatten}, {"activation", &MakeActivation}, {"dropout", &MakeDropout},
   };
+  static constexpr std::pair<absl::string_view, MergeMaker> kMergeMakers[] = {
+      {"concatenate", &MakeConcatenate}, {"add", &MakeAdd}, {"dot", &MakeDot}, {"factorization_machine", &MakeFactorizationMachine}};
   for (const auto& [type, make] : kMakers) {
-    if (spec.type == type) return make(spec, input);
+    if (spec.type != type) continue;
+    if (inputs.size() != 1)
+      return LayerError(spec, absl::StrCat(spec.type, " takes one input, got ", inputs.size(), ": ", absl::StrJoin(spec.inputs, ", ")));
+    return make(spec, inputs[0]);
   }
-  return LayerError(spec, absl::StrCat("unknown type `", spec.type, "`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout"));
+  for (const auto& [type, make] : kMergeMakers) {
+    if (spec.type == type) return make(spec, inputs);
+  }
+  return LayerError(spec, absl::StrCat("unknown type `", spec.type,
+                                       "`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout, embedding, concatenate, add, dot, "
+                                       "factorization_machine"));
 }
 
 }  // namespace evergrad::worker

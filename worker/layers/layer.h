@@ -1,6 +1,6 @@
 // A layer: the shape that it makes of its input's, its variables, and forward and backward over one batch.
 //
-// One file per type; MakeLayer knows them all. A layer takes one input and gives one output. It holds no weights and no
+// One file per type; MakeLayer knows them all. A layer takes one input or several (merges()) and gives one output. It holds no weights and no
 // activations: the graph hands them in. What it does keep between Forward and Backward (pooling's argmax) makes it usable from
 // one thread at a time. Shapes are of one example; a batch puts its size in front.
 #pragma once
@@ -25,7 +25,9 @@ struct Variable {
   tensor::Shape shape;
   std::string initializer;
   double initial_value = 0;  // constant
+  double stddev = 0.05;      // truncated_normal
   std::uint64_t fan_in = 0, fan_out = 0;
+  double l2 = 0;  // regulariser: l2 * sum of squares is added to the loss
 };
 
 // What a layer computes with, for one batch.
@@ -56,9 +58,15 @@ class Layer {
   // Every gradient is overwritten.
   virtual void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) = 0;
 
+  // True of a layer without variables that may have several inputs: the graph then calls these two instead. Inputs may be one and the same.
+  virtual bool merges() const { return false; }
+  virtual void Merge(const Pass& pass, const std::vector<In>& inputs, Out y);
+  // Overwrites the gradient of inputs[input].
+  virtual void Unmerge(const Pass& pass, const std::vector<In>& inputs, In y, In dy, std::size_t input, Out dx);
+
  protected:
   void AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
-                   std::uint64_t fan_out);
+                   std::uint64_t fan_out, double l2);
 
  private:
   const std::string name_, type_;
@@ -67,7 +75,8 @@ class Layer {
 };
 
 // UserError naming the layer, the shapes and what was expected; with file:line:column when the spec knows it.
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const tensor::Shape& input);
+// Of every type but embedding (embedding.h), which needs its table.
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
 
 // The maker of each type; MakeLayer's table.
 absl::StatusOr<std::unique_ptr<Layer>> MakeDense(const config::LayerSpec& spec, const tensor::Shape& input);
@@ -76,7 +85,22 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec&
 absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeConcatenate(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
+absl::StatusOr<std::unique_ptr<Layer>> MakeAdd(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
+absl::StatusOr<std::unique_ptr<Layer>> MakeDot(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
+absl::StatusOr<std::unique_ptr<Layer>> MakeFactorizationMachine(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
 
+// A layer of several inputs: the calls for one are never made.
+class MergeLayer : public Layer {
+ public:
+  using Layer::Layer;
+  bool merges() const final { return true; }
+  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) final;
+  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) final;
+};
+
+// "(3, 4), (4)"
+std::string ShapeList(const std::vector<tensor::Shape>& shapes);
 // "job.yaml:12:9: layer `conv1`: TEXT"
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
 // linear | relu | tanh | sigmoid | softmax; LayerError otherwise.

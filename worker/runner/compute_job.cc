@@ -33,47 +33,91 @@ absl::StatusOr<Backend*> ComputeBackend::Get() {
   return backend_.get();
 }
 
+void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured, bool with_counts, v1::ClosureMetrics* to) {
+  for (std::size_t m = 0; m < names.size() && m < measured.size(); ++m) {
+    if (!measured[m].counts.empty() && !with_counts) continue;
+    v1::NamedSum& sum = *to->add_sums();
+    sum.set_name(names[m]);
+    if (names[m] == "auc") {
+      sum.set_reduction(v1::AUC);
+      for (const std::int64_t count : measured[m].counts) sum.add_counts(count);
+    } else if (names[m] == "root_mean_squared_error") {
+      sum.set_reduction(v1::ROOT_MEAN);
+      sum.set_sum(measured[m].sum);
+    } else {
+      sum.set_is_integer(true);
+      sum.set_count(measured[m].count);
+    }
+  }
+}
+
 ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend,
                        std::uint64_t data_bytes_max, metrics::Limit* data_limit)
     : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_bytes_max_(data_bytes_max), data_limit_(data_limit) {}
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::IdxSource& source) const {
-  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenIdx(source, spec_->data.fields, data_bytes_max_);
+absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::SourceSpec& source, const Dataset* train) const {
+  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(source, spec_->data.fields, train, data_bytes_max_);
   if (!opened.ok()) {
     if (absl::IsResourceExhausted(opened.status())) data_limit_->refused.Add();
     return opened.status();
   }
   std::unique_ptr<Dataset> data = *std::move(opened);
-  data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->examples() * data->example_shape().elements())));
-  for (const config::InputSpec& input : spec_->model.inputs) {
-    if (input.name != "image")
-      return UserError(absl::InvalidArgumentError(absl::StrCat("model input that an idx source does not have: want=image got=", input.name)));
-    const tensor::Shape want{std::vector<std::uint64_t>(input.shape)};
-    if (!ShapesFit(want, data->example_shape())) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("input shape mismatch: input=", input.name, " model=", want.ToString(),
-                                                               " data=", data->example_shape().ToString(), " file=", source.images)));
-    }
-  }
+  data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->bytes_held())));
   return std::shared_ptr<const Dataset>(std::move(data));
+}
+
+absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
+  const auto wrong = [&](absl::string_view words, const std::string& field, absl::string_view values) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": source=", which, " field=", field, " ", values)));
+  };
+  const auto type = [](tensor::DType dtype) { return dtype == tensor::DType::kInt64 ? "int64" : "float32"; };
+  input_fields_.clear();
+  for (const GraphInput& input : graph_->inputs()) {
+    const auto field = data.FindField(input.name);
+    if (!field) return wrong("the data has no field of a model input's name", input.name, "");
+    const Field& have = data.fields()[*field];
+    if (have.dtype != input.dtype) {
+      return wrong("input type mismatch", input.name,
+                   absl::StrCat("model=", type(input.dtype), input.dtype == tensor::DType::kInt64 ? " (ids of an embedding)" : "",
+                                " data=", type(have.dtype)));
+    }
+    if (!ShapesFit(input.shape, have.shape))
+      return wrong("input shape mismatch", input.name, absl::StrCat("model=", input.shape.ToString(), " data=", have.shape.ToString()));
+    input_fields_.push_back(*field);
+  }
+  const std::string& labels = spec_->model.losses[0].labels;
+  const auto field = data.FindField(labels);
+  if (!field) return wrong("the data has no field of the labels' name", labels, "");
+  const std::uint64_t elements = data.fields()[*field].shape.elements();
+  if (elements != graph_->label_elements())
+    return wrong("labels mismatch: the loss wants another number an example", labels,
+                 absl::StrCat("want=", graph_->label_elements(), " got=", elements));
+  label_field_ = *field;
+  integer_labels_ = data.fields()[*field].dtype == tensor::DType::kInt64;
+  return absl::OkStatus();
 }
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (spec_->type != "training") return absl::OkStatus();
+  bool bind = false;
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend));
-    if (graph_->label_elements() != 1) {
-      const std::uint64_t got = graph_->label_elements();
-      graph_.reset();
-      return UserError(absl::InvalidArgumentError(absl::StrCat("an idx source has one label per example, the loss wants more: want=1 got=", got)));
-    }
+    bind = true;
   }
-  if (needs.train && train_ == nullptr) {
+  const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
+  if ((needs.train || (eval && NeedsTrain(spec_->data.fields))) && train_ == nullptr) {
     if (!spec_->data.train) return UserError(absl::InvalidArgumentError("no training data: spec.data.train is missing"));
-    EG_ASSIGN_OR_RETURN(train_, OpenSource(*spec_->data.train));
+    EG_ASSIGN_OR_RETURN(train_, OpenSource(*spec_->data.train, nullptr));
+    bind = true;
   }
-  if (needs.eval && eval_ == nullptr && spec_->data.eval) {
-    EG_ASSIGN_OR_RETURN(eval_, OpenSource(*spec_->data.eval));
+  if (eval) {
+    EG_ASSIGN_OR_RETURN(eval_, OpenSource(*spec_->data.eval, train_.get()));
+    bind = true;
+  }
+  if (bind && graph_ != nullptr) {
+    if (train_ != nullptr) EG_RETURN_IF_ERROR(Bind(*train_, "train"));
+    if (eval_ != nullptr) EG_RETURN_IF_ERROR(Bind(*eval_, "eval"));
   }
   return absl::OkStatus();
 }
@@ -86,14 +130,22 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
   std::uint64_t parameters = 0;
+  if (!graph_->tables().empty())
+    return UserError(absl::UnimplementedError(absl::StrCat("not built yet: a job with embedding tables: table=", graph_->tables()[0].name)));
   for (const Variable& variable : graph_->variables()) {
+    const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, variable.name);
+    if (optimizer == nullptr)
+      return UserError(absl::InvalidArgumentError(absl::StrCat("no entry of `optimizers` matches: variable=", variable.name)));
+    if (optimizer->type == "rowwise_adagrad")
+      return UserError(absl::InvalidArgumentError(absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=", variable.name)));
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     spec.set_name(variable.name);
     for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
     spec.set_dtype(v1::DTYPE_FLOAT32);
-    client::FillInitializer(variable.initializer, variable.initial_value, variable.fan_in, variable.fan_out, seed_, spec.mutable_initializer());
-    client::FillOptimizer(spec_->optimizer, spec.mutable_optimizer());
+    client::FillInitializer({variable.initializer, variable.initial_value, variable.stddev}, variable.fan_in, variable.fan_out, seed_,
+                            spec.mutable_initializer());
+    client::FillOptimizer(*optimizer, spec.mutable_optimizer());
     parameters += variable.shape.elements();
   }
   result.set_parameters(parameters);
@@ -125,6 +177,31 @@ absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights() const 
   return weights_->Spans();
 }
 
+absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
+  Batch inputs;
+  inputs.size = batch.size;
+  inputs.inputs.reserve(input_fields_.size());
+  for (std::size_t i = 0; i < input_fields_.size(); ++i) {
+    const tensor::AlignedBuffer& field = batch.fields[input_fields_[i]];
+    inputs.inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field)) : Values(field.floats()));
+  }
+  const tensor::AlignedBuffer& labels = batch.fields[label_field_];
+  if (!integer_labels_) {
+    inputs.labels = labels.floats();
+    return inputs;
+  }
+  labels_.resize(Int64s(labels).size());
+  for (std::size_t i = 0; i < labels_.size(); ++i) {
+    const std::int64_t label = Int64s(labels)[i];
+    if (label < -(1 << 24) || label > (1 << 24))
+      return UserError(
+          absl::InvalidArgumentError(absl::StrCat("integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
+    labels_[i] = static_cast<float>(label);
+  }
+  inputs.labels = labels_;
+  return inputs;
+}
+
 absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, std::uint64_t dropout_key) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   Step step;
@@ -133,7 +210,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, std:
     return step;
   }
   step.gradients = std::make_shared<GradientBuffer>(layout_);
-  const Batch inputs{batch.size, std::vector<std::span<const float>>(spec_->model.inputs.size(), batch.images.floats()), batch.labels.floats()};
+  EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, inputs, dropout_key, step.gradients->Spans()));
   return step;
 }
@@ -159,7 +236,7 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
 
 absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
-  const Batch inputs{batch.size, std::vector<std::span<const float>>(spec_->model.inputs.size(), batch.images.floats()), batch.labels.floats()};
+  EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   return graph_->Evaluate(weights, inputs);
 }
 

@@ -32,6 +32,9 @@ class ComputeBackend {
   std::unique_ptr<Backend> backend_;
 };
 
+// What a closure measured, in the order of the model's metrics, as the coordinator adds it up. A metric of many counts only `with_counts`.
+void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured, bool with_counts, v1::ClosureMetrics* to);
+
 class ComputeJob {
  public:
   struct Needs {
@@ -56,6 +59,8 @@ class ComputeJob {
   // The weights are cut as `layout` says from now on. Internal: its variables are not the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
+  // What the graph reads of a batch: views, and one buffer that the next call overwrites. UserError: an integer label that float32 cannot say.
+  absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch);
   absl::StatusOr<Step> Train(const ReadyBatch& batch, std::uint64_t dropout_key);
   // The next step of a user's function; gradients only of what it pushed.
   struct FunctionStep {
@@ -71,7 +76,9 @@ class ComputeJob {
 
  private:
   absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
-  absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::IdxSource& source) const;
+  absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source, const Dataset* train) const;
+  // What the graph reads of a data set. User errors: a field that it does not have, or of another shape or type.
+  absl::Status Bind(const Dataset& data, absl::string_view which);
 
   const std::shared_ptr<const config::JobSpec> spec_;
   const std::uint64_t seed_;
@@ -80,6 +87,11 @@ class ComputeJob {
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   std::unique_ptr<Graph> graph_;
+  // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
+  std::vector<std::size_t> input_fields_;
+  std::size_t label_field_ = 0;
+  bool integer_labels_ = false;
+  std::vector<float> labels_;  // of the present batch, where the field is of int64
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;
 };

@@ -130,13 +130,19 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool batch_asked = false;
     std::optional<ReadyBatch> batch;
     v1::ClosureMetrics metrics;
-    std::int64_t correct = 0;
+    std::int64_t count = 0;           // of a counting job's evaluation
+    std::vector<MetricSum> measured;  // in the order of the model's metrics
     v1::DescribeResult describe;
     v1::ExportResult exported;
     // A functions job's.
     std::shared_ptr<sdk::FunctionCall> call;       // used on the compute executor, and let go there: it holds what is the user's
     std::shared_ptr<std::atomic<bool>> cancelled;  // shared with the call
     std::string result;
+
+    void Add(const std::vector<MetricSum>& metrics_of_step) {
+      measured.resize(metrics_of_step.size());
+      for (std::size_t m = 0; m < measured.size(); ++m) measured[m].Add(metrics_of_step[m]);
+    }
   };
 
   Impl(Environment e, Options o)
@@ -558,9 +564,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             const plan::ClosureRange range = job->plan->Closure(work.closure);
             where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
           }
-          return UserError(absl::FailedPreconditionError(
-              absl::StrCat("data changed since the plan was made: file=", job->spec->data.train ? job->spec->data.train->images : "", where,
-                           " want=", line(job->data_fingerprint), " got=", line(got))));
+          return UserError(absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: file=",
+                                                                      !job->spec->data.train                   ? ""
+                                                                      : job->spec->data.train->format == "idx" ? job->spec->data.train->images
+                                                                                                               : job->spec->data.train->path,
+                                                                      where, " want=", line(job->data_fingerprint), " got=", line(got))));
         }
       }
       if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
@@ -928,11 +936,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       }
     }
     const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
-    AtFailpoint(env.failpoints, "worker.before_push", env.control,
-                IfRun([shards = std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
-                  if (!status.ok()) return self.Fail(self.run->work, status);
-                  self.PushStep(shards, gradients, global_step, skip_reason);
-                }));
+    AtFailpoint(
+        env.failpoints, "worker.before_push", env.control,
+        IfRun([shards = std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
+          if (!status.ok()) return self.Fail(self.run->work, status);
+          self.PushStep(shards, gradients, global_step, skip_reason);
+        }));
   }
 
   // touch(c, u) ∩ targets.
@@ -953,7 +962,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run->metrics.set_examples(run->metrics.examples() + size);
     run->metrics.set_steps(run->metrics.steps() + 1);
     run->metrics.set_loss_sum(run->metrics.loss_sum() + result.loss_sum);
-    run->correct += result.correct;
+    run->Add(result.metrics);
     v1::StepRecord record;
     record.set_global_step(global_step);
     record.set_loss(loss);
@@ -1017,7 +1026,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           },
           [](Impl& self, absl::StatusOr<std::int64_t> sum) {
             if (!sum.ok()) return self.Fail(self.run->work, sum.status());
-            self.run->correct = *sum;
+            self.run->count = *sum;
             self.run->metrics.set_examples(self.run->end - self.run->begin);
             self.EndEvaluationStep();
           });
@@ -1035,7 +1044,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           if (!result.ok()) return self.Fail(self.run->work, AboutStep(result.status(), self.run->work.closure, self.run->next_step));
           self.run->metrics.set_examples(self.run->metrics.examples() + static_cast<std::uint64_t>(batch->size));
           self.run->metrics.set_loss_sum(self.run->metrics.loss_sum() + result->loss_sum);
-          self.run->correct += result->correct;
+          self.run->Add(result->metrics);
           self.EndEvaluationStep();
         });
   }
@@ -1094,10 +1103,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           done.set_result(std::move(run->result));
           break;
         }
-        v1::NamedSum& sum = *run->metrics.add_sums();
-        sum.set_name(job->counting() ? "count" : "accuracy");
-        sum.set_is_integer(true);
-        sum.set_count(run->correct);
+        if (job->counting()) {
+          v1::NamedSum& sum = *run->metrics.add_sums();
+          sum.set_name("count");
+          sum.set_is_integer(true);
+          sum.set_count(run->count);
+        } else {
+          FillSums(job->spec->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate, &run->metrics);
+        }
         *done.mutable_metrics() = std::move(run->metrics);
         break;
       }

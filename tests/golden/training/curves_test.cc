@@ -182,7 +182,7 @@ Run Train(const std::string& name, const worker::Dataset& data, const Golden& go
       const auto examples = plan->Batch(closure, UpdateIndex(u));
       images.resize(examples.size() * 784);
       labels.resize(examples.size());
-      REQUIRE(data.Read(examples, images, labels).ok());
+      REQUIRE(data.Read(examples, {std::as_writable_bytes(std::span(images)), std::as_writable_bytes(std::span(labels))}).ok());
       for (Variable& variable : variables) variable.Pull();
       worker::Batch batch;
       batch.size = static_cast<std::int64_t>(examples.size()), batch.inputs = {images}, batch.labels = labels;
@@ -200,15 +200,23 @@ Run Train(const std::string& name, const worker::Dataset& data, const Golden& go
   return run;
 }
 
+config::FieldSpec Scaled(double factor) {
+  config::FieldSpec image;
+  image.name = "image";
+  config::Transform& transform = image.transforms.emplace_back();
+  transform.type = "scale", transform.value = factor;
+  return image;
+}
+
 std::unique_ptr<worker::Dataset> OpenData(const Golden& golden) {
   const std::string folder = test::DataDir() + "/fashion-mnist-12k";
-  config::IdxSource source;
+  config::SourceSpec source;
   source.images = folder + "/train-images-idx3-ubyte.gz", source.labels = folder + "/train-labels-idx1-ubyte.gz";
   if (!std::ifstream(source.images).good()) {
     std::cout << "skipped: no " << source.images << "; set EVERGRAD_DATA\n";
     return nullptr;
   }
-  auto data = worker::OpenIdx(source, {{"image", {{"scale", golden.scale}}}, {"label", {}}});
+  auto data = worker::OpenIdx(source, {Scaled(golden.scale)});
   INFO(data.status().ToString());
   REQUIRE(data.ok());
   return *std::move(data);

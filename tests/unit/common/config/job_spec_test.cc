@@ -58,6 +58,42 @@ spec:
   training: {epochs: 2, steps_per_closure: 4}
 )";
 
+constexpr char kCsv[] = R"(apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: clicks}
+spec:
+  data:
+    train: {format: csv, path: clicks.csv.gz, header: true, separator: ", ", quoting: false, missing: ["?", ""], split: {modulo: 10, equals: 9, take: eval}}
+    fields:
+      user: {column: 0, type: int, transforms: [{hash: {buckets: 1000}}]}
+      words: {column: [w1, w2, "3"], type: string, default: "none", transforms: [{vocabulary: {min_count: 2}}, {offset: 5}]}
+      counts: {column: [c1, c2, c3], type: float, transforms: [{offset: -1}, log1p, {scale: 0.5}]}
+      age: {column: age, type: int, transforms: [{bucketize: [18, 25.5, 60]}]}
+      label: {column: label, type: string, transforms: [{map: {"<=50K": 0, ">50K": 1}}]}
+    batch_size: 8
+  model:
+    inputs: {user: {shape: []}, words: {shape: [3]}, counts: {shape: [3]}, age: {shape: []}}
+    tables:
+      emb/all: {dimension: 4, initializer: {type: truncated_normal, stddev: 0.01}, embeddings_regularizer: {l2: 0.02}, admit_after: 3, default_row: 0.5, ttl_steps: 1000, bytes_max: 1MiB, evict: lru}
+      emb/words: {dimension: 4}
+    layers:
+      - {name: u, type: embedding, table: emb/all, input: user}
+      - {name: a, type: embedding, table: emb/all, input: [age, user], combiner: mean}
+      - {name: w, type: embedding, table: emb/words, input: words, combiner: sqrtn, weights: counts}
+      - {name: s, type: add, input: [u, a]}
+      - {name: fm, type: factorization_machine, input: [u, a, w]}
+      - {name: d, type: dot, input: [u, w], normalize: true}
+      - {name: all, type: concatenate, input: [s, fm, d]}
+      - {name: out, type: dense, units: 1, kernel_regularizer: {l2: 0.1}, bias_regularizer: {l2: 0.01}}
+    losses: {type: binary_crossentropy, from_logits: true, labels: label}
+    metrics: [auc, binary_accuracy]
+  optimizers:
+    - {match: "emb/*", type: rowwise_adagrad, learning_rate: 0.1, initial_accumulator_value: 0, epsilon: 1e-8}
+    - {match: "out/k*", type: ftrl, learning_rate_power: -0.25, l1_regularization_strength: 0.1, l2_regularization_strength: 0.2, beta: 1}
+    - {type: adamw, weight_decay: 0.01}
+  strategy: {mode: async, table_slots: 64}
+)";
+
 std::string Messages(const ParsedJob& parsed) {
   return absl::StrJoin(parsed.mistakes, "\n", [](std::string* out, const Mistake& mistake) { absl::StrAppend(out, mistake.ToString()); });
 }
@@ -86,6 +122,7 @@ void ForgetPlaces(JobSpec* spec) {
   for (auto* source : {&spec->data.train, &spec->data.eval})
     if (*source) (*source)->where = {};
   for (LayerSpec& layer : spec->model.layers) layer.where = {};
+  for (TableSpec& table : spec->model.tables) table.where = {};
   for (LossSpec& loss : spec->model.losses) loss.where = {};
 }
 
@@ -121,6 +158,160 @@ TEST_CASE("the job of the design page is read as typed values") {
   CHECK(spec.training.evaluate_every_epochs == 1);
 }
 
+TEST_CASE("a job over a csv file has typed fields, transforms, a split, tables and several optimizers") {
+  ParseOptions options;
+  options.base_folder = "/jobs";
+  const JobSpec spec = Parse(kCsv, options);
+  const SourceSpec& train = *spec.data.train;
+  CHECK(train.format == "csv");
+  CHECK(train.path == "/jobs/clicks.csv.gz");
+  CHECK(train.separator == ", ");
+  CHECK_FALSE(train.quoting);
+  CHECK(train.missing == std::vector<std::string>{"?", ""});
+  CHECK(train.split == SplitSpec{10, 9, false});
+  REQUIRE(spec.data.eval);  // by the split
+  CHECK(spec.data.eval->path == train.path);
+  CHECK(spec.data.eval->split == SplitSpec{10, 9, true});
+  REQUIRE(spec.data.fields.size() == 5);
+  CHECK(spec.data.fields[0].columns == std::vector<std::string>{"0"});
+  CHECK(spec.data.fields[0].transforms[0].buckets == 1000);
+  CHECK_FALSE(spec.data.fields[0].list);
+  CHECK(spec.data.fields[1].list);
+  CHECK(spec.data.fields[1].default_text == "none");
+  CHECK(spec.data.fields[1].transforms[0].min_count == 2);
+  CHECK(spec.data.fields[2].transforms[1].type == "log1p");
+  CHECK(spec.data.fields[3].transforms[0].bounds == std::vector<double>{18, 25.5, 60});
+  CHECK(spec.data.fields[4].transforms[0].entries == std::vector<std::pair<std::string, double>>{{"<=50K", 0}, {">50K", 1}});
+  CHECK(spec.model.inputs[0].shape.empty());
+  const TableSpec& table = spec.model.tables[0];
+  CHECK(table.name == "emb/all");
+  CHECK(table.dimension == 4);
+  CHECK(table.initializer.stddev == 0.01);
+  CHECK(table.l2 == 0.02);
+  CHECK(table.admit_after == 3);
+  CHECK(table.default_row == 0.5);
+  CHECK(table.ttl_steps == 1000);
+  CHECK(table.bytes_max == 1u << 20);
+  CHECK(table.evict == "lru");
+  CHECK(spec.model.layers[2].weights == "counts");
+  CHECK(spec.model.layers[2].combiner == "sqrtn");
+  CHECK(spec.model.layers[5].normalize);
+  CHECK(spec.model.layers[7].kernel_l2 == 0.1);
+  CHECK(spec.model.layers[7].bias_l2 == 0.01);
+  CHECK(spec.strategy.table_slots == 64);
+  CHECK(Parse(kCnn).strategy.table_slots == 128);
+  // The first that fits; `*` and `?`.
+  CHECK(OptimizerFor(spec, "emb/words")->type == "rowwise_adagrad");
+  CHECK(OptimizerFor(spec, "emb/words")->initial_accumulator_value == 0);
+  CHECK(OptimizerFor(spec, "out/kernel")->type == "ftrl");
+  CHECK(OptimizerFor(spec, "out/kernel")->learning_rate_power == -0.25);
+  CHECK(OptimizerFor(spec, "out/bias")->type == "adamw");
+  CHECK(OptimizerFor(spec, "out/bias")->weight_decay == 0.01);
+  JobSpec last = spec;
+  last.optimizers.pop_back();
+  CHECK(OptimizerFor(last, "out/bias") == nullptr);
+  CHECK(OptimizerFor(Parse(kCnn), "x")->type == "adam");
+  CHECK(GlobMatches("*", ""));
+  CHECK(GlobMatches("a*b?c", "aXbXbYc"));
+  CHECK_FALSE(GlobMatches("a*b?c", "aXbXbc"));
+  CHECK_FALSE(GlobMatches("emb/", "emb/x"));
+}
+
+TEST_CASE("defaults of the optimizers are Keras'") {
+  const auto with = [](const std::string& type) {
+    return Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: " + type + "}"}})).optimizer;
+  };
+  for (const char* type : {"adamw", "adagrad", "rmsprop", "ftrl"}) {
+    CHECK(with(type).learning_rate == 0.001);
+    CHECK(with(type).epsilon == 1e-7);
+    CHECK(with(type).initial_accumulator_value == 0.1);
+  }
+  CHECK(with("adamw").weight_decay == 0.004);
+  CHECK(with("rmsprop").rho == 0.9);
+  CHECK(with("rmsprop").momentum == 0);
+  CHECK(with("ftrl").learning_rate_power == -0.5);
+  CHECK(with("ftrl").l1_regularization_strength == 0);
+}
+
+TEST_CASE("mistakes about csv data, tables and optimizers are refused where they stand") {
+  const auto with = [](absl::string_view from, absl::string_view to) {
+    INFO(from);
+    REQUIRE(std::string(kCsv).find(std::string(from)) != std::string::npos);
+    return Refusal(absl::StrReplaceAll(kCsv, {{from, to}}));
+  };
+  const auto says = [](const std::string& words) { return Catch::Contains(words); };
+  CHECK_THAT(with("format: csv", "format: cvs"),
+             says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; did you mean `csv`?"));
+  CHECK_THAT(with("path: clicks.csv.gz, ", ""), says("missing key `path` in a csv source"));
+  CHECK_THAT(with("separator: \", \"", "separator: \"\""), says("`separator`: expected 1 to 8 characters"));
+  CHECK_THAT(with("equals: 9, take", "equals: 10, take"), says("no line has n % 10 == 10"));
+  CHECK_THAT(with("take: eval", "take: train"), says("not built yet: split.take `train`"));
+  CHECK_THAT(with("    fields:", "    eval: {format: csv, path: x}\n    fields:"), says("data.train has a `split`, which makes data.eval"));
+  CHECK_THAT(with(", split: {modulo: 10, equals: 9, take: eval}}", "}\n    eval: {format: synthetic, examples: 3}"),
+             says("data.eval has another format than data.train: synthetic, not csv"));
+  CHECK_THAT(with("header: true", "header: false"), says("column `w1` has a name, and the source no header"));
+  CHECK_THAT(with("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
+             says("`type`: expected one of int, float, string, got `number`"));
+  CHECK_THAT(with("column: age, ", ""), says("missing key `column` in a field of a csv source"));
+  CHECK_THAT(with("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"), says("a field of type string needs a transform that makes a number of it"));
+  CHECK_THAT(with("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"), says("expected rising numbers, got 17 after 18"));
+  CHECK_THAT(with("type: string, transforms: [{map", "type: float, transforms: [{map"),
+             says("transform `map` takes a text or an integer, here it meets a real number"));
+  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"), says("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
+  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hahs: {buckets: 1000}}"), says("unknown transform `hahs`; did you mean `hash`?"));
+  CHECK_THAT(with("{vocabulary: {min_count: 2}}, ", "{vocabulary: {}}, {vocabulary: {}}, "), says("a field has one vocabulary at most"));
+  CHECK_THAT(with("inputs: {user:", "inputs: {usr:"),
+             says("model input `usr` names no field of the data that can be read: expected user, words, counts, age, label; did you mean `user`?"));
+  CHECK_THAT(with("labels: label", "labels: lable"), says("`labels`: no field `lable` that can be a label"));
+  CHECK_THAT(with("table: emb/words", "table: emb/word"), says("no table `emb/word` in model.tables; did you mean `emb/words`?"));
+  CHECK_THAT(with("table: emb/words", "table: emb/all"), says("table `emb/words`: no embedding layer reads it"));
+  CHECK_THAT(with("weights: counts", "weights: count"), says("no model input `count`; did you mean `counts`?"));
+  CHECK_THAT(with("combiner: sqrtn, ", ""), says("`weights` need a combiner"));
+  CHECK_THAT(with("combiner: sqrtn", "combiner: max"), says("not built yet: embedding.combiner `max`"));
+  CHECK_THAT(with("emb/words, input: words", "emb/words, input: u"), says("an embedding reads ids, which only model inputs have: `u` is a layer"));
+  CHECK_THAT(with("input: [u, w], normalize", "input: [u, w, a], normalize"), says("a dot layer reads two inputs, got 3"));
+  CHECK_THAT(with("input: [u, a]}", "input: [u]}"), says("an add layer reads at least two inputs, got 1"));
+  CHECK_THAT(with("admit_after: 3, ", ""), says("`default_row` needs an `admit_after` above 1"));
+  CHECK_THAT(with("dimension: 4}", "dimension: 0}"), says("`dimension`: expected an integer from 1 to 65536"));
+  CHECK_THAT(with("emb/words: {", "emb//words: {"), says("name of a table: expected names"));
+  CHECK_THAT(with("{l2: 0.1}", "{l1: 0.1}"), says("not built yet: key `l1` in a regularizer"));
+  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"), says("did you mean `root_mean_squared_error`?"));
+  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [root_mean_squared_error]"),
+             says("the metric root_mean_squared_error needs the loss mean_squared_error, it is binary_crossentropy"));
+  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"), says("`metrics`: auc is given twice"));
+  CHECK_THAT(with("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
+             says("`optimizers` stands in for `optimizer`: give one of the two"));
+  CHECK_THAT(with("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"), says("an entry without `match` fits everything"));
+  CHECK_THAT(Refusal(absl::StrReplaceAll(kCsv, {{"{match: \"emb/*\"", "{match: \"emp/*\""}, {"    - {type: adamw, weight_decay: 0.01}\n", ""}})),
+             says("no entry of `optimizers` fits the table `emb/all`"));
+  CHECK_THAT(with("table_slots: 64", "table_slots: 65537"), says("`table_slots`: expected an integer from 1 to 65536"));
+  CHECK_THAT(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}\n", ""), says("missing key `optimizer` in spec"));
+  CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: rowwise_adagrad"), says("rowwise_adagrad is for embedding tables"));
+  CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"), says("transform `hash` is one of csv fields"));
+}
+
+TEST_CASE("a synthetic source has fields that are drawn") {
+  const std::string text = ReadSource("configs/examples/deepfm.yaml");
+  const JobSpec spec = Parse(text);
+  CHECK(spec.data.train->examples == 1000000);
+  CHECK(spec.data.eval->skip == 1000000);
+  CHECK(spec.data.fields[0].ids == 100000);
+  CHECK(spec.data.fields[0].size == 26);
+  CHECK(spec.data.fields[0].distribution == "zipf");
+  CHECK(spec.data.fields[1].type == "label");
+  const auto with = [&](absl::string_view from, absl::string_view to) {
+    REQUIRE(text.find(std::string(from)) != std::string::npos);
+    return Refusal(absl::StrReplaceAll(text, {{from, to}}));
+  };
+  CHECK_THAT(with("ids: 100000, ", ""), Catch::Contains("a field of type ids needs `ids`"));
+  CHECK_THAT(with("ids: 100000, distribution: zipf", "ids: 100000000, distribution: zipf"), Catch::Contains("zipf draws from at most 16777216 ids"));
+  CHECK_THAT(with("distribution: zipf", "distribution: uniform"), Catch::Contains("`exponent` is a setting of distribution zipf"));
+  CHECK_THAT(with("{type: label}", "{type: label, size: 2}"), Catch::Contains("a label has no `size`"));
+  CHECK_THAT(with("{type: label}", "{type: label, transforms: []}"),
+             Catch::Contains("not built yet: key `transforms` in a field of a synthetic source"));
+  CHECK_THAT(with("examples: 1000000, ", ""), Catch::Contains("missing key `examples` in a synthetic source"));
+}
+
 TEST_CASE("a counting job has counting keys, and no model") {
   const JobSpec spec = Parse(kCounting);
   CHECK(spec.type == "counting");
@@ -134,9 +325,11 @@ TEST_CASE("a counting job has counting keys, and no model") {
 TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
   for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
-                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml"})
+                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
+                           "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
+  texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
       kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
              {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
@@ -179,15 +372,15 @@ TEST_CASE("what is not built yet is refused by name") {
   CHECK(RefusalWith("mode: async", "mode: allreduce") == "job.yaml:22:20: not built yet: strategy.mode `allreduce`");
   CHECK(RefusalWith("mode: async", "mode: local") == "job.yaml:22:20: not built yet: strategy.mode `local`");
   CHECK(RefusalWith("type: flatten", "type: lstm") == "job.yaml:17:29: not built yet: a layer of type `lstm`");
-  CHECK(RefusalWith("train: {format: idx", "train: {format: csv") == "job.yaml:6:21: not built yet: data format `csv`");
+  CHECK(RefusalWith("train: {format: idx", "train: {format: tsv") == "job.yaml:6:21: not built yet: a data source of format `tsv`");
   CHECK(RefusalWith("kind: TrainingJob", "kind: PredictionJob") == "job.yaml:2:7: not built yet: kind `PredictionJob`");
   CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") == "job.yaml:19:21: not built yet: a loss of type `huber`");
-  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  optimizers: []\n  export: {}") ==
-        "job.yaml:22:3: not built yet: key `optimizers` in spec\njob.yaml:23:3: not built yet: key `export` in spec");
+  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  predict: []\n  export: {}") ==
+        "job.yaml:22:3: not built yet: key `predict` in spec\njob.yaml:23:3: not built yet: key `export` in spec");
   CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") ==
         "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
-  CHECK(RefusalWith("{scale: 0.00392156862}", "{vocabulary: {min_count: 2}}") == "job.yaml:9:29: not built yet: transform `vocabulary`");
-  CHECK(RefusalWith("metrics: [accuracy]", "metrics: [auc]") == "job.yaml:20:15: not built yet: metric `auc`");
+  CHECK(RefusalWith("{scale: 0.00392156862}", "{clip: [0, 1]}") == "job.yaml:9:29: not built yet: transform `clip`");
+  CHECK(RefusalWith("metrics: [accuracy]", "metrics: [precision]") == "job.yaml:20:15: not built yet: metric `precision`");
 }
 
 TEST_CASE("the checkpoint section has its values, its defaults, and is off when it says so") {
@@ -251,7 +444,10 @@ TEST_CASE("an initializer is a name, or a mapping where it has a value") {
   CHECK_THAT(Refusal(with("{type: constant}")), Catch::Contains("missing key `value` in the initializer constant"));
   CHECK_THAT(Refusal(with("{type: constant, value: .nan}")), Catch::Contains("`value`: expected a number"));
   CHECK_THAT(Refusal(with("{type: zeros, value: 1}")), Catch::Contains("unknown key `value` in the initializer zeros"));
-  CHECK_THAT(Refusal(with("{type: truncated_normal, stddev: 1}")), Catch::Contains("not built yet: key `stddev`"));
+  CHECK(Parse(with("{type: truncated_normal, stddev: 0.01}")).model.layers[3].bias_initializer.stddev == 0.01);
+  CHECK(Parse(with("truncated_normal")).model.layers[3].bias_initializer.stddev == 0.05);
+  CHECK_THAT(Refusal(with("{type: truncated_normal, stddev: 0}")), Catch::Contains("`stddev`: expected a number"));
+  CHECK_THAT(Refusal(with("{type: he_normal, stddev: 1}")), Catch::Contains("not built yet: key `stddev`"));
   CHECK(Refusal(with("he_uniform")) == "job.yaml:18:66: not built yet: bias_initializer `he_uniform`");
   CHECK_THAT(Refusal(with("zeroes")), Catch::Contains("did you mean `zeros`?"));
 }

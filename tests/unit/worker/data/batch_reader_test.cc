@@ -14,13 +14,16 @@ class Numbers final : public Dataset {
  public:
   explicit Numbers(std::uint64_t n, std::uint64_t bad = ~0ull) : n_(n), bad_(bad) {}
   std::uint64_t examples() const override { return n_; }
-  tensor::Shape example_shape() const override { return {2}; }
-  std::uint64_t label_classes_seen() const override { return 1; }
-  absl::Status Read(const std::vector<std::uint64_t>& indices, std::span<float> images, std::span<float> labels) const override {
+  const std::vector<Field>& fields() const override { return fields_; }
+  std::uint64_t bytes_held() const override { return 0; }
+  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+    auto* const pairs = reinterpret_cast<float*>(to[0].data());
+    auto* const ids = reinterpret_cast<std::int64_t*>(to[1].data());
     reads_.fetch_add(1);
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] == bad_) return absl::DataLossError("bad example");
-      images[2 * i] = images[2 * i + 1] = labels[i] = static_cast<float>(indices[i]);
+      pairs[2 * i] = pairs[2 * i + 1] = static_cast<float>(indices[i]);
+      ids[i] = static_cast<std::int64_t>(indices[i]);
     }
     return absl::OkStatus();
   }
@@ -29,6 +32,7 @@ class Numbers final : public Dataset {
 
  private:
   const std::uint64_t n_, bad_;
+  const std::vector<Field> fields_ = {{"pair", tensor::DType::kFloat32, {2}}, {"id", tensor::DType::kInt64, {}}};
   mutable std::atomic<int> reads_{0};
 };
 
@@ -56,8 +60,8 @@ TEST_CASE("batches come in order, then OutOfRange") {
     CHECK(batch->update == i);
     CHECK(batch->size == 2);
     CHECK(batch->examples == std::vector<std::uint64_t>{10 + 2 * i, 11 + 2 * i});
-    CHECK(batch->images.floats()[2] == static_cast<float>(11 + 2 * i));
-    CHECK(batch->labels.floats()[0] == static_cast<float>(10 + 2 * i));
+    CHECK(batch->fields[0].floats()[2] == static_cast<float>(11 + 2 * i));
+    CHECK(Int64s(batch->fields[1])[0] == 10 + 2 * i);
   }
   CHECK(Take(reader, 7).status().code() == absl::StatusCode::kOutOfRange);
   CHECK(Take(reader, 8).status().code() == absl::StatusCode::kNotFound);

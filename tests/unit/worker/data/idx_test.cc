@@ -40,27 +40,45 @@ std::string FileBytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-config::IdxSource Source(const TempFolder& folder) { return {folder / "images", folder / "labels", {}}; }
+config::SourceSpec Source(const TempFolder& folder) {
+  config::SourceSpec source;
+  source.images = folder / "images";
+  source.labels = folder / "labels";
+  return source;
+}
+config::FieldSpec Scaled(const std::string& name, std::vector<double> factors) {
+  config::FieldSpec field;
+  field.name = name;
+  for (const double factor : factors) {
+    config::Transform& transform = field.transforms.emplace_back();
+    transform.type = "scale";
+    transform.value = factor;
+  }
+  return field;
+}
+std::span<std::byte> Bytes(std::span<float> floats) { return std::as_writable_bytes(floats); }
 
 TEST_CASE("gzip and plain files read alike, in any order of examples, with transforms applied") {
   TempFolder folder;
   const bool gz = GENERATE(false, true);
   (gz ? WriteGz : WritePlain)(folder / "images", Images());
   (gz ? WriteGz : WritePlain)(folder / "labels", Labels());
-  const auto data = OpenIdx(Source(folder), {{"image", {{"scale", 0.5}, {"scale", 4.0}}}});
+  const auto data = OpenIdx(Source(folder), {Scaled("image", {0.5, 4.0})});
   REQUIRE(data.ok());
   CHECK((*data)->examples() == 5);
-  CHECK((*data)->example_shape() == tensor::Shape{2, 3, 1});
-  CHECK((*data)->label_classes_seen() == 3);
+  REQUIRE((*data)->fields().size() == 2);
+  CHECK((*data)->fields()[0].shape == tensor::Shape{2, 3, 1});
+  CHECK((*data)->FindField("label") == 1u);
+  CHECK_FALSE((*data)->FindField("labels"));
   std::vector<float> images(12), labels(2);
-  REQUIRE((*data)->Read({4, 1}, images, labels).ok());
+  REQUIRE((*data)->Read({4, 1}, {Bytes(images), Bytes(labels)}).ok());
   for (int i = 0; i < 6; ++i) {
     CHECK(images[static_cast<std::size_t>(i)] == 2.0f * static_cast<float>(24 + i));
     CHECK(images[static_cast<std::size_t>(6 + i)] == 2.0f * static_cast<float>(6 + i));
   }
   CHECK(labels == std::vector<float>{1, 1});
-  CHECK_FALSE((*data)->Read({5}, std::span<float>(images).first(6), std::span<float>(labels).first(1)).ok());
-  CHECK_FALSE((*data)->Read({0}, images, std::span<float>(labels).first(1)).ok());
+  CHECK_FALSE((*data)->Read({5}, {Bytes(std::span(images).first(6)), Bytes(std::span(labels).first(1))}).ok());
+  CHECK_FALSE((*data)->Read({0}, {Bytes(images), Bytes(std::span(labels).first(1))}).ok());
 }
 
 TEST_CASE("every fault of a file is a user error naming file, offset and what was expected") {
@@ -153,10 +171,12 @@ TEST_CASE("a transform or a field that is not built is refused by name") {
   TempFolder folder;
   WritePlain(folder / "images", Images());
   WritePlain(folder / "labels", Labels());
-  const auto transform = OpenIdx(Source(folder), {{"image", {{"rotate", 1}}}});
+  config::FieldSpec rotated = Scaled("image", {1});
+  rotated.transforms[0].type = "rotate";
+  const auto transform = OpenIdx(Source(folder), {rotated});
   REQUIRE_FALSE(transform.ok());
   CHECK_THAT(std::string(transform.status().message()), Catch::Contains("rotate"));
-  const auto field = OpenIdx(Source(folder), {{"pixels", {}}});
+  const auto field = OpenIdx(Source(folder), {Scaled("pixels", {})});
   REQUIRE_FALSE(field.ok());
   CHECK_THAT(std::string(field.status().message()), Catch::Contains("pixels"));
 }
@@ -177,8 +197,7 @@ TEST_CASE("the fingerprint changes with the contents of either file, and with no
   const auto first = OpenIdx(Source(folder), {});
   REQUIRE(first.ok());
   const std::string before = (*first)->Fingerprint();
-  CHECK_THAT(before,
-             Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
+  CHECK_THAT(before, Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
   // A copy, touched later.
   TempFolder copy;
   WritePlain(copy / "labels", Labels());

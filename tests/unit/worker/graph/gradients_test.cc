@@ -97,6 +97,65 @@ std::vector<Case> Cases() {
   cases.push_back({"two losses on one output",
                    Model({{"x", {3}}}, {DenseSpec("a", "x", 2, "sigmoid")}, {LossOf("mean_squared_error", "a"), LossOf("binary_crossentropy", "a")}),
                    0});
+  const auto with_tables = [](std::vector<config::TableSpec> tables, config::ModelSpec model) {
+    model.tables = std::move(tables);
+    return model;
+  };
+  const auto regular = [](config::LayerSpec spec) {
+    spec.kernel_l2 = 0.03, spec.bias_l2 = 0.5;
+    return spec;
+  };
+  cases.push_back(
+      {"l2 of kernels and biases", Model({{"x", {3}}}, {regular(DenseSpec("a", "x", 4, "tanh")), DenseSpec("b", "a", 2)}, {sparse("b")}), 2});
+  cases.push_back({"concatenate, add and dot of layers and inputs, one of them twice",
+                   Model({{"x", {4}}, {"z", {3}}},
+                         {DenseSpec("a", "x", 3, "tanh"), DenseSpec("b", "z", 3), MergeSpec("sum", "add", {"a", "b", "a"}),
+                          MergeSpec("dot", "dot", {"a", "sum"}), MergeSpec("all", "concatenate", {"sum", "dot", "z", "b"}), DenseSpec("c", "all", 3)},
+                         {sparse("c")}),
+                   3});
+  cases.push_back({"concatenate along the last of two axes, and of a view",
+                   Model({{"x", {2, 3}}},
+                         {DenseSpec("a", "x", 4, "tanh"), DenseSpec("b", "x", 2), MergeSpec("ab", "concatenate", {"a", "b"}), FlattenSpec("f", "ab"),
+                          FlattenSpec("g", "a"), MergeSpec("fg", "concatenate", {"f", "g"}), DenseSpec("c", "fg", 2)},
+                         {sparse("c")}),
+                   2});
+  config::LayerSpec cosine = MergeSpec("cosine", "dot", {"a", "b"});
+  cosine.normalize = true;
+  cases.push_back({"dot of unit vectors",
+                   Model({{"x", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "x", 3, "tanh"), cosine}, {LossOf("mean_squared_error", "cosine")}),
+                   0});
+  cases.push_back({"factorization machine over a list of vectors and a matrix",
+                   Model({{"x", {4}}, {"z", {2, 3}}},
+                         {DenseSpec("a", "x", 5, "tanh"), DenseSpec("m", "z", 5), DenseSpec("b", "x", 5),
+                          MergeSpec("fm", "factorization_machine", {"a", "m", "b"})},
+                         {LossOf("binary_crossentropy", "fm", true)}),
+                   2});
+  cases.push_back(
+      {"embeddings: matrix factorization with biases and l2",
+       with_tables({TableOf("users", 4, 0.05), TableOf("movies", 4), TableOf("biases", 1, 0.3)},
+                   Model({{"user", {}}, {"movie", {}}},
+                         {EmbeddingSpec("u", "users", {"user"}), EmbeddingSpec("m", "movies", {"movie"}), EmbeddingSpec("ub", "biases", {"user"}),
+                          EmbeddingSpec("mb", "biases", {"movie"}), MergeSpec("um", "dot", {"u", "m"}), MergeSpec("s", "add", {"um", "ub", "mb"})},
+                         {LossOf("mean_squared_error", "s")})),
+       0});
+  cases.push_back({"embeddings: DeepFM, one table read by two layers of other shapes",
+                   with_tables({TableOf("factors", 3, 0.01), TableOf("weights", 1)},
+                               Model({{"f", {5}}, {"more", {2}}},
+                                     {EmbeddingSpec("linear", "weights", {"f", "more"}, "sum"), EmbeddingSpec("v", "factors", {"f"}),
+                                      EmbeddingSpec("w", "factors", {"more", "f"}), MergeSpec("fm", "factorization_machine", {"v", "w"}),
+                                      FlattenSpec("flat", "w"), DenseSpec("h", "flat", 4, "tanh"), DenseSpec("deep", "h", 1),
+                                      MergeSpec("logit", "add", {"linear", "fm", "deep"})},
+                                     {LossOf("binary_crossentropy", "logit", true)})),
+                   2});
+  for (const char* combiner : {"sum", "mean", "sqrtn"}) {
+    cases.push_back(
+        {std::string("embeddings: bags with and without weights, ") + combiner,
+         with_tables({TableOf("t", 3)}, Model({{"ids", {4}}, {"w", {4}}},
+                                              {EmbeddingSpec("plain", "t", {"ids"}, combiner), EmbeddingSpec("weighted", "t", {"ids"}, combiner, "w"),
+                                               MergeSpec("both", "concatenate", {"plain", "weighted"}), DenseSpec("d", "both", 2)},
+                                              {sparse("d")})),
+         2});
+  }
   return cases;
 }
 
@@ -138,6 +197,11 @@ void Check(const Case& c, std::int64_t size, int threads) {
     std::size_t elements = static_cast<std::size_t>(size);
     for (const std::uint64_t d : input.shape) elements *= d;
     inputs32.push_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
+    if ((*graph)->inputs()[inputs32.size() - 1].dtype == tensor::DType::kInt64) {
+      for (float& id : inputs32.back()) id = std::floor(4 * id);  // -4 … 3: many twice, many padding
+    } else if (input.name == "w") {
+      for (float& weight : inputs32.back()) weight += 1.5f;  // no sum of weights near zero
+    }
     batch.inputs.emplace_back(inputs32.back().begin(), inputs32.back().end());
   }
   std::vector<float> labels32(static_cast<std::size_t>(size) * (*graph)->label_elements());
@@ -148,10 +212,34 @@ void Check(const Case& c, std::int64_t size, int threads) {
   batch.labels.assign(labels32.begin(), labels32.end());
   Batch batch32;
   batch32.size = size;
-  for (const auto& input : inputs32) batch32.inputs.emplace_back(input);
+  std::vector<std::vector<std::int64_t>> ids(inputs32.size());
+  for (std::size_t i = 0; i < inputs32.size(); ++i) {
+    ids[i].assign(inputs32[i].begin(), inputs32[i].end());
+    if ((*graph)->inputs()[i].dtype == tensor::DType::kInt64)
+      batch32.inputs.emplace_back(ids[i]);
+    else
+      batch32.inputs.emplace_back(inputs32[i]);
+  }
   batch32.labels = labels32;
+  const auto lookup = (*graph)->Lookup(batch32);
+  REQUIRE(lookup.ok());
+  Rows rows;
+  rows.lookup = &*lookup;
+  std::vector<std::vector<float>> rows32, row_gradients32;
+  for (std::size_t t = 0; t < lookup->size(); ++t) {
+    const config::TableSpec& table = (*graph)->tables()[t];
+    rows32.push_back(Floats(Draw(random::KeyOf(4, table.name), (*lookup)[t].ids.size() * table.dimension)));
+    row_gradients32.emplace_back(rows32.back().size(), std::nanf(""));
+    for (std::size_t i = 0; i < (*lookup)[t].ids.size(); ++i) {
+      const auto row = rows32.back().begin() + static_cast<std::ptrdiff_t>(i * table.dimension);
+      batch.tables[table.name][(*lookup)[t].ids[i]] = {row, row + table.dimension};
+    }
+    batch.tables[table.name];
+  }
+  std::vector<std::span<float>> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
+  rows.values.assign(rows32.begin(), rows32.end());
 
-  const auto step = (*graph)->TrainStep(weight_spans, batch32, kDropoutKey, gradient_spans);
+  const auto step = (*graph)->TrainStep(weight_spans, rows, batch32, kDropoutKey, gradient_spans, row_gradient_spans);
   INFO(step.status().ToString());
   REQUIRE(step.ok());
   CHECK(step->finite);
@@ -178,8 +266,27 @@ void Check(const Case& c, std::int64_t size, int threads) {
     CHECK(worst <= 2e-5 * scale + 2e-8);
   }
 
+  for (std::size_t t = 0; t < lookup->size(); ++t) {
+    const config::TableSpec& table = (*graph)->tables()[t];
+    for (std::size_t i = 0; i < (*lookup)[t].ids.size(); ++i) {
+      for (std::size_t d = 0; d < table.dimension; ++d) {
+        constexpr double kStep = 1e-5;
+        double& weight = batch.tables[table.name][(*lookup)[t].ids[i]][d];
+        const double before = weight;
+        weight = before + kStep;
+        const double above = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
+        weight = before - kStep;
+        const double below = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
+        weight = before;
+        INFO("table " << table.name << " id " << (*lookup)[t].ids[i] << " element " << d);
+        CHECK(row_gradients32[t][i * table.dimension + d] ==
+              Approx((above - below) / (2 * kStep) / static_cast<double>(size)).margin(1e-6).epsilon(2e-5));
+      }
+    }
+  }
+
   // Evaluation: no dropout, and a batch smaller than the buffers.
-  const auto evaluated = (*graph)->Evaluate(weight_spans, batch32);
+  const auto evaluated = (*graph)->Evaluate(weight_spans, rows, batch32);
   REQUIRE(evaluated.ok());
   CHECK(evaluated->loss_sum == Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(1e-5));
 }

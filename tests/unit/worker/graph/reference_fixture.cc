@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "common/random/philox.h"
 
@@ -60,7 +61,13 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
   std::map<std::string, Tensor> values;
   for (std::size_t i = 0; i < model.inputs.size(); ++i) values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
   std::size_t next = 0;
+  double penalty = 0;
+  std::map<std::string, std::set<std::int64_t>> read;  // ids of each table
   for (const config::LayerSpec& layer : model.layers) {
+    for (std::size_t v = next; v < weights.size() && v < next + (layer.use_bias ? 2u : 1u) && (layer.type == "dense" || layer.type == "conv2d");
+         ++v) {
+      for (const double w : weights[v]) penalty += (v == next ? layer.kernel_l2 : layer.bias_l2) * w * w;
+    }
     const Tensor& x = values.at(layer.inputs[0]);
     Tensor y;
     if (layer.type == "dense") {
@@ -136,6 +143,75 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       const std::uint64_t key = random::KeyOf(dropout_key, layer.seed ? layer.name + "#" + std::to_string(*layer.seed) : layer.name);
       for (std::size_t i = 0; training && i < y.data.size(); ++i)
         y.data[i] = random::Uniform(key, i) >= layer.rate ? y.data[i] / (1.0 - layer.rate) : 0.0;
+    } else if (layer.type == "embedding") {
+      const auto& rows = batch.tables.at(layer.table);
+      std::uint64_t dimension = 0, ids = 0;
+      for (const config::TableSpec& table : model.tables)
+        if (table.name == layer.table) dimension = table.dimension;
+      for (const std::string& input : layer.inputs) ids += static_cast<std::uint64_t>(Elements(values.at(input).shape));
+      y.shape = {dimension};
+      if (layer.combiner == "none" && (layer.inputs.size() > 1 || !x.shape.empty())) y.shape = {ids, dimension};
+      for (std::int64_t n = 0; n < batch.size; ++n) {
+        std::vector<double> bag(dimension);
+        double sum = 0, squares = 0;
+        for (const std::string& input : layer.inputs) {
+          const std::int64_t width = Elements(values.at(input).shape);
+          for (std::int64_t e = 0; e < width; ++e) {
+            const std::size_t at = static_cast<std::size_t>(n * width + e);
+            const std::int64_t id = static_cast<std::int64_t>(values.at(input).data[at]);
+            const double w = layer.weights.empty() ? 1 : values.at(layer.weights).data[at];
+            const std::vector<double> row = id < 0 ? std::vector<double>(dimension) : rows.at(id);
+            if (id >= 0) read[layer.table].insert(id), sum += w, squares += w * w;
+            if (layer.combiner == "none") y.data.insert(y.data.end(), row.begin(), row.end());
+            for (std::size_t d = 0; d < dimension; ++d) bag[d] += w * row[d];
+          }
+        }
+        if (layer.combiner == "none") continue;
+        const double by = layer.combiner == "sum" ? 1 : layer.combiner == "mean" ? sum : std::sqrt(squares);
+        for (const double b : bag) y.data.push_back(by == 0 ? 0 : b / by);
+      }
+    } else if (layer.type == "concatenate") {
+      y.shape = x.shape;
+      y.shape.back() = 0;
+      for (const std::string& input : layer.inputs) y.shape.back() += values.at(input).shape.back();
+      for (std::size_t row = 0; row < x.data.size() / x.shape.back(); ++row) {
+        for (const std::string& input : layer.inputs) {
+          const Tensor& part = values.at(input);
+          for (std::size_t c = 0; c < part.shape.back(); ++c) y.data.push_back(part.data[row * part.shape.back() + c]);
+        }
+      }
+    } else if (layer.type == "add") {
+      y = x;
+      for (std::size_t i = 1; i < layer.inputs.size(); ++i)
+        for (std::size_t e = 0; e < y.data.size(); ++e) y.data[e] += values.at(layer.inputs[i]).data[e];
+    } else if (layer.type == "dot") {
+      y.shape = {1};
+      const std::size_t width = x.shape[0];
+      const std::vector<double>&a = x.data, &b = values.at(layer.inputs[1]).data;
+      for (std::size_t n = 0; n < a.size(); n += width) {
+        double ab = 0, aa = 0, bb = 0;
+        for (std::size_t e = n; e < n + width; ++e) ab += a[e] * b[e], aa += a[e] * a[e], bb += b[e] * b[e];
+        y.data.push_back(layer.normalize ? ab / std::sqrt(aa) / std::sqrt(bb) : ab);
+      }
+    } else if (layer.type == "factorization_machine") {
+      y.shape = {1};
+      const std::size_t dimension = x.shape.back();
+      for (std::int64_t n = 0; n < batch.size; ++n) {
+        std::vector<std::vector<double>> vectors;
+        for (const std::string& input : layer.inputs) {
+          const Tensor& part = values.at(input);
+          const std::size_t fields = static_cast<std::size_t>(Elements(part.shape)) / dimension;
+          for (std::size_t f = 0; f < fields; ++f) {
+            const auto begin = part.data.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(n) * fields + f) * dimension);
+            vectors.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(dimension));
+          }
+        }
+        double pairs = 0;
+        for (std::size_t i = 0; i < vectors.size(); ++i)
+          for (std::size_t j = i + 1; j < vectors.size(); ++j)
+            for (std::size_t d = 0; d < dimension; ++d) pairs += vectors[i][d] * vectors[j][d];
+        y.data.push_back(pairs);
+      }
     } else {
       std::abort();
     }
@@ -181,6 +257,11 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       if (l == 0 && correct && !model.metrics.empty()) ++result.correct;
     }
   }
+  for (const config::TableSpec& table : model.tables) {
+    for (const std::int64_t id : read[table.name])
+      for (const double w : batch.tables.at(table.name).at(id)) penalty += table.l2 * w * w;
+  }
+  result.loss_sum += static_cast<double>(batch.size) * penalty;
   return result;
 }
 
@@ -211,6 +292,22 @@ config::LayerSpec FlattenSpec(const std::string& name, const std::string& input)
 config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "activation", spec.inputs = {input}, spec.activation = activation;
+  return spec;
+}
+config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = type, spec.inputs = std::move(inputs);
+  return spec;
+}
+config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table, std::vector<std::string> inputs, const std::string& combiner,
+                                const std::string& weights) {
+  config::LayerSpec spec = MergeSpec(name, "embedding", std::move(inputs));
+  spec.table = table, spec.combiner = combiner, spec.weights = weights;
+  return spec;
+}
+config::TableSpec TableOf(const std::string& name, std::uint32_t dimension, double l2) {
+  config::TableSpec spec;
+  spec.name = name, spec.dimension = dimension, spec.l2 = l2;
   return spec;
 }
 config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate) {

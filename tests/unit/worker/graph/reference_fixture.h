@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace evergrad::worker::test {
 
 struct ReferenceBatch {
   std::int64_t size = 0;
-  std::vector<std::vector<double>> inputs;
+  std::vector<std::vector<double>> inputs;  // ids, too
   std::vector<double> labels;
+  std::map<std::string, std::map<std::int64_t, std::vector<double>>> tables;  // rows by table and id
 };
 struct ReferenceResult {
   double loss_sum = 0;
@@ -36,6 +38,11 @@ config::LayerSpec FlattenSpec(const std::string& name, const std::string& input)
 config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation);
 config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate);
 config::LossSpec LossOf(const std::string& type, const std::string& output, bool from_logits = false);
+
+config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs);
+config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table, std::vector<std::string> inputs,
+                                const std::string& combiner = "none", const std::string& weights = "");
+config::TableSpec TableOf(const std::string& name, std::uint32_t dimension, double l2 = 0);
 
 // The quickstart's model: dense 256 relu, 128 relu, 10 logits over (28, 28, 1).
 config::ModelSpec MlpModel();

@@ -1,0 +1,18 @@
+// What a chain of transforms makes of a value: what a job file is checked with, and what a reader follows.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/config/job_spec.h"
+
+namespace evergrad::config {
+
+enum class ValueKind { kText, kInteger, kReal };
+
+// Of a csv field's `type`.
+ValueKind KindOf(const FieldSpec& field);
+// What `transform` makes of a value of `kind`. InvalidArgument: it takes none of that kind.
+absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
+// After all of its transforms: kInteger (int64) or kReal (float32). InvalidArgument naming the transform; a text at the end.
+absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
+
+}  // namespace evergrad::config

@@ -1,0 +1,33 @@
+#include "common/config/job_spec.h"
+
+namespace evergrad::config {
+
+bool GlobMatches(absl::string_view pattern, absl::string_view name) {
+  // The last `*` takes one character more whenever what follows it does not fit.
+  std::size_t p = 0, n = 0, star = absl::string_view::npos, taken = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p, ++n;
+    } else if (star != absl::string_view::npos) {
+      p = star + 1;
+      n = ++taken;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name) {
+  if (spec.optimizers.empty()) return &spec.optimizer;
+  for (const OptimizerSpec& optimizer : spec.optimizers) {
+    if (optimizer.match.empty() || GlobMatches(optimizer.match, name)) return &optimizer;
+  }
+  return nullptr;
+}
+
+}  // namespace evergrad::config

@@ -1,0 +1,379 @@
+// Every record as RFC 4180 has it, every value typed and transformed, and every fault a user error that names file:line and column.
+#include <zlib.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/random/philox.h"
+#include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
+#include "worker/data/csv_records.h"
+#include "worker/data/dataset.h"
+
+namespace evergrad::worker {
+namespace {
+
+using test::TempFolder;
+using Record = std::vector<std::string>;
+
+void Write(const std::string& path, const std::string& bytes, bool gz = false) {
+  if (!gz) {
+    std::ofstream(path, std::ios::binary) << bytes;
+    return;
+  }
+  gzFile file = gzopen(path.c_str(), "wb");
+  gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
+  gzclose(file);
+}
+
+struct Parsed {
+  std::vector<Record> records;
+  std::vector<std::uint64_t> lines;
+  absl::Status error;
+};
+Parsed ParseText(const std::string& text, const std::string& separator = ",", bool quoting = true, bool gz = false) {
+  TempFolder folder;
+  Write(folder / "x.csv", text, gz);
+  auto records = CsvRecords::Open(folder / "x.csv", separator, quoting);
+  REQUIRE(records.ok());
+  Parsed parsed;
+  std::vector<absl::string_view> fields;
+  while (true) {
+    const auto more = (*records)->Next(&fields);
+    if (!more.ok()) {
+      parsed.error = more.status();
+      return parsed;
+    }
+    if (!*more) return parsed;
+    Record& record = parsed.records.emplace_back();
+    for (const absl::string_view field : fields) record.emplace_back(field);
+    parsed.lines.push_back((*records)->line());
+  }
+}
+
+TEST_CASE("records are read as RFC 4180 has them") {
+  const bool gz = GENERATE(false, true);
+  const auto read = [&](const std::string& text, const std::string& separator = ",") {
+    const Parsed parsed = ParseText(text, separator, true, gz);
+    CHECK(parsed.error.ok());
+    return parsed.records;
+  };
+  CHECK(read("").empty());
+  CHECK(read("\n\r\n\n").empty());
+  CHECK(read("a,b\nc,d") == std::vector<Record>{{"a", "b"}, {"c", "d"}});
+  CHECK(read("a,b\r\nc,d\r\n") == std::vector<Record>{{"a", "b"}, {"c", "d"}});
+  CHECK(read("\xef\xbb\xbf"
+             "a,\n,b\n") == std::vector<Record>{{"a", ""}, {"", "b"}});
+  CHECK(read("\"a,\"\"b\"\"\",\"\"\n\"line\nend\",x\n") == std::vector<Record>{{"a,\"b\"", ""}, {"line\nend", "x"}});
+  CHECK(read("\"\"\"\",\"a\"\"\",\"\"\"b\"") == std::vector<Record>{{"\"", "a\"", "\"b"}});
+  CHECK(read("39, State-gov, \"x, y\"\n", ", ") == std::vector<Record>{{"39", "State-gov", "x, y"}});
+  CHECK(read("a,b\r") == std::vector<Record>{{"a", "b"}});
+  CHECK(read("a\rb,c\n") == std::vector<Record>{{"a\rb", "c"}});
+  CHECK(ParseText("a\n\n\"b\nc\"\nd\n").lines == std::vector<std::uint64_t>{1, 3, 5});
+  CHECK(ParseText("5\" disk,a\"b\n", ",", false).records == std::vector<Record>{{"5\" disk", "a\"b"}});
+}
+
+TEST_CASE("faults of a record name file and line") {
+  const auto fault = [](const std::string& text) {
+    const Parsed parsed = ParseText(text);
+    REQUIRE_FALSE(parsed.error.ok());
+    CHECK(BlameOf(parsed.error) == Blame::kUser);
+    return std::string(parsed.error.message());
+  };
+  CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: a quote is never closed"));
+  CHECK_THAT(fault("a\n\"b\"c\n"), Catch::Contains("x.csv:2: text behind the closing quote of column 0"));
+  CHECK_THAT(fault("a\nb,c\"d\n"), Catch::Contains("x.csv:2: a quote inside column 1; `quoting: false`"));
+  CHECK_THAT(fault("a\n" + std::string(kRecordBytesMax + 1000, 'x') + "\n"), Catch::Contains("x.csv:2: longer than"));
+  CHECK_THAT(fault("a\n\"" + std::string(3 * kRecordBytesMax, '\n') + "\n"), Catch::Contains("x.csv:2: longer than"));
+  CHECK_THAT(fault(std::string(kRecordColumnsMax + 1, ',') + "\n"), Catch::Contains("x.csv:1: more columns than"));
+  CHECK_THAT(std::string(CsvRecords::Open("/nowhere/x.csv", ",", true).status().message()),
+             Catch::Contains("cannot open data file: file=/nowhere/x.csv"));
+  TempFolder folder;
+  Write(folder / "x.gz", std::string(100000, 'a'), true);
+  std::filesystem::resize_file(folder / "x.gz", std::filesystem::file_size(folder / "x.gz") / 2);
+  auto cut = CsvRecords::Open(folder / "x.gz", ",", true);
+  std::vector<absl::string_view> fields;
+  absl::Status status = cut.status();
+  if (cut.ok()) status = (*cut)->Next(&fields).status();
+  CHECK_THAT(std::string(status.message()), Catch::Contains("damaged data file"));
+}
+
+// A second, dumb reader of the same rules over a whole text.
+std::vector<Record> Dumb(const std::string& text, const std::string& separator) {
+  std::vector<Record> records;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    if (text[at] == '\n') {
+      ++at;
+      continue;
+    }
+    Record record(1);
+    while (true) {
+      if (at < text.size() && text[at] == '"') {
+        for (++at; text[at] != '"' || (at + 1 < text.size() && text[at + 1] == '"'); ++at) {
+          if (text[at] == '"') ++at;
+          record.back() += text[at];
+        }
+        ++at;
+      }
+      while (at < text.size() && text[at] != '\n' && text.compare(at, separator.size(), separator) != 0) record.back() += text[at++];
+      if (at >= text.size() || text[at] == '\n') break;
+      at += separator.size();
+      record.emplace_back();
+    }
+    ++at;
+    records.push_back(record);
+  }
+  return records;
+}
+
+TEST_CASE("what lies across the reader's blocks is read like anything else") {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    const std::string separator = seed % 2 == 0 ? "," : "::";
+    std::string text;
+    for (std::uint64_t i = 0; text.size() < 600000; ++i) {
+      const std::uint64_t draw = random::Bits64(seed, i);
+      const std::string word(draw % 41 + (draw % 5003 == 0 ? 90000 : 0), static_cast<char>('a' + draw % 26));
+      if (draw >> 60 < 4) {
+        text += "\"" + word + ((draw >> 50) % 2 == 0 ? "\"\"" : separator) + ((draw >> 51) % 2 == 0 ? "\n" : "") + word + "\"";
+      } else {
+        text += word;
+      }
+      text += (draw >> 40) % 7 == 0 ? "\n" : separator;
+    }
+    const Parsed parsed = ParseText(text, separator, true, seed % 3 == 0);
+    INFO(parsed.error);
+    CHECK(parsed.error.ok());
+    CHECK((parsed.records == Dumb(text, separator)));
+  }
+}
+
+// ---- data sets
+
+config::Transform T(const std::string& type, double value = 1) {
+  config::Transform t;
+  t.type = type, t.value = value;
+  return t;
+}
+config::Transform Vocabulary(std::uint64_t min_count) {
+  config::Transform t = T("vocabulary");
+  t.min_count = min_count;
+  return t;
+}
+config::Transform Map(std::vector<std::pair<std::string, double>> entries) {
+  config::Transform t = T("map");
+  t.entries = std::move(entries);
+  return t;
+}
+config::Transform Hash(std::uint64_t buckets) {
+  config::Transform t = T("hash");
+  t.buckets = buckets;
+  return t;
+}
+config::Transform Bucketize(std::vector<double> bounds) {
+  config::Transform t = T("bucketize");
+  t.bounds = std::move(bounds);
+  return t;
+}
+config::FieldSpec Field(const std::string& name, const std::string& type, std::vector<std::string> columns,
+                        std::vector<config::Transform> transforms = {}) {
+  config::FieldSpec field;
+  field.name = name, field.type = type, field.list = columns.size() > 1;
+  field.columns = std::move(columns), field.transforms = std::move(transforms);
+  return field;
+}
+config::SourceSpec Csv(const std::string& path) {
+  config::SourceSpec source;
+  source.format = "csv", source.path = path;
+  return source;
+}
+
+struct Table {
+  std::map<std::string, std::vector<std::int64_t>> ints;
+  std::map<std::string, std::vector<float>> reals;
+};
+Table ReadAll(const Dataset& data) {
+  std::vector<std::uint64_t> indices(data.examples());
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  std::vector<tensor::AlignedBuffer> buffers;
+  std::vector<std::span<std::byte>> to;
+  for (const worker::Field& field : data.fields()) {
+    tensor::AlignedBuffer& buffer = buffers.emplace_back(indices.size() * field.example_bytes());
+    to.emplace_back(buffer.data(), buffer.size());
+  }
+  REQUIRE(data.Read(indices, to).ok());
+  Table table;
+  for (std::size_t f = 0; f < buffers.size(); ++f) {
+    if (data.fields()[f].dtype == tensor::DType::kInt64) {
+      const auto values = Int64s(buffers[f]);
+      table.ints[data.fields()[f].name].assign(values.begin(), values.end());
+    } else {
+      const auto values = buffers[f].floats();
+      table.reals[data.fields()[f].name].assign(values.begin(), values.end());
+    }
+  }
+  return table;
+}
+
+TEST_CASE("columns become typed fields, by number or by the header's name, with their transforms in order") {
+  TempFolder folder;
+  Write(folder / "x.csv",
+        "user,city,age,w1,w2,label\n"
+        "7,Bern,18,1,2.5,yes\n"
+        "-3,?,25,3,-4,no\n"
+        "7,Bern,60,0,1e2,yes\n"
+        "9, Genf ,17.5,-1,0,no\n");
+  config::SourceSpec source = Csv(folder / "x.csv");
+  source.missing = {"?"};
+  config::FieldSpec filled = Field("filled", "string", {"city"}, {Map({{"Bern", 1.5}, {" Genf ", 2}, {"none", -1}})});
+  filled.default_text = "none";
+  const auto data = OpenCsv(source,
+                            {Field("user", "int", {"0"}), Field("city", "string", {"city"}, {Vocabulary(2), T("offset", 10)}), filled,
+                             Field("age", "float", {"age"}, {Bucketize({18, 25, 40})}),
+                             Field("w", "float", {"w1", "4"}, {T("offset", 1), T("scale", 0.5)}), Field("log", "int", {"w1"}, {T("log1p")}),
+                             Field("label", "string", {"label"}, {Map({{"yes", 1}, {"no", 0}})}), Field("bucket", "int", {"user"}, {Hash(1000)})},
+                            nullptr);
+  INFO(data.status());
+  REQUIRE(data.ok());
+  CHECK((*data)->examples() == 4);
+  CHECK((*data)->fields()[0].shape == tensor::Shape{});
+  CHECK((*data)->fields()[4].shape == tensor::Shape{2});
+  Table t = ReadAll(**data);
+  CHECK(t.ints["user"] == std::vector<std::int64_t>{7, -3, 7, 9});
+  CHECK(t.ints["city"] == std::vector<std::int64_t>{11, 10, 11, 10});  // Genf is seen once; a missing one is unseen
+  CHECK(t.reals["filled"] == std::vector<float>{1.5f, -1, 1.5f, 2});
+  CHECK(t.ints["age"] == std::vector<std::int64_t>{1, 2, 3, 0});  // a bound belongs to the bucket above it
+  CHECK(t.reals["w"] == std::vector<float>{1, 1.75f, 2, -1.5f, 0.5f, 50.5f, 0, 0.5f});
+  CHECK(t.reals["log"] == std::vector<float>{std::log1p(1.0f), std::log1p(3.0f), 0, -std::log1p(1.0f)});
+  CHECK(t.ints["label"] == std::vector<std::int64_t>{1, 0, 1, 0});
+  CHECK(t.ints["bucket"][0] == t.ints["bucket"][2]);
+  CHECK(t.ints["bucket"][0] != t.ints["bucket"][1]);
+  for (const std::int64_t bucket : t.ints["bucket"]) CHECK((bucket >= 0 && bucket < 1000));
+  // The buckets of a text and of a number are those of every release.
+  CHECK(t.ints["bucket"][0] == static_cast<std::int64_t>(random::KeyOf(0, "7") % 1000));
+
+  // In any order, and refused beyond the end.
+  std::vector<std::int64_t> user(3);
+  std::vector<std::span<std::byte>> to(8);
+  std::vector<std::vector<std::byte>> rest;
+  for (std::size_t f = 0; f < 8; ++f) rest.emplace_back(3 * (*data)->fields()[f].example_bytes());
+  for (std::size_t f = 0; f < 8; ++f) to[f] = rest[f];
+  to[0] = std::as_writable_bytes(std::span(user));
+  REQUIRE((*data)->Read({3, 1, 3}, to).ok());
+  CHECK(user == std::vector<std::int64_t>{9, -3, 9});
+  CHECK_FALSE((*data)->Read({3, 4, 3}, to).ok());
+  CHECK_FALSE((*data)->Read({3}, to).ok());
+}
+
+TEST_CASE("a vocabulary is of the training data, by descending count and then by text, and evaluation uses it") {
+  TempFolder folder;
+  Write(folder / "train.csv", "b\na\nc\nb\na\nd\nb\nc\n");
+  Write(folder / "eval.csv", "x\nc\nb\nd\na\n");
+  const std::vector<config::FieldSpec> fields = {Field("w", "string", {"0"}, {Vocabulary(2)})};
+  config::SourceSpec source = Csv(folder / "train.csv");
+  source.header = false;
+  const auto train = OpenCsv(source, fields, nullptr);
+  REQUIRE(train.ok());
+  CHECK(ReadAll(**train).ints["w"] == std::vector<std::int64_t>{1, 2, 3, 1, 2, 0, 1, 3});
+  source.path = folder / "eval.csv";
+  const auto eval = OpenCsv(source, fields, train->get());
+  REQUIRE(eval.ok());
+  CHECK(ReadAll(**eval).ints["w"] == std::vector<std::int64_t>{0, 3, 1, 0, 2});
+  CHECK(NeedsTrain(fields));
+  CHECK_FALSE(NeedsTrain({Field("w", "string", {"0"}, {Hash(3)})}));
+}
+
+TEST_CASE("a split cuts one file into training and evaluation, and both have another fingerprint") {
+  TempFolder folder;
+  std::string text = "n\n";
+  for (int i = 0; i < 25; ++i) absl::StrAppend(&text, i, "\n");
+  Write(folder / "x.csv", text);
+  config::SourceSpec source = Csv(folder / "x.csv");
+  source.split = {10, 9, false};
+  const std::vector<config::FieldSpec> fields = {Field("n", "int", {"n"})};
+  const auto train = OpenDataset(source, fields, nullptr);
+  source.split.taken = true;
+  const auto eval = OpenDataset(source, fields, train->get());
+  REQUIRE(train.ok());
+  REQUIRE(eval.ok());
+  CHECK((*train)->examples() == 23);
+  CHECK(ReadAll(**eval).ints["n"] == std::vector<std::int64_t>{9, 19});
+  CHECK(ReadAll(**train).ints["n"][9] == 10);
+  CHECK((*train)->Fingerprint() != (*eval)->Fingerprint());
+  const std::string before = (*train)->Fingerprint();
+  source.split.taken = false;
+  Write(folder / "x.csv", text + "25\n");
+  CHECK((*OpenDataset(source, fields, nullptr))->Fingerprint() != before);
+}
+
+TEST_CASE("every bad record and value is a user error naming file, line, column and what stands there") {
+  TempFolder folder;
+  const auto fault = [&](const std::string& text, config::FieldSpec field, auto change) {
+    Write(folder / "x.csv", text);
+    config::SourceSpec source = Csv(folder / "x.csv");
+    change(source);
+    const auto data = OpenCsv(source, {field}, nullptr, 1000);
+    REQUIRE_FALSE(data.ok());
+    CHECK(BlameOf(data.status()) == Blame::kUser);
+    return std::string(data.status().message());
+  };
+  const auto nothing = [](config::SourceSpec&) {};
+  const auto headless = [](config::SourceSpec& source) { source.header = false; };
+  CHECK_THAT(fault("a,b\n1,2\n1,x\n", Field("f", "int", {"b"}), nothing),
+             Catch::Contains("x.csv:3:b: field `f`: expected an integer of 64 bits, got `x`"));
+  CHECK_THAT(fault("1,2\n1,2.0\n", Field("f", "int", {"1"}), headless),
+             Catch::Contains("x.csv:2:1: field `f`: expected an integer of 64 bits, got `2.0`"));
+  CHECK_THAT(fault("a\n9223372036854775808\n", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("x.csv:2:a: field `f`: expected an integer of 64 bits"));
+  CHECK_THAT(fault("a\nnan\n", Field("f", "float", {"a"}), nothing), Catch::Contains("expected a finite number, got `nan`"));
+  CHECK_THAT(fault("a\n1e39\n", Field("f", "float", {"a"}), nothing), Catch::Contains("x.csv:2:a: field `f`: the value is beyond float32"));
+  CHECK_THAT(fault("a,b\n1,2\n,3\n", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("x.csv:3:a: field `f`: the value is missing (``) and the field has no `default`"));
+  CHECK_THAT(fault("a\nmaybe\n", Field("f", "string", {"a"}, {Map({{"yes", 1}})}), nothing),
+             Catch::Contains("x.csv:2:a: field `f`: expected one of the texts of `map`, got `maybe`"));
+  CHECK_THAT(fault("a,b\n1,2\n1\n", Field("f", "int", {"a"}), nothing), Catch::Contains("x.csv:3: expected 2 columns as in the first record, got 1"));
+  CHECK_THAT(fault("age,b\n1,2\n", Field("f", "int", {"agee"}), nothing),
+             Catch::Contains("x.csv:1: field `f`: the header has no column `agee`; did you mean `age`?"));
+  CHECK_THAT(fault("a,b\n1,2\n", Field("f", "int", {"2"}), nothing), Catch::Contains("field `f` is column 2, the file has columns 0 to 1"));
+  CHECK_THAT(fault("a,a\n1,2\n", Field("f", "int", {"a"}), nothing), Catch::Contains("two columns are called `a`"));
+  CHECK_THAT(fault("", Field("f", "int", {"a"}), nothing), Catch::Contains("data file without a record"));
+  CHECK_THAT(fault("a\n", Field("f", "int", {"a"}), nothing), Catch::Contains("data file without an example"));
+  CHECK_THAT(fault("a\n1\n", Field("f", "string", {"a"}), nothing), Catch::Contains("field `f`: a field of type string needs a transform"));
+  CHECK_THAT(fault("a\n9223372036854775807\n", Field("f", "int", {"a"}, {T("offset", 1)}), nothing),
+             Catch::Contains("expected an integer of 64 bits after the offset"));
+  std::string many = "a\n";
+  for (int i = 0; i < 200; ++i) many += "1\n";
+  CHECK_THAT(fault(many, Field("f", "int", {"a"}), nothing), Catch::Contains("data set too large: file="));
+}
+
+TEST_CASE("the adult data as it is published reads with its separator and its missing values") {
+  const std::string path = test::DataDir() + "/adult/adult.data";
+  if (!std::ifstream(path).good()) {
+    WARN("skipped: no " << path << "; set EVERGRAD_DATA");
+    return;
+  }
+  config::SourceSpec source = Csv(path);
+  source.header = false, source.separator = ", ", source.missing = {"?"};
+  const auto data = OpenCsv(source,
+                            {Field("age", "float", {"0"}, {Bucketize({18, 25, 30, 40, 60})}), Field("job", "string", {"1"}, {Vocabulary(2)}),
+                             Field("label", "string", {"14"}, {Map({{"<=50K", 0}, {">50K", 1}})})},
+                            nullptr);
+  INFO(data.status());
+  REQUIRE(data.ok());
+  CHECK((*data)->examples() == 32561);
+  const Table table = ReadAll(**data);
+  std::int64_t positives = 0, unseen = 0;
+  for (const std::int64_t label : table.ints.at("label")) positives += label;
+  for (const std::int64_t job : table.ints.at("job")) unseen += job == 0 ? 1 : 0;
+  CHECK(positives == 7841);
+  CHECK(unseen == 1836);
+}
+
+}  // namespace
+}  // namespace evergrad::worker

@@ -1,0 +1,178 @@
+#include "worker/data/csv_records.h"
+
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::size_t kReadBytes = 256 * 1024;
+
+}  // namespace
+
+struct CsvRecords::File {
+  gzFile handle = nullptr;
+  ~File() {
+    if (handle != nullptr) gzclose_r(handle);
+  }
+};
+
+CsvRecords::CsvRecords(std::string path, std::string separator, bool quoting, std::unique_ptr<File> file)
+    : path_(std::move(path)), separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
+CsvRecords::~CsvRecords() = default;
+
+absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path, std::string separator, bool quoting) {
+  const auto cannot = [&](int error) {
+    const std::string text = absl::StrCat("cannot open data file: file=", path, " error=", std::strerror(error));
+    return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
+  };
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) return cannot(errno);
+  if (!S_ISREG(st.st_mode))
+    return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path, " want=a csv file, gzip or plain")));
+  auto file = std::make_unique<File>();
+  file->handle = gzopen(path.c_str(), "rb");
+  if (file->handle == nullptr) return cannot(errno);
+  gzbuffer(file->handle, kReadBytes);
+  std::unique_ptr<CsvRecords> records(new CsvRecords(path, std::move(separator), quoting, std::move(file)));
+  EG_RETURN_IF_ERROR(records->Fill());
+  if (absl::StartsWith(records->buffer_, "\xef\xbb\xbf")) records->begin_ = 3;
+  return records;
+}
+
+absl::Status CsvRecords::Bad(std::uint64_t line, absl::string_view text) const {
+  return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", path_, ":", line, ": ", text)));
+}
+
+absl::Status CsvRecords::Fill() {
+  buffer_.erase(0, begin_);
+  begin_ = 0;
+  const std::size_t held = buffer_.size();
+  buffer_.resize(held + kReadBytes);
+  const int got = gzread(file_->handle, buffer_.data() + held, static_cast<unsigned>(kReadBytes));
+  int code = Z_OK;
+  const char* const text = gzerror(file_->handle, &code);
+  if (got < 0 || (got == 0 && code != Z_OK && code != Z_STREAM_END)) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("damaged data file: file=", path_, " line=", line_, " error=", code == Z_ERRNO ? std::strerror(errno) : text)));
+  }
+  buffer_.resize(held + static_cast<std::size_t>(got));
+  end_ = got == 0;
+  return absl::OkStatus();
+}
+
+bool CsvRecords::SeparatorAt(std::size_t at) const {
+  return buffer_[at] == separator_[0] && (separator_.size() == 1 || buffer_.compare(at, separator_.size(), separator_) == 0);
+}
+
+std::size_t CsvRecords::LineEndAt(std::size_t at) const {
+  if (buffer_[at] == '\n') return 1;
+  return buffer_[at] == '\r' && at + 1 < buffer_.size() && buffer_[at + 1] == '\n' ? 2 : 0;
+}
+
+// Of the buffer from `begin_` on. kMore: the record's end is not in it.
+absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_view>* fields) {
+  fields->clear();
+  std::size_t at = begin_, used = 0;
+  std::uint64_t lines = 0;
+  // Near the end a separator or a line end may be cut in two.
+  const std::size_t safe = end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), separator_.size() + 1);
+  if (const std::size_t line_end = at < buffer_.size() ? LineEndAt(at) : 0; line_end > 0) {
+    begin_ += line_end;
+    ++line_;
+    return Parsed::kEmpty;
+  }
+  while (true) {
+    if (fields->size() == kRecordColumnsMax) return Bad(line_, absl::StrCat("more columns than ", kRecordColumnsMax));
+    absl::string_view field;
+    if (quoting_ && at < safe && buffer_[at] == '"') {
+      const std::size_t begin = ++at;
+      bool doubled = false;
+      while (true) {
+        at = buffer_.find('"', at);
+        if (at == std::string::npos || at + 1 > safe) {
+          if (!end_ || at != std::string::npos) return Parsed::kMore;
+          return Bad(line_, "a quote is never closed");
+        }
+        if (at + 1 < buffer_.size() && buffer_[at + 1] == '"') {
+          doubled = true;
+          at += 2;
+          continue;
+        }
+        break;
+      }
+      field = absl::string_view(buffer_).substr(begin, at - begin);
+      lines += static_cast<std::uint64_t>(std::count(field.begin(), field.end(), '\n'));
+      if (doubled) {
+        if (used == unquoted_.size()) unquoted_.emplace_back();
+        std::string& text = unquoted_[used++];
+        text.clear();
+        for (std::size_t i = 0; i < field.size(); ++i) {
+          text.push_back(field[i]);
+          if (field[i] == '"') ++i;
+        }
+      }
+      ++at;  // behind the closing quote
+      if (at >= safe && !end_) return Parsed::kMore;
+      if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 && !(buffer_[at] == '\r' && at + 1 == buffer_.size()))
+        return Bad(line_ + lines, absl::StrCat("text behind the closing quote of column ", fields->size()));
+      // Placed below: the vector of texts may still grow.
+      fields->push_back(doubled ? absl::string_view() : field);
+      if (doubled) fields->back() = absl::string_view(nullptr, used);  // which of `unquoted_`, from 1
+    } else {
+      const std::size_t begin = at;
+      while (at < safe && !SeparatorAt(at) && LineEndAt(at) == 0) {
+        if (quoting_ && buffer_[at] == '"')
+          return Bad(line_ + lines, absl::StrCat("a quote inside column ", fields->size(), "; `quoting: false` takes quotes as text"));
+        ++at;
+      }
+      if (at >= safe && !end_) return Parsed::kMore;
+      field = absl::string_view(buffer_).substr(begin, at - begin);
+      if (at == buffer_.size() && !field.empty() && field.back() == '\r') field.remove_suffix(1);
+      fields->push_back(field);
+    }
+    if (at < buffer_.size() && buffer_[at] == '\r' && at + 1 == buffer_.size()) ++at;
+    if (at == buffer_.size()) break;
+    if (const std::size_t line_end = LineEndAt(at); line_end > 0) {
+      at += line_end;
+      ++lines;
+      break;
+    }
+    at += separator_.size();
+    if (at > safe && !end_) return Parsed::kMore;
+  }
+  if (at - begin_ > kRecordBytesMax) return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes"));
+  for (absl::string_view& field : *fields) {
+    if (field.data() == nullptr && !field.empty()) field = unquoted_[field.size() - 1];
+  }
+  record_line_ = line_;
+  line_ += lines;
+  begin_ = at;
+  return Parsed::kRecord;
+}
+
+absl::StatusOr<bool> CsvRecords::Next(std::vector<absl::string_view>* fields) {
+  while (true) {
+    if (begin_ == buffer_.size()) {
+      if (end_) return false;
+      EG_RETURN_IF_ERROR(Fill());
+      continue;
+    }
+    EG_ASSIGN_OR_RETURN(const Parsed parsed, Parse(fields));
+    if (parsed == Parsed::kRecord) return true;
+    if (parsed == Parsed::kEmpty) continue;
+    if (buffer_.size() - begin_ > kRecordBytesMax)
+      return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes, or a quote is never closed"));
+    EG_RETURN_IF_ERROR(Fill());
+  }
+}
+
+}  // namespace evergrad::worker

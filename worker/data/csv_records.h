@@ -1,0 +1,51 @@
+// Records of comma-separated text as RFC 4180 has them, one after another, from gzip or plain files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::worker {
+
+inline constexpr std::size_t kRecordBytesMax = 1u << 20;
+inline constexpr std::size_t kRecordColumnsMax = 65536;
+
+// A field that begins with a quote ends with the next single one; two stand for one, and separators and line ends between are text. Lines end
+// with LF or CRLF, empty ones are skipped, and so is a byte order mark. Not thread-safe.
+class CsvRecords {
+ public:
+  // `separator` is at least one byte, without quotes and line ends. Without `quoting` a quote is text like any other.
+  static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path, std::string separator, bool quoting);
+  ~CsvRecords();
+
+  // The next record; false at the end of the file. The views are good until the next call. User errors name file and line: a quote that is
+  // never closed, text behind a closing quote, a quote inside a field, a record beyond the limits, a damaged file.
+  absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
+  std::uint64_t line() const { return record_line_; }  // where the record of the last Next begins, from 1
+
+ private:
+  struct File;
+  CsvRecords(std::string path, std::string separator, bool quoting, std::unique_ptr<File> file);
+  absl::Status Bad(std::uint64_t line, absl::string_view text) const;
+  absl::Status Fill();
+  enum class Parsed { kRecord, kEmpty, kMore };
+  absl::StatusOr<Parsed> Parse(std::vector<absl::string_view>* fields);
+  bool SeparatorAt(std::size_t at) const;
+  // The length of a line end at `at`: 0 where there is none.
+  std::size_t LineEndAt(std::size_t at) const;
+
+  const std::string path_, separator_;
+  const bool quoting_;
+  const std::unique_ptr<File> file_;
+  std::string buffer_;
+  std::size_t begin_ = 0;  // of what is not parsed
+  bool end_ = false;       // the buffer holds the rest of the file
+  std::uint64_t line_ = 1, record_line_ = 1;
+  std::vector<std::string> unquoted_;  // fields that are no part of the buffer as they stand; reused
+};
+
+}  // namespace evergrad::worker

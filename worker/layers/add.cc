@@ -1,0 +1,34 @@
+// The sum of inputs of one shape, added in listed order.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "worker/layers/layer.h"
+
+namespace evergrad::worker {
+namespace {
+
+class Add final : public MergeLayer {
+ public:
+  Add(const config::LayerSpec& spec, const tensor::Shape& input) : MergeLayer(spec, "Add", input, input) {}
+
+  void Merge(const Pass&, const std::vector<In>& inputs, Out y) override {
+    std::copy(inputs[0].begin(), inputs[0].end(), y.begin());
+    for (std::size_t i = 1; i < inputs.size(); ++i) {
+      for (std::size_t e = 0; e < y.size(); ++e) y[e] += inputs[i][e];
+    }
+  }
+  void Unmerge(const Pass&, const std::vector<In>&, In, In dy, std::size_t, Out dx) override { std::copy(dy.begin(), dy.end(), dx.begin()); }
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeAdd(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs) {
+  if (inputs.size() < 2) return LayerError(spec, "add needs at least two inputs, got 1");
+  for (const tensor::Shape& input : inputs) {
+    if (input != inputs[0]) return LayerError(spec, absl::StrCat("add needs inputs of one shape, got ", ShapeList(inputs)));
+  }
+  return std::make_unique<Add>(spec, inputs[0]);
+}
+
+}  // namespace evergrad::worker

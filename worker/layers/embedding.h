@@ -1,0 +1,45 @@
+// Rows of an embedding table in the place of ids: one a id, or one a bag of ids (combiner sum, mean, sqrtn, with weights).
+//
+// A negative id is padding: it reads as zeros, counts in no bag and has no gradient. A bag without ids (or whose weights add up to nothing
+// that can be divided by) gives zeros. mean divides by the sum of the weights, sqrtn by the square root of the sum of their squares.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "worker/layers/layer.h"
+#include "worker/layers/unique_ids.h"
+
+namespace evergrad::worker {
+
+// Its rows come from outside, so the graph calls Gather and Scatter and never Forward and Backward.
+class Embedding final : public MergeLayer {
+ public:
+  // `inputs` are the shapes of its ids. LayerError: shapes beyond rank 1, `weights` (the shape of the input that holds them) that fit no bag.
+  static absl::StatusOr<std::unique_ptr<Embedding>> Make(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
+                                                         const tensor::Shape* weights, std::uint32_t dimension);
+
+  std::size_t ids_per_example() const { return ids_; }
+  // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension]; weights empty or as the ids.
+  void Gather(std::int64_t batch, std::span<const std::uint32_t> position, In rows, In weights, Out y) const;
+  // Adds to `row_gradients`, in the order of examples, and in each of inputs and elements.
+  void Scatter(std::int64_t batch, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) const;
+
+ private:
+  enum class Combiner { kNone, kSum, kMean, kSqrtN };
+  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs, tensor::Shape output, std::size_t dimension, Combiner combiner);
+  // Calls row(position, element of the example, weight) for each id of example `n` that is there.
+  template <typename Row>
+  void ForEach(std::size_t batch, std::size_t n, std::span<const std::uint32_t> position, In weights, Row row) const;
+  // What a bag's sum is multiplied by.
+  double Scale(std::size_t batch, std::size_t n, std::span<const std::uint32_t> position, In weights) const;
+
+  const std::size_t dimension_;
+  const Combiner combiner_;
+  std::vector<std::size_t> widths_;  // elements of each input
+  std::size_t ids_ = 0;
+};
+
+}  // namespace evergrad::worker
