@@ -206,6 +206,9 @@ class Cluster:
             return self.disk.environment()
         return self.clocks.environment(daemon.name) if self.clocks else None
 
+    def sanitized(self):
+        return power_library(self.bin) is None
+
     def coordinator_address(self):
         return self.coordinator.address
 

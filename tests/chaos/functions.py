@@ -194,7 +194,8 @@ def u3(c, r):
     with FunctionsJob(c) as job:
         job.fit(150, 4, wait=False)
         for _ in range(2):
-            job.wait_steps(job.steps_done() + r.randint(20, 60))
+            # On a slow machine all may be done by the second time.
+            job.wait_steps(min(job.steps_done() + r.randint(20, 60), 150 * 4))
             c.coordinator.kill()
             c.coordinator.start()
             c.wait_tasks()
@@ -254,7 +255,8 @@ def u5(c, r):
         job.fit(many, 1)
         job.check_exact()
         grown = (resident() - before) / 2**20
-        if grown > 16:
+        # A sanitizer keeps what was freed.
+        if grown > 16 and not c.sanitized():
             raise Failure("the coordinator grew by %.1f MiB over %d closures" % (grown, many))
         print("       the coordinator grew by %.1f MiB over %d closures" % (grown, many))
 
