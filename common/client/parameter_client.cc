@@ -184,9 +184,13 @@ ParameterClient::~ParameterClient() {
 
 void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
                            std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
-                           Announced announced) {
+                           Announced announced, std::vector<tensor::SharedBytes> ids) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
     return done(absl::InvalidArgumentError(absl::StrCat("one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
+  }
+  if (!ids.empty() && ids.size() != static_cast<std::size_t>(header.pushes_size() + header.pulls_size())) {
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("one list of ids per section: sections=", header.pushes_size() + header.pulls_size(), " lists=", ids.size())));
   }
   auto used = impl_->Use(endpoint);
   if (!used.ok()) return done(used.status());
@@ -197,7 +201,7 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader heade
   for (const auto& pull : header.pulls()) asked.pulls.push_back(pull.shard());
   header.set_response_bytes_max(response_bytes_max);
   if (header.client_name().empty()) header.set_client_name(CleanText(impl_->client_name, 256));
-  transport::Frame frame{wire::BuildRequest(std::move(header), std::move(payloads))};
+  transport::Frame frame{wire::BuildRequest(std::move(header), std::move(payloads), std::move(ids))};
   const std::uint64_t ticket = announced == nullptr ? 0 : announced->Take(peer, frame.size(), response_bytes_max);
   {
     MutexLock lock(&impl_->mu);

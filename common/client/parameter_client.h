@@ -28,7 +28,7 @@ class ParameterClient {
 
   // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address and identity; with TLS the
   // server's certificate must be for endpoint.server()).
-  // payloads: one per push.
+  // payloads: one per push. ids: none, or one list of int64 for each push and then for each pull (wire::BuildRequest).
   // client_name and response_bytes_max of the header are filled in. `done` is called exactly once and gets the parsed answer,
   // whose payload spans live as long as `frame`: one result per section, each for the shard that was asked for.
   // Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the
@@ -46,7 +46,8 @@ class ParameterClient {
   };
   using Announced = std::unique_ptr<Announcement, AnnouncementDeleter>;
   void Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
-            std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done, Announced announced = nullptr);
+            std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done, Announced announced = nullptr,
+            std::vector<tensor::SharedBytes> ids = {});
   // Asks `endpoint` for room for a request of at most `request_bytes` (RequestBytesMax) while what it will carry is still being
   // computed: its Send then finds the grant waiting and saves a round trip. Send uses it if it is for the same stream and large
   // enough, else asks anew. The room is held at the server meanwhile, so announce a request that is about to come. Null when the

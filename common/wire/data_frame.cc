@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -35,33 +36,31 @@ std::uint32_t LoadLength(const std::byte* in) {
   return value;
 }
 
-// A section's bytes lie behind each other, whatever pieces they come in.
+// Bytes that lie behind each other, whatever pieces they come in, and the fields of the header that say where: `place` is told offset and length.
 struct Payload {
   std::span<tensor::SharedBytes> pieces;
+  std::function<void(std::uint64_t offset, std::uint64_t bytes)> place;
   std::uint64_t bytes = 0;
 };
 
-// `sections` are header.pushes of a request or header.pulls of a response. The offsets are part of the header that they
-// come after: its size is first taken with the widest offsets, and the rest up to the first payload is padding.
-template <class Header, class Sections>
-std::vector<tensor::SharedBytes> Build(const Header& header, Sections* sections, std::vector<Payload> payloads) {
-  EG_CHECK_MSG(static_cast<std::size_t>(sections->size()) == payloads.size(), "one payload a section");
+// The offsets are part of the header that they come after: its size is first taken with the widest offsets, and the rest up to the first
+// payload is padding.
+template <class Header>
+std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Payload> payloads) {
   std::uint64_t payload_bytes = 0;
   std::size_t piece_count = 0;
-  for (std::size_t i = 0; i < payloads.size(); ++i) {
-    for (const auto& piece : payloads[i].pieces) payloads[i].bytes += piece.bytes.size();
-    auto* section = sections->Mutable(static_cast<int>(i));
-    section->set_payload_bytes(payloads[i].bytes);
-    section->set_payload_offset(payloads[i].bytes == 0 ? 0 : kWidestOffset);
-    payload_bytes += RoundUp(payloads[i].bytes, kAlignment);
-    piece_count += payloads[i].pieces.size();
+  for (Payload& payload : payloads) {
+    for (const auto& piece : payload.pieces) payload.bytes += piece.bytes.size();
+    payload.place(payload.bytes == 0 ? 0 : kWidestOffset, payload.bytes);
+    payload_bytes += RoundUp(payload.bytes, kAlignment);
+    piece_count += payload.pieces.size();
   }
   const std::uint64_t first_payload = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
   EG_CHECK_MSG(first_payload + payload_bytes <= kWidestOffset, "a frame stays below 4 GiB");
   std::uint64_t end = first_payload;
   for (std::size_t i = 0; i < payloads.size(); ++i) {
     if (payloads[i].bytes == 0) continue;
-    sections->Mutable(static_cast<int>(i))->set_payload_offset(end);
+    payloads[i].place(end, payloads[i].bytes);
     end = RoundUp(end + payloads[i].bytes, kAlignment);
   }
 
@@ -140,35 +139,69 @@ absl::Status CheckSections(absl::string_view field, int count) {
 
 // Ids lie behind the payload of their section (a push) or alone (a pull).
 template <class Section>
-absl::Status CheckIds(absl::string_view field, int index, const Section& section, Ranges* ranges) {
-  if (!section.has_ids()) return absl::OkStatus();
+absl::StatusOr<std::span<const std::int64_t>> TakeIds(absl::string_view field, int index, const Section& section, Ranges* ranges) {
+  if (!section.has_ids()) return std::span<const std::int64_t>();
   const auto& ids = section.ids();
   const auto bytes = CheckedMul(ids.count(), sizeof(std::int64_t));
   if (!bytes || *bytes != ids.bytes()) {
     return absl::InvalidArgumentError(
         absl::StrCat("ids length mismatch: field=", field, "[", index, "].ids count=", ids.count(), " bytes=", ids.bytes()));
   }
-  return ranges->Take(absl::StrCat(field, ".ids"), index, ids.offset(), ids.bytes()).status();
+  const auto taken = ranges->Take(absl::StrCat(field, ".ids"), index, ids.offset(), ids.bytes());
+  if (!taken.ok()) return taken.status();
+  if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
+    return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "].ids want multiple of ", alignof(std::int64_t)));
+  return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()), ids.count());
+}
+
+// Write into a section where its bytes lie.
+template <class Section>
+auto PlacePayload(Section* section) {
+  return [section](std::uint64_t offset, std::uint64_t bytes) {
+    section->set_payload_bytes(bytes);
+    section->set_payload_offset(offset);
+  };
+}
+template <class Section>
+auto PlaceIds(Section* section) {
+  return [section](std::uint64_t offset, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    section->mutable_ids()->set_count(bytes / sizeof(std::int64_t));
+    section->mutable_ids()->set_bytes(bytes);
+    section->mutable_ids()->set_offset(offset);
+  };
 }
 
 }  // namespace
 
-std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads) {
-  std::vector<Payload> sections;
-  for (auto& payload : payloads) sections.push_back({{&payload, 1}});
-  return Build(header, header.mutable_pushes(), std::move(sections));
+std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
+                                              std::vector<tensor::SharedBytes> ids) {
+  const auto pushes = static_cast<std::size_t>(header.pushes_size()), pulls = static_cast<std::size_t>(header.pulls_size());
+  EG_CHECK_MSG(payloads.size() == pushes, "one payload a section");
+  EG_CHECK_MSG(ids.empty() || ids.size() == pushes + pulls, "one list of ids a section");
+  std::vector<Payload> parts;
+  parts.reserve(pushes + ids.size());
+  for (std::size_t i = 0; i < pushes; ++i) {
+    v1::PushSection* section = header.mutable_pushes(static_cast<int>(i));
+    parts.push_back({{&payloads[i], 1}, PlacePayload(section)});
+    if (!ids.empty()) parts.push_back({{&ids[i], 1}, PlaceIds(section)});
+  }
+  for (std::size_t i = pushes; i < ids.size(); ++i) parts.push_back({{&ids[i], 1}, PlaceIds(header.mutable_pulls(static_cast<int>(i - pushes)))});
+  return Build(header, std::move(parts));
 }
 
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads) {
-  std::vector<Payload> sections;
-  for (auto& payload : payloads) sections.push_back({{&payload, 1}});
-  return Build(header, header.mutable_pulls(), std::move(sections));
+  std::vector<std::vector<tensor::SharedBytes>> pieces;
+  for (auto& payload : payloads) pieces.push_back({std::move(payload)});
+  return BuildResponseOfPieces(std::move(header), std::move(pieces));
 }
 
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader header, std::vector<std::vector<tensor::SharedBytes>> payloads) {
-  std::vector<Payload> sections;
-  for (auto& payload : payloads) sections.push_back({payload});
-  return Build(header, header.mutable_pulls(), std::move(sections));
+  EG_CHECK_MSG(static_cast<std::size_t>(header.pulls_size()) == payloads.size(), "one payload a section");
+  std::vector<Payload> parts;
+  parts.reserve(payloads.size());
+  for (std::size_t i = 0; i < payloads.size(); ++i) parts.push_back({payloads[i], PlacePayload(header.mutable_pulls(static_cast<int>(i)))});
+  return Build(header, std::move(parts));
 }
 
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame) {
@@ -184,10 +217,14 @@ absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame) {
     auto payload = ranges.Take("pushes", i, push.payload_offset(), push.payload_bytes());
     if (!payload.ok()) return payload.status();
     request.payloads.push_back(*payload);
-    if (auto s = CheckIds("pushes", i, push, &ranges); !s.ok()) return s;
+    const auto ids = TakeIds("pushes", i, push, &ranges);
+    if (!ids.ok()) return ids.status();
+    request.push_ids.push_back(*ids);
   }
   for (int i = 0; i < request.header.pulls_size(); ++i) {
-    if (auto s = CheckIds("pulls", i, request.header.pulls(i), &ranges); !s.ok()) return s;
+    const auto ids = TakeIds("pulls", i, request.header.pulls(i), &ranges);
+    if (!ids.ok()) return ids.status();
+    request.pull_ids.push_back(*ids);
   }
   return request;
 }
