@@ -1,0 +1,54 @@
+// One answer from an executor to a thread that waits for it.
+//
+// For I/O threads only: an executor never blocks. The function that is given away answers once; destroyed uncalled (its executor was shut down, its
+// queue dropped), it answers Cancelled in its place, so that nobody waits for ever.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/base/mutex.h"
+
+namespace evergrad::runtime {
+
+// Thread-safe. Shared by who waits and who answers.
+template <class T>
+class Arrival {
+ public:
+  // The first answer counts.
+  void Set(absl::StatusOr<T> value) {
+    MutexLock lock(&mu_);
+    if (!value_) value_ = std::move(value);
+    arrived_.NotifyAll();
+  }
+  // Once: the answer is moved out.
+  absl::StatusOr<T> Wait() {
+    MutexLock lock(&mu_);
+    while (!value_) arrived_.Wait(&mu_);
+    return *std::move(value_);
+  }
+  // What to give away. `uncalled`: the message of Cancelled.
+  static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival, absl::string_view uncalled) {
+    struct Promise {
+      std::shared_ptr<Arrival> arrival;
+      std::string uncalled;
+      Promise(std::shared_ptr<Arrival> a, absl::string_view text) : arrival(std::move(a)), uncalled(text) {}
+      Promise(const Promise&) = delete;
+      Promise& operator=(const Promise&) = delete;
+      ~Promise() { arrival->Set(absl::CancelledError(uncalled)); }
+    };
+    return [promise = std::make_shared<Promise>(arrival, uncalled)](absl::StatusOr<T> value) { promise->arrival->Set(std::move(value)); };
+  }
+
+ private:
+  Mutex mu_;
+  CondVar arrived_;
+  std::optional<absl::StatusOr<T>> value_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace evergrad::runtime
