@@ -184,6 +184,16 @@ absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string
   if (h.kind() == v1::SHARD_KIND_DENSE && !google::protobuf::util::MessageDifferencer::Equals(h.dense(), manifest.plan().shards(index))) {
     return differs("cut", manifest.plan().shards(index).ShortDebugString(), h.dense().ShortDebugString());
   }
+  if (h.kind() == v1::SHARD_KIND_SLOT) {
+    const v1::ShardSpec& spec = manifest.plan().shards(index);
+    const auto text = [](std::uint32_t slot, std::uint32_t slots, const auto& tables) {
+      std::string all = absl::StrCat("slot ", slot, " of ", slots, ":");
+      for (const v1::TableSpec& table : tables) absl::StrAppend(&all, " ", table.name(), " x ", table.dimension());
+      return all;
+    };
+    const std::string want = spec.has_slot() ? text(spec.slot().slot(), spec.slot().slots(), manifest.plan().tables()) : "a dense shard";
+    if (const std::string got = text(h.slot().slot(), h.slot().slots(), h.slot().tables()); got != want) return differs("cut", want, got);
+  }
   if (report->done != *FromProto(entry.done())) return differs("done", FromProto(entry.done())->ToString(), report->done.ToString());
   if (report->refused != *FromProto(entry.refused())) return differs("refused", FromProto(entry.refused())->ToString(), report->refused.ToString());
   return report;

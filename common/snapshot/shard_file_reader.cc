@@ -135,6 +135,8 @@ absl::Status ShardFileReader::CheckHeader() const {
       const int tables = header_.slot().tables_size();
       if (tables == 0 || tables > kTablesMax) return bad("tables", absl::StrCat("1 to ", kTablesMax), Text(static_cast<std::uint64_t>(tables)));
       if (header_.slot().slot() >= header_.slot().slots()) return bad("slot", absl::StrCat("< ", header_.slot().slots()), Text(header_.slot().slot()));
+      if (header_.table_steps_size() != tables)
+        return bad("steps of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_steps_size())));
       if (header_.table_rows_size() != tables) return bad("rows of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_rows_size())));
       if (header_.table_filtered_size() != tables)
         return bad("filtered ids of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_filtered_size())));

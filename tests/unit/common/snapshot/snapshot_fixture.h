@@ -124,6 +124,7 @@ inline v1::ShardFileHeader SmallTableHeader() {
   table.mutable_optimizer()->set_type("counting");
   header.add_table_rows(4);
   header.add_table_filtered(0);
+  header.add_table_steps(51);
   return header;
 }
 
