@@ -29,6 +29,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max, "spare memory kept for writing beside values that are being read", {0, 1ull << 40});
   table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
                   "one shard's values, slots and ledger held for its snapshot file; a larger shard has none", {kMiB, 1ull << 40});
+  table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
+                  "rows of embedding tables, their index and their counters; 0: 0.8 of what the machine or the control group has", {0, 1ull << 50});
   table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
   table->Add("drain_max", &config->drain_max, "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
@@ -43,12 +45,13 @@ std::string OrdinalOf(absl::string_view host_name) {
   return absl::StrCat(ordinal);
 }
 
-absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config) {
+absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes, Config* config) {
   if (config->index.empty()) config->index = OrdinalOf(host_name);
   std::uint32_t index = 0;
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
   }
+  if (config->memory_bytes_max == 0) config->memory_bytes_max = memory_bytes / 5 * 4;
   if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsDefaultMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(

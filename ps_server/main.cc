@@ -3,6 +3,7 @@
 
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
+#include "common/daemon/memory_limit.h"
 #include "common/fs/file_system.h"
 #include "common/fs/host.h"
 #include "common/random/philox.h"
@@ -17,7 +18,7 @@ int main(int argc, char** argv) {
   ps_server::Config config;
   ps_server::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok())
+  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config); !status.ok())
     return daemon.Fail(status);
 
   const RealClock clock;

@@ -185,6 +185,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   host.failpoints = dependencies.failpoints;
   host.frame_bytes_max = config.frame_bytes_max;
   host.pool_bytes_max = config.pool_bytes_max;
+  host.memory_bytes_max = config.memory_bytes_max;
   if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("ledger.off")) {
     host.mutant = fault::Mutant::kLedgerOff;
     dependencies.logger->Warning("the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
@@ -214,6 +215,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   restorer.clock = dependencies.clock;
   restorer.failpoints = dependencies.failpoints;
   restorer.pool = impl->host->pool();
+  restorer.budget = impl->host->budget();
   impl->restorer = std::make_unique<Restorer>(std::move(restorer));
 
   impl->AddMetrics(server_options);

@@ -58,6 +58,18 @@ DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::u
   if (counters_ != nullptr) counters_->bytes_received.fetch_add(frame_.bytes.size(), std::memory_order_relaxed);
 }
 
+bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
+  const std::uint64_t bytes_max = std::min(request_.header.response_bytes_max(), answer_bytes_max_);
+  std::uint64_t before = copied_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > bytes_max || before > bytes_max - bytes) {
+      *invalid = absl::StrCat("values do not fit into what the request reserved: bytes=", bytes, " reserved=", bytes_max, " left=", bytes_max - before);
+      return false;
+    }
+  } while (!copied_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+  return true;
+}
+
 void DataCall::FinishSection() {
   if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) Answer();
 }

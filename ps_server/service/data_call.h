@@ -38,6 +38,10 @@ class DataCall {
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
 
+  // For values that are copied: room in the answer, of what the request reserved, before any memory is taken. False: there is none, and the
+  // section is invalid with this text.
+  bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
+
   // A test's failpoint takes the answer away: the caller gets Internal instead.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
   // One more section has its outcome. The last one answers.
@@ -61,6 +65,7 @@ class DataCall {
   std::vector<PullOutcome> pulls_;
   std::atomic<std::size_t> remaining_;
   std::atomic<bool> answer_lost_{false};
+  std::atomic<std::uint64_t> copied_{0};  // bytes of values that were or are being copied for the answer
 };
 
 }  // namespace evergrad::ps_server

@@ -19,7 +19,10 @@ std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
 
 }  // namespace
 
-ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std::make_shared<storage::ChunkPool>(options_.pool_bytes_max)) {
+ShardHost::ShardHost(Options options)
+    : options_(std::move(options)),
+      pool_(std::make_shared<storage::ChunkPool>(options_.pool_bytes_max)),
+      budget_(std::make_shared<storage::MemoryBudget>(options_.memory_bytes_max)) {
   EG_CHECK(!options_.executors.empty());
   metrics::Registry& registry = *options_.registry;
   const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
@@ -56,6 +59,12 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std:
          [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_received.load(std::memory_order_relaxed)); });
   by_job("evergrad_ps_server_job_sent_bytes", "Bytes of answers to data requests, by job",
          [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed)); });
+  registry.AddCallbackGauge("evergrad_ps_server_table_bytes_current", "Rows of embedding tables, their index and their counters", {},
+                            [budget = budget_] { return static_cast<double>(budget->used()); });
+  registry.GetGauge("evergrad_ps_server_table_bytes_limit", "Rows of embedding tables, their index and their counters: limit")
+      .Set(static_cast<double>(options_.memory_bytes_max));
+  registry.AddCallbackGauge("evergrad_ps_server_table_bytes_refused_total", "Rows of embedding tables: growth refused for the limit", {},
+                            [budget = budget_] { return static_cast<double>(budget->refusals()); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
     lane.executor = executor;
@@ -63,6 +72,7 @@ ShardHost::ShardHost(Options options) : options_(std::move(options)), pool_(std:
     lane.failpoints = options_.failpoints;
     lane.metrics = &metrics_;
     lane.pool = pool_;
+    lane.budget = budget_;
     lane.images = options_.images;
     lane.mutant = options_.mutant;
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));

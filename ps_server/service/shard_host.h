@@ -28,6 +28,7 @@ class ShardHost {
     fault::Failpoints* failpoints = nullptr;      // May be null.
     std::uint64_t frame_bytes_max = 1ull << 30;   // of an answer
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
+    std::uint64_t memory_bytes_max = 0;           // of embedding tables; 0: no limit
     const Images* images = nullptr;               // Of stopped shards; may be null. Outlives the executors.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
@@ -39,6 +40,8 @@ class ShardHost {
   JobTable& jobs() { return *jobs_; }
   // Spare blocks of all shards. Shared with them.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
+  // Of the tables of all shards. Shared with them.
+  const std::shared_ptr<storage::MemoryBudget>& budget() const { return budget_; }
   fault::Mutant mutant() const { return options_.mutant; }  // of every shard
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
@@ -57,6 +60,7 @@ class ShardHost {
   const Options options_;
   const std::shared_ptr<JobTable> jobs_ = std::make_shared<JobTable>();  // shared with the registry, which outlives the host
   const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the lanes, their shards and the registry, which outlives the host
+  const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
   LaneMetrics metrics_;
   metrics::Counter* malformed_;
   std::vector<std::unique_ptr<ShardLane>> lanes_;

@@ -5,12 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
+#include "common/runtime/arrival.h"
 
 namespace evergrad::ps_server {
 namespace {
 
 constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
 constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
+constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in a report
+constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
   const v1::RequestHeader& header = call.request().header;
@@ -24,11 +27,43 @@ std::string DefectOf(const v1::PushSection& push) {
     return absl::StrCat("update kind is not built, expected GRADIENT or SKIP, got=", static_cast<int>(push.kind()));
   }
   if (push.codec() != v1::CODEC_NONE) return absl::StrCat("codec is not built, expected CODEC_NONE, got=", static_cast<int>(push.codec()));
-  if (push.has_ids()) return "a dense shard takes no id list";
   if (push.dtype() != v1::DTYPE_FLOAT32 && !(push.kind() == v1::SKIP && push.dtype() == v1::DTYPE_UNSPECIFIED)) {
     return absl::StrCat("gradient dtype mismatch, want=DTYPE_FLOAT32 got=", static_cast<int>(push.dtype()));
   }
   return "";
+}
+
+template <class Section>
+TableRows RowsOf(const Section& section, std::span<const std::int64_t> ids) {
+  const auto numbers = [](const auto& field) { return std::span<const std::uint32_t>(field.data(), static_cast<std::size_t>(field.size())); };
+  return {section.has_ids(), ids, numbers(section.tables()), numbers(section.table_rows())};
+}
+
+void Describe(const storage::EmbeddingTable& table, bool digests, v1::TableState* state) {
+  const storage::TableStats stats = table.stats();
+  state->set_name(table.settings().name);
+  state->set_rows(stats.rows);
+  state->set_waiting(stats.waiting);
+  state->set_bytes(stats.value_bytes);
+  state->set_slot_bytes(stats.number_bytes);
+  state->set_memory_bytes(stats.memory_bytes);
+  if (stats.index_load > 0) state->set_index_places(static_cast<std::uint64_t>(static_cast<double>(stats.rows + stats.waiting) / stats.index_load + 0.5));
+  state->set_admitted(stats.admitted);
+  state->set_evicted_ttl(stats.evicted_ttl);
+  state->set_evicted_lru(stats.evicted_lru);
+  state->set_gradients_dropped(stats.gradients_dropped);
+  state->set_duplicates(stats.duplicates);
+  state->set_refused(stats.refused);
+  for (const storage::HotId& hot : table.Hottest(kHottestIds)) {
+    v1::HotId& id = *state->add_hottest();
+    id.set_id(hot.id);
+    id.set_pushes(hot.pushes);
+    id.set_error(hot.error);
+  }
+  if (!digests) return;
+  const storage::EmbeddingTable::Digests sums = table.Digest();
+  state->set_digest(sums.values);
+  state->set_slot_digest(sums.numbers + sums.counters);
 }
 
 absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
@@ -150,6 +185,7 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   push.global_step = from.global_step();
   push.rows = from.rows();
   push.payload = section.call->request().payloads[section.index];
+  push.rows_of = RowsOf(from, section.call->request().push_ids[section.index]);
   push.skip_reason = from.skip_reason();
   push.defect = defect;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
@@ -185,7 +221,7 @@ void ShardLane::AfterApplied(const Section& section) {
 }
 
 void ShardLane::EndApply(Slot* slot) {
-  for (const CutReady& ready : std::exchange(slot->cuts, {})) ready(slot->shard->Cut());
+  for (const CutReady& ready : std::exchange(slot->cuts, {})) ready(CutOf(*slot->shard));
   for (std::function<void()>& waiting : std::exchange(slot->after_apply, {})) options_.executor->Post(std::move(waiting));
 }
 
@@ -215,17 +251,23 @@ std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
   const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
   if (from.has_image()) return ReadImage(shard, section);
-  if (from.has_ids()) {
-    outcome.invalid = absl::StrCat("a dense shard takes no id list: variable=", shard->settings().variable, " shard=", from.shard());
+  const Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
+                  RowsOf(from, section.call->request().pull_ids[section.index])};
+  const std::uint64_t copied = shard->ReadBytes(pull);
+  if (copied != 0 && !section.call->ReserveCopy(copied, &outcome.invalid)) {
     options_.metrics->pulls[3]->Add();
     return 0;
   }
-  outcome.result =
-      shard->Read({client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn()});
+  outcome.result = shard->Read(pull);
+  outcome.invalid = std::move(outcome.result.invalid);
+  if (!outcome.invalid.empty()) {
+    options_.metrics->pulls[3]->Add();
+    return 0;
+  }
   options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
   if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
-  if (outcome.result.code == PullCode::kValues) options_.metrics->pull_bytes->Add(shard->value_bytes());
-  return outcome.result.chunks.size() * 256;  // references, no bytes
+  if (outcome.result.code == PullCode::kValues) options_.metrics->pull_bytes->Add(copied != 0 ? copied : shard->value_bytes());
+  return outcome.result.chunks.size() * 256 + copied;  // references have no bytes
 }
 
 void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done) {
@@ -233,7 +275,7 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
     const ShardKey key{settings.job, settings.shard};
     // What it replaces goes first: both need not fit into memory, and its sections are stale by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
-    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool);
+    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool, options_.budget);
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);
     slots_[key].shard = *std::move(shard);
@@ -314,9 +356,37 @@ void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady read
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
     if (stop) it->second.shard->Stop();  // what is queued is answered STALE in its turn
-    if (!it->second.applying) return ready(it->second.shard->Cut());
+    if (!it->second.applying) return ready(CutOf(*it->second.shard));
     it->second.cuts.push_back(ready);
   });
+}
+
+// A slot's cut is captured between its pushes, piece by piece, as its writer asks for them.
+ShardCut ShardLane::CutOf(const Shard& shard) {
+  ShardCut cut = shard.Cut();
+  if (!cut.settings->slot) return cut;
+  const ShardKey key{cut.settings->job, cut.settings->shard};
+  // Whoever lets go of the cut ends it.
+  const std::shared_ptr<void> open(nullptr, [this, executor = options_.executor, key, epoch = cut.epoch, serial = cut.serial](void*) {
+    executor->Post([this, key, epoch, serial] {
+      if (const auto it = slots_.find(key); it != slots_.end() && it->second.shard->epoch() == epoch) it->second.shard->EndCut(serial);
+    });
+  });
+  cut.next_slice = [this, executor = options_.executor, key, epoch = cut.epoch, serial = cut.serial, open] {
+    const auto arrival = std::make_shared<runtime::Arrival<SlotSlice>>();
+    executor->Post([this, key, epoch, serial, ready = runtime::Arrival<SlotSlice>::Answerer(arrival, "the shard's executor has ended")] {
+      TakeSlice(key, epoch, serial, ready);
+    });
+    return arrival->Wait();
+  };
+  return cut;
+}
+
+void ShardLane::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready) {
+  const auto it = slots_.find(key);
+  if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
+  if (!it->second.applying) return ready(it->second.shard->NextSlice(serial, kSliceBytes));
+  it->second.after_apply.push_back([this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
 }
 
 struct ShardLane::ReportTask {
@@ -368,6 +438,7 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
     for (const auto& [reason, count] : shard.skips()) skips += count;
     state.set_skips(skips);
     state.set_duplicates_refused(shard.duplicates());
+    for (const storage::EmbeddingTable* table : shard.Tables()) Describe(*table, task->digests, state.add_tables());
     if (task->digests) {
       state.set_digest(shard.Digest());
       state.set_slot_digest(shard.SlotDigest());

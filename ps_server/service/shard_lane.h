@@ -50,6 +50,7 @@ class ShardLane {
     const LaneMetrics* metrics = nullptr;
     const Images* images = nullptr;  // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
+    std::shared_ptr<storage::MemoryBudget> budget;  // Of embedding tables, shared likewise; null: none.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardLane(Options options) : options_(std::move(options)) {}
@@ -109,6 +110,9 @@ class ShardLane {
   void AnswerUnheld(const Section& section);
   void Remove(std::map<ShardKey, Slot>::iterator it);
   void TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready);
+  ShardCut CutOf(const Shard& shard);
+  using SliceReady = std::function<void(absl::StatusOr<SlotSlice>)>;
+  void TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready);
   struct ReportTask;
   void ContinueReport(std::shared_ptr<ReportTask> task);
 

@@ -2,50 +2,97 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/sharding/slots.h"
+#include "common/snapshot/shard_file.h"
 
 namespace evergrad::ps_server {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 512;
 
+absl::Status CheckName(const std::string& name, absl::string_view what, std::uint32_t shard) {
+  if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " name of no or too many bytes: shard=", shard, " bytes=", name.size(), " max=", kNameBytesMax));
+}
+
+absl::Status CheckDType(v1::DType dtype, const std::string& name) {
+  if (dtype == v1::DTYPE_FLOAT32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", name, " got=", static_cast<int>(dtype)));
+}
+
+InitializerSettings SettingsOf(const v1::Initializer& from) {
+  return {from.type(), from.value(), from.mean(), from.stddev(), from.fan_in(), from.fan_out(), from.seed()};
+}
+
+OptimizerSettings SettingsOf(const v1::Optimizer& from) {
+  OptimizerSettings to;
+  to.type = from.type();
+  to.learning_rate = from.learning_rate();
+  to.momentum = from.momentum();
+  to.nesterov = from.nesterov();
+  to.beta_1 = from.beta_1();
+  to.beta_2 = from.beta_2();
+  to.epsilon = from.epsilon();
+  to.initial_accumulator_value = from.initial_accumulator_value();
+  to.weight_decay = from.weight_decay();
+  to.rho = from.rho();
+  to.learning_rate_power = from.learning_rate_power();
+  to.l1_regularization_strength = from.l1_regularization_strength();
+  to.l2_regularization_strength = from.l2_regularization_strength();
+  to.beta = from.beta();
+  return to;
+}
+
+absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t shard) {
+  const auto bad = [&](auto&&... text) { return absl::InvalidArgumentError(absl::StrCat(text..., ": shard=", shard)); };
+  if (from.slots() == 0 || from.slots() > sharding::kSlotsMax || from.slot() >= from.slots())
+    return bad("slot out of range: slot=", from.slot(), " slots=", from.slots(), " max=", sharding::kSlotsMax);
+  if (from.tables_size() == 0 || from.tables_size() > snapshot::kTablesMax)
+    return bad("a slot needs 1 to ", snapshot::kTablesMax, " tables, got=", from.tables_size());
+  SlotSettings slot{from.slot(), from.slots(), {}};
+  for (int t = 0; t < from.tables_size(); ++t) {
+    const v1::TableSpec& spec = from.tables(t);
+    EG_RETURN_IF_ERROR(CheckName(spec.name(), "table", shard));
+    EG_RETURN_IF_ERROR(CheckDType(spec.dtype(), spec.name()));
+    if (spec.index() != static_cast<std::uint32_t>(t)) return bad("tables are not in order of their index: table=", spec.name(), " want=", t, " got=", spec.index());
+    storage::TableSettings table;
+    table.name = spec.name();
+    table.dimension = spec.dimension();
+    table.initializer = SettingsOf(spec.initializer());
+    table.optimizer = SettingsOf(spec.optimizer());
+    table.admit_after = spec.admit_after();
+    table.default_row = static_cast<float>(spec.default_row());
+    table.ttl_steps = spec.ttl_steps();
+    table.bytes_max = spec.bytes_max() / from.slots();
+    if (spec.bytes_max() != 0 && table.bytes_max == 0) return bad("bytes_max of a table is less than a byte a slot: table=", spec.name());
+    table.evict_lru = spec.evict_lru();
+    slot.tables.push_back(std::move(table));
+  }
+  return slot;
+}
+
 }  // namespace
 
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec) {
-  const v1::VariableSpec& variable = spec.variable();
-  if (variable.name().empty() || variable.name().size() > kNameBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("variable name of no or too many bytes: shard=", spec.shard(), " bytes=", variable.name().size(), " max=", kNameBytesMax));
-  }
-  if (variable.dtype() != v1::DTYPE_FLOAT32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", variable.name(), " got=", static_cast<int>(variable.dtype())));
-  }
   ShardSettings settings;
   settings.job = job;
   settings.shard = ShardId(spec.shard());
+  if (spec.has_slot()) {
+    EG_ASSIGN_OR_RETURN(settings.slot, SettingsOf(spec.slot(), spec.shard()));
+    settings.variable = absl::StrCat("slot ", spec.slot().slot(), " of ", spec.slot().slots());
+    return settings;
+  }
+  const v1::VariableSpec& variable = spec.variable();
+  EG_RETURN_IF_ERROR(CheckName(variable.name(), "variable", spec.shard()));
+  EG_RETURN_IF_ERROR(CheckDType(variable.dtype(), variable.name()));
   settings.variable = variable.name();
   settings.variable_index = variable.index();
   EG_ASSIGN_OR_RETURN(settings.variable_shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
   settings.row_begin = spec.row_begin();
   settings.row_end = spec.row_end();
-  const v1::Initializer& initializer = variable.initializer();
-  settings.initializer = {initializer.type(),   initializer.value(),   initializer.mean(), initializer.stddev(),
-                          initializer.fan_in(), initializer.fan_out(), initializer.seed()};
-  const v1::Optimizer& optimizer = variable.optimizer();
-  settings.optimizer.type = optimizer.type();
-  settings.optimizer.learning_rate = optimizer.learning_rate();
-  settings.optimizer.momentum = optimizer.momentum();
-  settings.optimizer.nesterov = optimizer.nesterov();
-  settings.optimizer.beta_1 = optimizer.beta_1();
-  settings.optimizer.beta_2 = optimizer.beta_2();
-  settings.optimizer.epsilon = optimizer.epsilon();
-  settings.optimizer.initial_accumulator_value = optimizer.initial_accumulator_value();
-  settings.optimizer.weight_decay = optimizer.weight_decay();
-  settings.optimizer.rho = optimizer.rho();
-  settings.optimizer.learning_rate_power = optimizer.learning_rate_power();
-  settings.optimizer.l1_regularization_strength = optimizer.l1_regularization_strength();
-  settings.optimizer.l2_regularization_strength = optimizer.l2_regularization_strength();
-  settings.optimizer.beta = optimizer.beta();
+  settings.initializer = SettingsOf(variable.initializer());
+  settings.optimizer = SettingsOf(variable.optimizer());
   return settings;
 }
 

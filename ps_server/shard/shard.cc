@@ -4,93 +4,35 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/checked_math.h"
 #include "common/base/status.h"
-#include "common/sharding/partitioner.h"
-#include "ps_server/storage/dense_array.h"
+#include "ps_server/shard/dense_contents.h"
+#include "ps_server/shard/slot_contents.h"
 
 namespace evergrad::ps_server {
 namespace {
 
 constexpr std::size_t kSkipReasonBytesMax = 64;
 
-// Elements of the shard's rows. InvalidArgument: rows out of the shape, or more bytes than a partition may have.
-absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
-  if (s.variable_shape.rank() > tensor::kRankMax || !CheckedProduct(s.variable_shape.dims())) {
-    return absl::InvalidArgumentError(absl::StrCat("shape has more than 8 dimensions or overflows: variable=", s.variable));
-  }
-  const std::uint64_t rows = s.variable_shape.rows();
-  if (s.row_begin >= s.row_end || s.row_end > rows) {
-    return absl::InvalidArgumentError(absl::StrCat("rows out of the shape: variable=", s.variable, " shape=", s.variable_shape.ToString(),
-                                                   " row_begin=", s.row_begin, " row_end=", s.row_end));
-  }
-  const auto elements = CheckedMul(s.row_end - s.row_begin, s.variable_shape.row_elements());
-  const auto bytes = elements ? CheckedMul(*elements, sizeof(float)) : std::nullopt;
-  if (!bytes || *bytes == 0 || *bytes > sharding::kPartitionBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes of a shard out of range: variable=", s.variable, " bytes=", bytes.value_or(~0ull),
-                                                   " min=4 max=", sharding::kPartitionBytesMax));
-  }
-  return *elements;
+// What a shard of `settings` holds at the seed, and what a cut holds.
+absl::StatusOr<std::unique_ptr<Contents>> SeedOf(const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
+                                                 const std::shared_ptr<storage::MemoryBudget>& budget) {
+  if (settings.slot) return SlotContents::FromSeed(settings, budget);
+  return DenseContents::FromSeed(settings, pool);
+}
+absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut) {
+  if (settings.slot) return SlotContents::FromCut(settings, std::move(cut));
+  return DenseContents::FromCut(settings, std::move(cut));
 }
 
 }  // namespace
-
-struct Shard::State {
-  optimizer::Optimizer optimizer;
-  storage::DenseArray values;
-  storage::DenseArray slots[optimizer::kSlotsMax];
-
-  // All or nothing, before the ledger is touched.
-  bool Reserve() {
-    bool reserved = values.ReserveWrites();
-    for (int k = 0; reserved && k < optimizer.slots(); ++k) reserved = slots[k].ReserveWrites();
-    if (reserved) return true;
-    values.CancelWrites();
-    for (storage::DenseArray& slot : slots) slot.CancelWrites();
-    return false;
-  }
-
-  // Cannot fail. `t`: gradients applied, this one included. Chunks from `c` on, at least one, while less than `bytes_max` are applied;
-  // `gradient` is that of chunk c, and of the next one afterwards. Returns the next chunk.
-  std::size_t Apply(const float*& gradient, std::uint64_t t, std::size_t c, std::uint64_t bytes_max) {
-    const optimizer::Optimizer::Step step = optimizer.Begin(t);
-    for (std::uint64_t bytes = 0; c < values.chunks() && bytes < bytes_max; ++c) {
-      const storage::DenseArray::Write value = values.BeginWrite(c);
-      optimizer::Run run{value.size, gradient, value.from, value.to, {}, {}};
-      for (int k = 0; k < optimizer.slots(); ++k) {
-        const storage::DenseArray::Write slot = slots[k].BeginWrite(c);
-        run.slot_from[k] = slot.from;
-        run.slot_to[k] = slot.to;
-      }
-      optimizer.Apply(step, run);
-      values.EndWrite(c);
-      for (int k = 0; k < optimizer.slots(); ++k) slots[k].EndWrite(c);
-      gradient += value.size;
-      bytes += value.size * sizeof(float);
-    }
-    return c;
-  }
-};
 
 Shard::Shard() = default;
 Shard::~Shard() = default;
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-                                                       fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool) {
-  EG_ASSIGN_OR_RETURN(const std::uint64_t elements, CheckRows(settings));
-  EG_RETURN_IF_ERROR(storage::CheckInitializer(settings.initializer));
-  auto state = std::make_unique<State>();
-  EG_ASSIGN_OR_RETURN(state->optimizer, optimizer::Optimizer::Create(settings.optimizer));
-  if (state->optimizer.for_tables_only()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimizer is for tables only, use adagrad: variable=", settings.variable, " type=", settings.optimizer.type));
-  }
-  EG_ASSIGN_OR_RETURN(state->values, storage::DenseArray::Create(elements, pool));
-  for (int k = 0; k < state->optimizer.slots(); ++k) {
-    EG_ASSIGN_OR_RETURN(state->slots[k], storage::DenseArray::Filled(elements, state->optimizer.slot_initial(k), pool));
-  }
-  storage::FillInitial(settings.initializer, settings.variable, settings.row_begin * settings.variable_shape.row_elements(), &state->values);
-
+                                                       fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool,
+                                                       std::shared_ptr<storage::MemoryBudget> budget) {
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget));
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->epoch_ = epoch;
@@ -98,40 +40,18 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& sett
   shard->mutant_ = mutant;
   shard->ledger_ = Ledger(mutant);
   shard->ledger_.Close({}, refused);
-  shard->state_ = std::move(state);
+  shard->contents_ = std::move(contents);
   return shard;
 }
 
 std::uint64_t ShardCut::bytes() const {
   std::uint64_t floats = values.size();
   for (const storage::DenseArray& slot : slots) floats += slot.size();
-  return floats * sizeof(float) + ledger.MemoryBytes();
+  return floats * sizeof(float) + table_bytes + ledger.MemoryBytes();
 }
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& settings, ShardCut cut, ShardEpoch epoch, MapVersion start,
                                                       const IntervalSet& refused, fault::Mutant mutant) {
-  EG_ASSIGN_OR_RETURN(const std::uint64_t elements, CheckRows(settings));
-  auto state = std::make_unique<State>();
-  EG_ASSIGN_OR_RETURN(state->optimizer, optimizer::Optimizer::Create(settings.optimizer));
-  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::InvalidArgumentError(absl::StrCat("a cut does not fit its shard: ", what, ": variable=", settings.variable,
-                                                   " shard=", settings.shard.ToString(), " want=", want, " got=", got));
-  };
-  const ShardSettings& was = *cut.settings;
-  const auto rows = [](const ShardSettings& s) {
-    return absl::StrCat(s.variable, s.variable_shape.ToString(), " rows ", s.row_begin, "..", s.row_end);
-  };
-  if (rows(was) != rows(settings)) return differs("rows", rows(settings), rows(was));
-  if (was.optimizer.type != settings.optimizer.type) return differs("optimizer", settings.optimizer.type, was.optimizer.type);
-  if (cut.slots.size() != static_cast<std::size_t>(state->optimizer.slots())) {
-    return differs("optimizer slots", absl::StrCat(state->optimizer.slots()), absl::StrCat(cut.slots.size()));
-  }
-  if (cut.values.size() != elements) return differs("elements", absl::StrCat(elements), absl::StrCat(cut.values.size()));
-  state->values = std::move(cut.values);
-  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    if (cut.slots[k].size() != elements) return differs("elements of a slot", absl::StrCat(elements), absl::StrCat(cut.slots[k].size()));
-    state->slots[k] = std::move(cut.slots[k]);
-  }
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->lsn_ = cut.lsn;
@@ -140,12 +60,12 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& setti
   shard->mutant_ = mutant;
   shard->skips_ = std::move(cut.skips);
   shard->ledger_ = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
-  shard->state_ = std::move(state);
+  EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut)));
   shard->BecomeOwned(epoch, start, refused);
   return shard;
 }
 
-ShardCut Shard::Cut() const {
+ShardCut Shard::Cut(std::uint64_t preimage_bytes_max) const {
   EG_CHECK(!applying());
   ShardCut cut;
   cut.settings = settings_;
@@ -158,10 +78,16 @@ ShardCut Shard::Cut() const {
   cut.ledger = mutant_ == fault::Mutant::kSnapshotLosesOpen     ? ledger_.WithoutOpen()
                : mutant_ == fault::Mutant::kLedgerNotInSnapshot ? Ledger()
                                                                 : ledger_;
-  cut.values = state_->values;
-  for (int k = 0; k < state_->optimizer.slots(); ++k) cut.slots.push_back(state_->slots[k]);
+  contents_->Cut(preimage_bytes_max, &cut);
   return cut;
 }
+
+absl::StatusOr<SlotSlice> Shard::NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const {
+  EG_CHECK(!applying());
+  return contents_->NextSlice(serial, bytes_max);
+}
+
+void Shard::EndCut(std::uint64_t serial) const { contents_->EndCut(serial); }
 
 std::string Shard::Where() const { return absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString()); }
 
@@ -173,14 +99,9 @@ PushResult Shard::Apply(const Push& push) {
   return result;
 }
 
-std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
-  EG_CHECK(applying());
-  const float* const from = applying_.gradient;
-  applying_.next_chunk = state_->Apply(applying_.gradient, updates_applied_, applying_.next_chunk, bytes_max);
-  const auto floats = static_cast<std::uint64_t>(applying_.gradient - from);
-  if (applying_.next_chunk == state_->values.chunks()) applying_ = Applying{};
-  return floats * sizeof(float);
-}
+bool Shard::applying() const { return contents_->applying(); }
+
+std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) { return contents_->Continue(bytes_max); }
 
 PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
@@ -213,20 +134,12 @@ PushResult Shard::BeginApply(const Push& push) {
     if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax) {
       return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(), " got=", push.skip_reason.size()));
     }
-  } else {
-    const std::uint64_t rows = settings_->row_end - settings_->row_begin;
-    if (push.rows != rows) return Invalid(absl::StrCat("gradient rows mismatch: ", Where(), " want=", rows, " got=", push.rows));
-    if (push.payload.size() != value_bytes()) {
-      return Invalid(absl::StrCat("gradient bytes mismatch: ", Where(), " want=", value_bytes(), " got=", push.payload.size()));
-    }
-    if (reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
-      return Invalid(absl::StrCat("gradient is not aligned: ", Where()));
   }
   if (ledger_.open().size() >= kOpenClosuresMax && !ledger_.open().contains(push.closure)) {
     return {PushCode::kBusy, lsn_, absl::StrCat("too many closures are open: ", Where(), " max=", kOpenClosuresMax)};
   }
-  if (push.kind == UpdateKind::kGradient && !state_->Reserve()) {
-    return {PushCode::kOverBudget, lsn_, absl::StrCat("no memory to apply out of place: ", Where(), " bytes=", value_bytes() + slot_bytes())};
+  if (push.kind == UpdateKind::kGradient) {
+    if (auto refusal = contents_->Prepare(push, Where())) return {refusal->code, lsn_, std::move(refusal->message)};
   }
 
   // Lines 12 and 13: from here nothing fails.
@@ -234,18 +147,15 @@ PushResult Shard::BeginApply(const Push& push) {
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
     if (mutant_ == fault::Mutant::kSkipApplies) {
-      const std::vector<float> zeros(state_->values.size());
-      const float* from = zeros.data();
-      EG_CHECK(state_->Reserve());
-      state_->Apply(from, ++updates_applied_, 0, ~0ull);
+      contents_->ApplyNothing(++updates_applied_);
     }
     const std::string reason =
         skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason)) ? std::string(push.skip_reason) : "other";
     ++skips_[reason];
   } else {
-    ++updates_applied_;
+    // Rows that give way to this push are an event of their own (line 6).
+    lsn_ += contents_->Begin(push, ++updates_applied_);
     if (mutant_ != fault::Mutant::kVlsnStays) vlsn_ = lsn_;
-    applying_.gradient = reinterpret_cast<const float*>(push.payload.data());
   }
   return {PushCode::kApplied, lsn_, ""};
 }
@@ -257,14 +167,16 @@ PullResult Shard::Read(const Pull& pull) const {
   result.vlsn = vlsn_;
   if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) || (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
     result.code = PullCode::kStale;
-  } else if (pull.has && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {
+  } else if (pull.has && !settings_->slot && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {
     result.code = PullCode::kUnchanged;
   } else {
     result.code = PullCode::kValues;
-    result.chunks = state_->values.Share();
+    contents_->Read(pull, &result, Where());
   }
   return result;
 }
+
+std::uint64_t Shard::ReadBytes(const Pull& pull) const { return contents_->ReadBytes(pull); }
 
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused) {
   if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime) return false;
@@ -285,7 +197,7 @@ std::unique_ptr<Shard> Shard::Snapshot() const {
   copy->mutant_ = mutant_;
   copy->skips_ = skips_;
   copy->ledger_ = mutant_ == fault::Mutant::kSnapshotLosesOpen ? ledger_.WithoutOpen() : ledger_;
-  copy->state_ = std::make_unique<State>(*state_);
+  copy->contents_ = contents_->Copy();
   return copy;
 }
 
@@ -296,31 +208,27 @@ void Shard::BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& r
   if (ledger_.Close({}, refused)) ++lsn_;
 }
 
-std::uint64_t Shard::value_bytes() const { return state_->values.size() * sizeof(float); }
-std::uint64_t Shard::slot_bytes() const { return value_bytes() * static_cast<std::uint64_t>(state_->optimizer.slots()); }
+std::uint64_t Shard::value_bytes() const { return contents_->value_bytes(); }
+std::uint64_t Shard::slot_bytes() const { return contents_->slot_bytes(); }
 
 std::uint64_t Shard::Digest() const {
   EG_CHECK(!applying());
-  return state_->values.Digest(settings_->row_begin * settings_->variable_shape.row_elements());
+  return contents_->Digest();
 }
 
 std::uint64_t Shard::SlotDigest() const {
   EG_CHECK(!applying());
-  const std::uint64_t first = settings_->row_begin * settings_->variable_shape.row_elements();
-  std::uint64_t sum = 0;
-  for (int k = 0; k < state_->optimizer.slots(); ++k) sum += state_->slots[k].Digest(first + (static_cast<std::uint64_t>(k) << 56));
-  return sum;
+  return contents_->SlotDigest();
 }
 
 std::vector<float> Shard::Values() const {
   EG_CHECK(!applying());
-  std::vector<float> values;
-  values.reserve(state_->values.size());
-  for (std::size_t c = 0; c < state_->values.chunks(); ++c) {
-    const std::span<const float> chunk = state_->values.chunk(c);
-    values.insert(values.end(), chunk.begin(), chunk.end());
-  }
-  return values;
+  return contents_->Values();
+}
+
+std::vector<const storage::EmbeddingTable*> Shard::Tables() const {
+  EG_CHECK(!applying());
+  return contents_->Tables();
 }
 
 }  // namespace evergrad::ps_server

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "ps_server/ledger/ledger.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/storage/dense_array.h"
+#include "ps_server/storage/embedding_table.h"
 #include "ps_server/storage/initializer.h"
 
 namespace evergrad::ps_server {
@@ -27,6 +30,13 @@ namespace evergrad::ps_server {
 enum class UpdateKind { kGradient, kSkip };
 
 enum class PushCode { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBusy, kOverBudget, kInvalid };
+
+// Which rows of which tables a section of a slot is about: rows[k] of tables[k], which rise; `ids` in that order, and so is what goes with them.
+struct TableRows {
+  bool present = false;  // the section has ids
+  std::span<const std::int64_t> ids;
+  std::span<const std::uint32_t> tables, rows;
+};
 
 struct Push {
   ShardEpoch epoch;
@@ -37,6 +47,7 @@ struct Push {
   std::uint64_t global_step = 0;
   std::uint64_t rows = 0;              // as declared
   std::span<const std::byte> payload;  // as received, 4-byte aligned or refused; float32; length checked by the shard. kSkip: empty
+  TableRows rows_of;                   // of a slot; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
   absl::string_view defect;            // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
 };
@@ -52,14 +63,23 @@ struct Pull {
   bool has = false;
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
+  TableRows rows_of = {};  // of a slot, which never answers kUnchanged; a dense shard refuses it
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
   MapVersion start;
   std::uint64_t vlsn = 0;
-  std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy
+  std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
+  std::string invalid;                      // not "": the section does not fit the shard, and the rest means nothing
 };
 
+// Slot `slot` of `slots` of all tables of a job.
+struct SlotSettings {
+  std::uint32_t slot = 0, slots = 0;
+  std::vector<storage::TableSettings> tables;  // by index in the plan; bytes_max of this slot's partition
+};
+
+// A dense partition, or a slot: then `slot` is set, `variable` says so for messages, and shape, rows, initializer and optimizer mean nothing.
 struct ShardSettings {
   JobUid job;
   ShardId shard;
@@ -69,11 +89,23 @@ struct ShardSettings {
   std::uint64_t row_begin = 0, row_end = 0;
   InitializerSettings initializer;
   OptimizerSettings optimizer;
+  std::optional<SlotSettings> slot = std::nullopt;
 };
+
+// A piece of a slot's cut: some rows of one table.
+struct SlotSlice {
+  std::uint32_t table = 0;
+  storage::TableSlice rows;
+  bool end = false;  // that was all, and this is empty
+};
+
+class Contents;
 
 // One moment of a shard, between two of its turns: everything of lines 6 and 7, so that values and slots are exactly the effect of the
 // updates in the ledger beside them (P6). Values and slots are references to chunks: while a cut is held, applies write out of
 // place, and what they replace stays in memory: at most bytes(). Made on the shard's executor; read and dropped on any thread.
+// A slot's rows are not here: they are captured slice by slice after the moment (Shard::NextSlice), with what pushes have changed since saved
+// before it changed.
 struct ShardCut {
   std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
   ShardEpoch epoch;
@@ -83,12 +115,21 @@ struct ShardCut {
   Ledger ledger;
   storage::DenseArray values;
   std::vector<storage::DenseArray> slots;
-  std::uint64_t bytes() const;  // of values, slots and ledger
+  // Of a slot: rows and waiting ids of each table at that moment, and where their slices come from: asked until it gives an empty one. Blocks; any
+  // thread but the shard's. Aborted: the cut was dropped, because it took too long. Set by whoever drives the shard's executor.
+  std::uint64_t serial = 0;  // of the cut, for NextSlice
+  std::vector<std::uint64_t> table_rows, table_filtered, table_steps;
+  std::uint64_t table_bytes = 0;
+  std::function<absl::StatusOr<SlotSlice>()> next_slice;
+  // Of a slot that was read from its file: whole.
+  std::vector<std::shared_ptr<storage::EmbeddingTable>> tables;
+  std::uint64_t bytes() const;  // of values, slots and ledger; of a slot what it had then
 };
 
 // Closures open at one shard: far above what the coordinator ever opens (line 31), so that a stranger's pushes cannot grow
 // a ledger without end. A push that would open one more is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
+inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
 // Reasons counted apart; further ones are counted as "other".
 inline constexpr std::size_t kSkipReasonsMax = 16;
 
@@ -96,10 +137,12 @@ class Shard {
  public:
   // The seed's state: initialised values, slots as the optimizer begins with them, empty ledger but for `refused` (line 21).
   // InvalidArgument: unknown initialiser or optimizer, or one for tables only, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
-  // `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it.
+  // `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it; `budget` (may be null: none)
+  // by all tables of a server.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
                                                          fault::Mutant mutant = fault::Mutant::kNone,
-                                                         std::shared_ptr<storage::ChunkPool> pool = nullptr);
+                                                         std::shared_ptr<storage::ChunkPool> pool = nullptr,
+                                                         std::shared_ptr<storage::MemoryBudget> budget = nullptr);
   // A cut's state under a new owner (lines 21, 22, 28), bit for bit: values, slots, counters, lsn, and the ledger, which `refused` is
   // added to. `settings` are those of the job now: rates may differ from the cut's. InvalidArgument, which names both: the cut is of other rows or
   // another variable, or its slots are not those of the optimizer.
@@ -114,9 +157,11 @@ class Shard {
   // may look: Apply, BeginApply, Read, Snapshot, digests and Values are EG_CHECKed. The caller keeps push.payload until then. Seal and
   // Close fit in between: neither touches a value. Destroying the shard drops the state whole.
   PushResult BeginApply(const Push& push);
-  bool applying() const { return applying_.gradient != nullptr; }
+  bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
   PullResult Read(const Pull& pull) const;
+  // Bytes that Read copies for this pull: of a slot those of the rows asked for, of a dense shard none.
+  std::uint64_t ReadBytes(const Pull& pull) const;
   // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
   void Seal() { sealed_ = true; }
   // Line 22: from now on every push and pull is answered kStale and every Close ignored; nothing changes any more. An apply in progress is gone on
@@ -129,7 +174,12 @@ class Shard {
   // counted: they belong to the holder. Used by moves and the simulation.
   std::unique_ptr<Shard> Snapshot() const;
   // For a snapshot file (line 27): one reference for each 256 KiB, and a copy of the ledger. Not in the middle of an apply (EG_CHECK).
-  ShardCut Cut() const;
+  // A slot: what pushes change before it is captured is kept apart, up to `preimage_bytes_max`; then the cut is dropped. One cut at a time: the
+  // next one, or EndCut, ends it.
+  ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
+  // The next piece of a slot's cut, about `bytes_max`; only while nothing is being applied. Aborted: that cut is no more.
+  absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
+  void EndCut(std::uint64_t serial) const;
   // Gives a snapshot's state a new owner (line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
@@ -152,17 +202,13 @@ class Shard {
   std::uint64_t SlotDigest() const;
   // Values in row order, copied: tests and digests.
   std::vector<float> Values() const;
+  // Of a slot, by index in the plan; none of a dense shard. Not in the middle of an apply.
+  std::vector<const storage::EmbeddingTable*> Tables() const;
 
  private:
-  struct State;  // values, slots and their optimizer
   Shard();
   PushResult Invalid(std::string message) const;
   std::string Where() const;
-
-  struct Applying {                   // an admitted gradient whose chunks before `next_chunk` are applied
-    const float* gradient = nullptr;  // of next_chunk; null: nothing is being applied
-    std::size_t next_chunk = 0;
-  };
 
   std::shared_ptr<const ShardSettings> settings_;  // shared with snapshots: fixed for the job
   ShardEpoch epoch_;
@@ -173,8 +219,7 @@ class Shard {
   fault::Mutant mutant_ = fault::Mutant::kNone;
   std::map<std::string, std::uint64_t> skips_;
   Ledger ledger_;
-  std::unique_ptr<State> state_;
-  Applying applying_;
+  std::unique_ptr<Contents> contents_;
 };
 
 }  // namespace evergrad::ps_server

@@ -7,13 +7,61 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/snapshot/messages.h"
+#include "ps_server/snapshot/row_block.h"
 
 namespace evergrad::ps_server {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "values are written as they lie in memory");
+
+void FillInitializer(const InitializerSettings& from, v1::Initializer* to) {
+  to->set_type(from.type);
+  to->set_value(from.value);
+  to->set_mean(from.mean);
+  to->set_stddev(from.stddev);
+  to->set_fan_in(from.fan_in);
+  to->set_fan_out(from.fan_out);
+  to->set_seed(from.seed);
+}
+
+void FillOptimizer(const OptimizerSettings& from, v1::Optimizer* to) {
+  to->set_type(from.type);
+  to->set_learning_rate(from.learning_rate);
+  to->set_momentum(from.momentum);
+  to->set_nesterov(from.nesterov);
+  to->set_beta_1(from.beta_1);
+  to->set_beta_2(from.beta_2);
+  to->set_epsilon(from.epsilon);
+  to->set_initial_accumulator_value(from.initial_accumulator_value);
+  to->set_weight_decay(from.weight_decay);
+  to->set_rho(from.rho);
+  to->set_learning_rate_power(from.learning_rate_power);
+  to->set_l1_regularization_strength(from.l1_regularization_strength);
+  to->set_l2_regularization_strength(from.l2_regularization_strength);
+  to->set_beta(from.beta);
+}
+
+void FillSlot(const SlotSettings& from, v1::SlotSpec* to) {
+  to->set_slot(from.slot);
+  to->set_slots(from.slots);
+  for (const storage::TableSettings& table : from.tables) {
+    v1::TableSpec& spec = *to->add_tables();
+    spec.set_name(table.name);
+    spec.set_dtype(v1::DTYPE_FLOAT32);
+    spec.set_dimension(table.dimension);
+    FillInitializer(table.initializer, spec.mutable_initializer());
+    FillOptimizer(table.optimizer, spec.mutable_optimizer());
+    spec.set_index(static_cast<std::uint32_t>(to->tables_size() - 1));
+    spec.set_admit_after(table.admit_after);
+    spec.set_default_row(table.default_row);
+    spec.set_ttl_steps(table.ttl_steps);
+    spec.set_bytes_max(table.bytes_max * from.slots);
+    spec.set_evict_lru(table.evict_lru);
+  }
+}
 
 v1::ShardSpec SpecOf(const ShardSettings& settings) {
   v1::ShardSpec spec;
@@ -25,29 +73,8 @@ v1::ShardSpec SpecOf(const ShardSettings& settings) {
   variable.set_index(settings.variable_index);
   for (const std::uint64_t dim : settings.variable_shape.dims()) variable.add_shape(dim);
   variable.set_dtype(v1::DTYPE_FLOAT32);
-  v1::Initializer& initializer = *variable.mutable_initializer();
-  initializer.set_type(settings.initializer.type);
-  initializer.set_value(settings.initializer.value);
-  initializer.set_mean(settings.initializer.mean);
-  initializer.set_stddev(settings.initializer.stddev);
-  initializer.set_fan_in(settings.initializer.fan_in);
-  initializer.set_fan_out(settings.initializer.fan_out);
-  initializer.set_seed(settings.initializer.seed);
-  v1::Optimizer& optimizer = *variable.mutable_optimizer();
-  optimizer.set_type(settings.optimizer.type);
-  optimizer.set_learning_rate(settings.optimizer.learning_rate);
-  optimizer.set_momentum(settings.optimizer.momentum);
-  optimizer.set_nesterov(settings.optimizer.nesterov);
-  optimizer.set_beta_1(settings.optimizer.beta_1);
-  optimizer.set_beta_2(settings.optimizer.beta_2);
-  optimizer.set_epsilon(settings.optimizer.epsilon);
-  optimizer.set_initial_accumulator_value(settings.optimizer.initial_accumulator_value);
-  optimizer.set_weight_decay(settings.optimizer.weight_decay);
-  optimizer.set_rho(settings.optimizer.rho);
-  optimizer.set_learning_rate_power(settings.optimizer.learning_rate_power);
-  optimizer.set_l1_regularization_strength(settings.optimizer.l1_regularization_strength);
-  optimizer.set_l2_regularization_strength(settings.optimizer.l2_regularization_strength);
-  optimizer.set_beta(settings.optimizer.beta);
+  FillInitializer(settings.initializer, variable.mutable_initializer());
+  FillOptimizer(settings.optimizer, variable.mutable_optimizer());
   return spec;
 }
 
@@ -59,8 +86,16 @@ v1::ShardFileHeader HeaderOf(const ShardCut& cut, const std::string& plan_finger
   *header.mutable_start() = snapshot::ToProto(cut.start);
   header.set_lsn(cut.lsn);
   header.set_vlsn(cut.vlsn);
-  header.set_kind(v1::SHARD_KIND_DENSE);
   header.set_plan_fingerprint(plan_fingerprint);
+  if (cut.settings->slot) {
+    header.set_kind(v1::SHARD_KIND_SLOT);
+    FillSlot(*cut.settings->slot, header.mutable_slot());
+    header.mutable_table_rows()->Add(cut.table_rows.begin(), cut.table_rows.end());
+    header.mutable_table_filtered()->Add(cut.table_filtered.begin(), cut.table_filtered.end());
+    header.mutable_table_steps()->Add(cut.table_steps.begin(), cut.table_steps.end());
+    return header;
+  }
+  header.set_kind(v1::SHARD_KIND_DENSE);
   *header.mutable_dense() = SpecOf(*cut.settings);
   header.set_slots(static_cast<std::uint32_t>(cut.slots.size()));
   return header;
@@ -105,6 +140,34 @@ absl::Status AppendArray(const storage::DenseArray& array, const CutTarget& targ
   return absl::OkStatus();
 }
 
+absl::Status AppendDense(const ShardCut& cut, const CutTarget& target, snapshot::ShardFileWriter* writer) {
+  EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
+  EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer));
+  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
+    EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
+    EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer));
+  }
+  return absl::OkStatus();
+}
+
+// As the slices come: whatever a push is about to change has been kept for them.
+absl::Status AppendTables(const ShardCut& cut, const CutTarget& target, snapshot::ShardFileWriter* writer) {
+  RowWriter rows_to(writer);
+  std::vector<std::uint64_t> rows(cut.table_rows.size()), waiting(cut.table_rows.size());
+  for (;;) {
+    EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.write"));
+    if (target.cancelled && target.cancelled()) return absl::CancelledError("the cut is not wanted any more");
+    EG_ASSIGN_OR_RETURN(const SlotSlice slice, cut.next_slice());
+    if (slice.end) break;
+    const storage::TableSettings& table = cut.settings->slot->tables[slice.table];
+    EG_RETURN_IF_ERROR(rows_to.Append(slice.table, table.dimension, slice.rows));
+    rows[slice.table] += slice.rows.ids.size();
+    waiting[slice.table] += slice.rows.waiting_ids.size();
+  }
+  EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered, "a cut hands out exactly what it had");
+  return absl::OkStatus();
+}
+
 // A file that has the name of this cut: left by a commit of ours that failed after all, so it may be written anew; or somebody else's.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
@@ -119,12 +182,10 @@ absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::Fil
 
 absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target, fs::WritableFile* out) {
   EG_ASSIGN_OR_RETURN(const auto writer, snapshot::ShardFileWriter::Begin(out, HeaderOf(cut, target.plan_fingerprint)));
-  EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
-  EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer.get()));
-  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
-    EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer.get()));
-  }
+  if (cut.settings->slot)
+    EG_RETURN_IF_ERROR(AppendTables(cut, target, writer.get()));
+  else
+    EG_RETURN_IF_ERROR(AppendDense(cut, target, writer.get()));
   EG_RETURN_IF_ERROR(writer->WriteCounters(CountersOf(cut)));
   EG_RETURN_IF_ERROR(writer->WriteLedger(LedgerOf(cut.ledger)));
   return writer->Finish();
@@ -150,17 +211,67 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
   return durable;
 }
 
-absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source) {
-  EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(*source.files, source.uri, source.expected));
+namespace {
+
+// Of a slot: all of its tables, whole. Budgeted like any other table.
+absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
   const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
     return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
   };
-  if (header.kind() != v1::SHARD_KIND_DENSE) return absl::UnimplementedError(absl::StrCat("snapshots of tables are not built: path=", source.uri));
-  if (header.job_uid() != source.file_job.value()) return differs("job", JobUidString(source.file_job), JobUidString(JobUid(header.job_uid())));
-  if (header.plan_fingerprint() != source.plan_fingerprint) return differs("plan", source.plan_fingerprint, header.plan_fingerprint());
+  const SlotSettings& want = *settings.slot;
+  const v1::SlotSpec& got = header.slot();
+  if (got.slot() != want.slot || got.slots() != want.slots)
+    return differs("slot", absl::StrCat(want.slot, " of ", want.slots), absl::StrCat(got.slot(), " of ", got.slots()));
+  if (static_cast<std::size_t>(got.tables_size()) != want.tables.size())
+    return differs("number of tables", absl::StrCat(want.tables.size()), absl::StrCat(got.tables_size()));
+  for (int t = 0; t < got.tables_size(); ++t) {
+    const auto text = [](const std::string& name, std::uint32_t dimension, const std::string& optimizer) {
+      return absl::StrCat(name, " x ", dimension, " ", optimizer);
+    };
+    const storage::TableSettings& table = want.tables[static_cast<std::size_t>(t)];
+    const v1::TableSpec& spec = got.tables(t);
+    const std::string expected = text(table.name, table.dimension, table.optimizer.type);
+    if (const std::string found = text(spec.name(), spec.dimension(), spec.optimizer().type()); found != expected)
+      return differs("table", expected, found);
+    EG_ASSIGN_OR_RETURN(auto made, storage::EmbeddingTable::Create(table, source.budget));
+    cut->tables.push_back(std::move(made));
+    cut->table_rows.push_back(header.table_rows(t));
+    cut->table_filtered.push_back(header.table_filtered(t));
+    cut->table_steps.push_back(header.table_steps(t));
+  }
+  const auto damaged = [&](absl::string_view what) { return absl::DataLossError(absl::StrCat(what, ": path=", source.uri)); };
+  RowBlock block;
+  const auto take = [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+    EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
+    if (source.cancelled && source.cancelled()) return absl::CancelledError(absl::StrCat("the shard is not wanted any more: path=", source.uri));
+    storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
+    const bool rows = piece.section == snapshot::Section::kRows;
+    if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.numbers_per_row() : 0))
+      return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name, " bytes=", piece.data.size()));
+    const absl::Status restored = rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts, block.values, block.numbers})
+                                       : table.Restore(storage::RestoredWaiting{block.ids, block.stamps, block.counts});
+    if (absl::IsInvalidArgument(restored)) return damaged(restored.message());
+    return restored;
+  };
+  EG_RETURN_IF_ERROR(reader->ReadAll(take));
+  for (std::size_t t = 0; t < cut->tables.size(); ++t) {
+    storage::EmbeddingTable& table = *cut->tables[t];
+    if (table.rows() != cut->table_rows[t] || table.waiting() != cut->table_filtered[t]) {
+      return damaged(absl::StrCat("rows of a table are missing: table=", table.settings().name, " want=", cut->table_rows[t], "+",
+                                  cut->table_filtered[t], " got=", table.rows(), "+", table.waiting()));
+    }
+    if (const absl::Status step = table.RestoreStep(cut->table_steps[t]); !step.ok()) return damaged(step.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
+  const v1::ShardFileHeader& header = reader->header();
+  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
+    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
+  };
   const v1::ShardSpec& spec = header.dense();
-  if (spec.shard() != settings.shard.value()) return differs("shard", settings.shard.ToString(), absl::StrCat(spec.shard()));
   const tensor::Shape shape(std::vector<std::uint64_t>(spec.variable().shape().begin(), spec.variable().shape().end()));
   const auto rows = [](const std::string& name, const tensor::Shape& s, std::uint64_t begin, std::uint64_t end) {
     return absl::StrCat(name, s.ToString(), " rows ", begin, "..", end);
@@ -171,26 +282,17 @@ absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource&
   if (header.slots() > static_cast<std::uint32_t>(optimizer::kSlotsMax))
     return differs("optimizer", absl::StrCat("at most ", optimizer::kSlotsMax, " slots"), absl::StrCat(header.slots()));
 
-  ShardCut cut;
-  auto was = std::make_shared<ShardSettings>(settings);
-  was->job = source.file_job;
-  was->optimizer.type = spec.variable().optimizer().type();
-  cut.settings = std::move(was);
-  cut.epoch = snapshot::FromProto<ShardEpoch>(header.epoch());
-  cut.start = snapshot::FromProto<MapVersion>(header.start());
-  cut.lsn = header.lsn();
-  cut.vlsn = header.vlsn();
   const std::uint64_t elements = (settings.row_end - settings.row_begin) * settings.variable_shape.row_elements();
-  EG_ASSIGN_OR_RETURN(cut.values, storage::DenseArray::Create(elements, source.pool));
-  cut.slots.resize(header.slots());
-  for (storage::DenseArray& slot : cut.slots) {
+  EG_ASSIGN_OR_RETURN(cut->values, storage::DenseArray::Create(elements, source.pool));
+  cut->slots.resize(header.slots());
+  for (storage::DenseArray& slot : cut->slots) {
     EG_ASSIGN_OR_RETURN(slot, storage::DenseArray::Create(elements, source.pool));
   }
-  const auto take = [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+  return reader->ReadAll([&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
     if (source.cancelled && source.cancelled()) return absl::CancelledError(absl::StrCat("the shard is not wanted any more: path=", source.uri));
     // The reader has checked section, index and length against the header.
-    storage::DenseArray& array = piece.section == snapshot::Section::kValues ? cut.values : cut.slots[piece.index];
+    storage::DenseArray& array = piece.section == snapshot::Section::kValues ? cut->values : cut->slots[piece.index];
     std::uint64_t at = piece.offset;
     for (std::span<const std::byte> left = piece.data; !left.empty();) {
       constexpr std::uint64_t kChunkBytes = storage::kChunkFloats * sizeof(float);
@@ -201,8 +303,33 @@ absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource&
       at += n;
     }
     return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source) {
+  EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(*source.files, source.uri, source.expected));
+  const v1::ShardFileHeader& header = reader->header();
+  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
+    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
   };
-  EG_RETURN_IF_ERROR(reader->ReadAll(take));
+  if ((header.kind() == v1::SHARD_KIND_SLOT) != settings.slot.has_value())
+    return differs("kind of shard", settings.slot ? "a slot of tables" : "dense", settings.slot ? "dense" : "a slot of tables");
+  if (header.job_uid() != source.file_job.value()) return differs("job", JobUidString(source.file_job), JobUidString(JobUid(header.job_uid())));
+  if (header.plan_fingerprint() != source.plan_fingerprint) return differs("plan", source.plan_fingerprint, header.plan_fingerprint());
+  if (header.shard() != settings.shard.value()) return differs("shard", settings.shard.ToString(), absl::StrCat(header.shard()));
+
+  ShardCut cut;
+  auto was = std::make_shared<ShardSettings>(settings);
+  was->job = source.file_job;
+  if (!settings.slot) was->optimizer.type = header.dense().variable().optimizer().type();
+  cut.settings = std::move(was);
+  cut.epoch = snapshot::FromProto<ShardEpoch>(header.epoch());
+  cut.start = snapshot::FromProto<MapVersion>(header.start());
+  cut.lsn = header.lsn();
+  cut.vlsn = header.vlsn();
+  EG_RETURN_IF_ERROR(settings.slot ? ReadTables(settings, source, reader.get(), &cut) : ReadDense(settings, source, reader.get(), &cut));
   cut.updates_applied = reader->counters().updates_applied();
   if (reader->counters().skips_size() > static_cast<int>(kSkipReasonsMax) + 1)
     return absl::DataLossError(absl::StrCat("too many reasons of skips: path=", source.uri));

@@ -49,12 +49,13 @@ struct CutSource {
   JobUid file_job;                                              // that wrote it
   std::string plan_fingerprint;
   std::shared_ptr<storage::ChunkPool> pool;  // may be null
+  std::shared_ptr<storage::MemoryBudget> budget;  // may be null
   fault::Failpoints* failpoints = nullptr;   // may be null: snapshot.restore (each MiB)
   // Asked about once a MiB; true ends the reading with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };
-// DataLoss: damaged (path, offset, want, got). FailedPrecondition: whole, but of another job, plan or shard. Unimplemented: a newer version, or a
-// table. `settings`: of the shard that it is read for; rows and variable must be equal, rates may differ (the plan's fingerprint does not hold them).
+// DataLoss: damaged (path, offset, want, got). FailedPrecondition: whole, but of another job, plan or shard. Unimplemented: a newer version.
+// `settings`: of the shard that it is read for; rows and variable must be equal, rates may differ (the plan's fingerprint does not hold them).
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {

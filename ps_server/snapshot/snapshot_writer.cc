@@ -26,28 +26,6 @@ bool IsWorthARetry(const absl::Status& status) {
 
 }  // namespace
 
-// Where a cut arrives from the shard's executor. Shared by the writer's thread, which waits, and the function that was given away.
-struct SnapshotWriter::Arrival {
-  Mutex mu;
-  CondVar arrived;
-  std::optional<absl::StatusOr<ShardCut>> cut ABSL_GUARDED_BY(mu);
-
-  void Set(absl::StatusOr<ShardCut> value) {
-    MutexLock lock(&mu);
-    if (!cut) cut = std::move(value);  // the first answer counts
-    arrived.NotifyAll();
-  }
-
-  // Answers for a function that is dropped uncalled: its executor was shut down.
-  struct Promise {
-    std::shared_ptr<Arrival> arrival;
-    explicit Promise(std::shared_ptr<Arrival> a) : arrival(std::move(a)) {}
-    Promise(const Promise&) = delete;
-    Promise& operator=(const Promise&) = delete;
-    ~Promise() { arrival->Set(absl::CancelledError("no cut was made: the shard's executor has ended")); }
-  };
-};
-
 SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)),
       bytes_written_(options_.registry->GetCounter("evergrad_ps_server_snapshot_bytes_total", "Bytes of shard files that became durable")),
@@ -232,17 +210,9 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
     if (stopping_ || current_cancelled_) return absl::CancelledError("the cut is not wanted any more");
     arrival_ = arrival;
   }
-  {
-    const auto promise = std::make_shared<Arrival::Promise>(arrival);
-    order.take([promise](absl::StatusOr<ShardCut> cut) { promise->arrival->Set(std::move(cut)); });
-  }
-  absl::StatusOr<ShardCut> cut = absl::UnknownError("no cut has arrived");
-  {
-    MutexLock lock(&arrival->mu);
-    // The executor answers within a few turns or drops the promise; Cancel and the destructor answer in its place.
-    while (!arrival->cut) arrival->arrived.Wait(&arrival->mu);
-    cut = *std::move(arrival->cut);
-  }
+  order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
+  // The executor answers within a few turns or drops the function; Cancel and the destructor answer in its place.
+  absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
   return cut;

@@ -24,6 +24,7 @@
 #include "common/fault/failpoints.h"
 #include "common/fs/file_system.h"
 #include "common/metrics/metrics.h"
+#include "common/runtime/arrival.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "ps_server/snapshot/cut_file.h"
@@ -82,7 +83,7 @@ class SnapshotWriter {
   };
   void Run();
   void Perform(Waiting entry);
-  struct Arrival;
+  using Arrival = runtime::Arrival<ShardCut>;
   absl::StatusOr<DurableCut> TakeAndWrite(const Order& order);
   absl::StatusOr<ShardCut> Take(const Order& order);
   bool Unwanted() const;

@@ -556,20 +556,20 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   CHECK(OrdinalOf("") == "0");
   CHECK(OrdinalOf("a-99999999999") == "0");
   Config config;
-  REQUIRE(Resolve("ps-4", 2, &config).ok());
+  REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "4");
   CHECK(config.executors == 2);
   config.index = "9";
-  REQUIRE(Resolve("ps-4", 2, &config).ok());
+  REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "9");
   for (const char* bad : {"x", "-1", "01", "4294967296", "1.0", " 1"}) {
     INFO(bad);
     config.index = bad;
-    CHECK(Resolve("ps-4", 2, &config).code() == absl::StatusCode::kInvalidArgument);
+    CHECK(Resolve("ps-4", 2, 1000, &config).code() == absl::StatusCode::kInvalidArgument);
   }
   config = Config{};
   config.peer_small_bytes_max = config.small_reserve_bytes_max + 1;
-  CHECK_FALSE(Resolve("ps-4", 2, &config).ok());
+  CHECK_FALSE(Resolve("ps-4", 2, 1000, &config).ok());
 }
 
 // Drain on a thread of its own, as main has it.

@@ -84,6 +84,7 @@ class CountedReservation final : public transport::Reservation {
 struct RequestBuilder {
   v1::RequestHeader header;
   std::vector<tensor::SharedBytes> payloads;
+  std::vector<tensor::SharedBytes> push_ids, pull_ids;
 
   RequestBuilder() {
     header.set_job_uid(kJob);
@@ -101,15 +102,42 @@ struct RequestBuilder {
     push->set_rows(gradient.size());
     auto owned = std::make_shared<std::vector<float>>(std::move(gradient));
     payloads.push_back({owned, std::as_bytes(std::span<const float>(*owned))});
+    push_ids.emplace_back();
     return *push;
+  }
+  // Rows of table 0 of a slot.
+  v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, std::vector<std::int64_t> ids,
+                            std::vector<float> gradient) {
+    v1::PushSection& push = Push(shard, closure, update, std::move(gradient));
+    push.set_rows(ids.size());
+    push.add_tables(0);
+    push.add_table_rows(static_cast<std::uint32_t>(ids.size()));
+    push_ids.back() = Ids(std::move(ids));
+    return push;
+  }
+  v1::PullSection& PullRows(std::uint32_t shard, std::vector<std::int64_t> ids) {
+    v1::PullSection& pull = Pull(shard);
+    pull.add_tables(0);
+    pull.add_table_rows(static_cast<std::uint32_t>(ids.size()));
+    pull_ids.back() = Ids(std::move(ids));
+    return pull;
+  }
+  static tensor::SharedBytes Ids(std::vector<std::int64_t> ids) {
+    auto owned = std::make_shared<std::vector<std::int64_t>>(std::move(ids));
+    return {owned, std::as_bytes(std::span<const std::int64_t>(*owned))};
   }
   v1::PullSection& Pull(std::uint32_t shard) {
     v1::PullSection* pull = header.add_pulls();
     pull->set_shard(shard);
     *pull->mutable_epoch() = client::ToProto(kEpoch);
+    pull_ids.emplace_back();
     return *pull;
   }
-  tensor::AlignedBuffer Frame() const { return Gathered(wire::BuildRequest(header, payloads)); }
+  tensor::AlignedBuffer Frame() const {
+    std::vector<tensor::SharedBytes> ids = push_ids;
+    ids.insert(ids.end(), pull_ids.begin(), pull_ids.end());
+    return Gathered(wire::BuildRequest(header, payloads, ids));
+  }
 };
 
 // rows of one element, summed by the optimizer `counting`.
@@ -121,6 +149,20 @@ inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4, 
   s.variable_shape = tensor::Shape{rows, 1};
   s.row_end = rows;
   s.optimizer.type = "counting";
+  return s;
+}
+
+// A slot of one table, rows of two elements, summed by the optimizer `counting`.
+inline ShardSettings CountingSlot(std::uint32_t shard) {
+  ShardSettings s;
+  s.job = JobUid(kJob);
+  s.shard = ShardId(shard);
+  s.variable = "slot 0 of 1";
+  storage::TableSettings table;
+  table.name = "user";
+  table.dimension = 2;
+  table.optimizer.type = "counting";
+  s.slot = SlotSettings{0, 1, {table}};
   return s;
 }
 

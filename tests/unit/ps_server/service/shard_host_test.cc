@@ -604,5 +604,55 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   CHECK(host.duplicates() == kCallers * kUpdates * kShards);
 }
 
+TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the ids, never more than the request reserved") {
+  HostFixture f;
+  f.Hold(CountingSlot(1));
+  f.Hold(CountingShard(2));
+  RequestBuilder both;
+  both.PushRows(1, 0, 0, {7, -1}, {1, 2, 3, 4});
+  both.Push(2, 0, 0, {1, 1, 1, 1});
+  both.Pull(2);
+  both.PullRows(1, {-1, 5, 7});
+  const auto reply = f.Send(both);
+  REQUIRE(reply->answered);
+  CHECK(reply->push(0) == v1::APPLIED);
+  CHECK(reply->push(1) == v1::APPLIED);
+  CHECK(reply->values(0) == std::vector<float>(4, 1.f));
+  CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
+  CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
+
+  RequestBuilder greedy;  // more rows than the answer has room for: no memory is taken for them
+  greedy.header.set_response_bytes_max(63);
+  greedy.PullRows(1, std::vector<std::int64_t>(5, 7));
+  greedy.PullRows(1, std::vector<std::int64_t>(3, 7));
+  const auto refused = f.Send(greedy);
+  REQUIRE(refused->answered);
+  CHECK(refused->pull(0) == v1::VALUES);
+  CHECK(refused->pull(1) == v1::PULL_INVALID);
+  CHECK_THAT(refused->response.header.pulls(1).message(), Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
+
+  RequestBuilder wrong;
+  wrong.Push(1, 1, 0, {1, 1});
+  wrong.Pull(1);
+  wrong.PullRows(2, {7});
+  wrong.PullRows(1, {7}).set_tables(0, 1);
+  const auto invalid = f.Send(wrong);
+  CHECK(invalid->push() == v1::INVALID);
+  CHECK_THAT(invalid->response.header.pushes(0).message(), Catch::Contains("a slot needs an id list"));
+  for (int i = 0; i < 3; ++i) CHECK(invalid->pull(i) == v1::PULL_INVALID);
+  CHECK_THAT(invalid->response.header.pulls(1).message(), Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(invalid->response.header.pulls(2).message(), Catch::Contains("no such table: table=1 tables=1"));
+
+  const std::vector<v1::ShardState> states = f.Report();
+  REQUIRE(states.size() == 2);
+  REQUIRE(states[0].tables_size() == 1);
+  CHECK(states[0].tables(0).name() == "user");
+  CHECK(states[0].tables(0).rows() == 2);
+  CHECK(states[0].tables(0).bytes() == 16);
+  CHECK(states[0].tables(0).digest() == states[0].digest());
+  CHECK(states[0].bytes() == 16);
+  CHECK(states[1].tables_size() == 0);
+}
+
 }  // namespace
 }  // namespace evergrad::ps_server

@@ -87,6 +87,62 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
   CHECK(a.Cut(1, epoch).file() != files[1].file());
 }
 
+TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to exactly the updates of its ledger") {
+  Stage a;
+  v1::CoordinatorMessage assign;
+  assign.mutable_assign()->CopyFrom(Stage::AssignOf(1).assign());
+  v1::ShardSpec* spec = assign.mutable_assign()->mutable_spec();
+  spec->clear_variable();
+  spec->clear_row_end();
+  spec->mutable_slot()->set_slots(1);
+  v1::TableSpec* table = spec->mutable_slot()->add_tables();
+  table->set_name("user");
+  table->set_dtype(v1::DTYPE_FLOAT32);
+  table->set_dimension(2);
+  table->mutable_initializer()->set_type("zeros");
+  table->mutable_optimizer()->set_type("counting");
+  a.Give(assign);
+  REQUIRE(a.NextAssigned().ok());
+  constexpr std::int64_t kIds = 20'000;
+  const auto push = [&](std::uint64_t closure, std::uint32_t update, ShardEpoch epoch = kEpoch) {
+    std::vector<std::int64_t> ids(kIds);
+    for (std::int64_t i = 0; i < kIds; ++i) ids[static_cast<std::size_t>(i)] = i * 3;
+    RequestBuilder request;
+    *request.PushRows(1, closure, update, std::move(ids), std::vector<float>(2 * kIds, 1)).mutable_epoch() = client::ToProto(epoch);
+    const auto shared = a.Start(request);
+    shared->event.Wait();
+    return shared->reply->push();
+  };
+  std::uint32_t updates = 0;
+  REQUIRE(push(0, updates++) == v1::APPLIED);
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    a.Give(Stage::CutOf({1}, {1, kEpoch.n + n}));
+    for (int i = 0; i < 5; ++i) REQUIRE(push(0, updates++, {1, kEpoch.n + n}) == v1::APPLIED);
+    const v1::ShardDurable durable = a.NextDurable();
+    INFO(durable.error().message());
+    REQUIRE_FALSE(durable.has_error());
+    const auto report = snapshot::VerifyShardFile(a.files, fs::JoinUri(kFolder, durable.file().file()));
+    REQUIRE(report.ok());
+    REQUIRE(report->open.size() == 1);
+    const std::uint64_t inside = report->open[0].second.size();
+
+    v1::CoordinatorMessage restore = assign;
+    *restore.mutable_assign()->mutable_epoch() = client::ToProto(ShardEpoch{1, kEpoch.n + n + 1});
+    *restore.mutable_assign()->mutable_snapshot() = Stage::Source(durable.file());
+    a.Give(restore);
+    const v1::Assigned assigned = a.NextAssigned();
+    INFO(assigned.error().message());
+    REQUIRE(assigned.ok());
+    RequestBuilder pull;
+    *pull.PullRows(1, {0, 3 * (kIds - 1), 1}).mutable_epoch() = client::ToProto(ShardEpoch{1, kEpoch.n + n + 1});
+    const auto shared = a.Start(pull);
+    shared->event.Wait();
+    const auto count = static_cast<float>(inside);
+    CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
+    updates = static_cast<std::uint32_t>(inside);
+  }
+}
+
 TEST_CASE("a file that cannot be used is answered with its path and why, and the shard is not held") {
   Stage a;
   a.Hold(0);

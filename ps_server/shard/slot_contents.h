@@ -1,0 +1,55 @@
+// One slot: the partitions of all tables of a job that have this number.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ps_server/shard/contents.h"
+#include "ps_server/storage/embedding_table.h"
+
+namespace evergrad::ps_server {
+
+class SlotContents final : public Contents {
+ public:
+  // As Shard::FromSeed and Shard::Restore, which see. A cut brings whole tables (ShardCut::tables).
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget);
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings, ShardCut cut);
+
+  std::optional<Refusal> Prepare(const Push& push, absl::string_view where) override;
+  std::uint64_t Begin(const Push& push, std::uint64_t t) override;
+  bool applying() const override { return applying_; }
+  std::uint64_t Continue(std::uint64_t bytes_max) override;
+  void Read(const Pull& pull, PullResult* result, absl::string_view where) const override;
+  std::uint64_t ReadBytes(const Pull& pull) const override;
+  void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) override;
+  absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) override;
+  void EndCut(std::uint64_t serial) override;
+  std::unique_ptr<Contents> Copy() const override;
+  std::uint64_t value_bytes() const override;
+  std::uint64_t slot_bytes() const override;
+  std::uint64_t Digest() const override;
+  std::uint64_t SlotDigest() const override;  // with stamps and counts
+  std::vector<float> Values() const override { return {}; }
+  std::vector<const storage::EmbeddingTable*> Tables() const override;
+  void ApplyNothing(std::uint64_t) override {}
+
+ private:
+  // "" when the tables and rows that a section names are there, and are as many as its ids; `floats` is what their rows hold then.
+  std::string Misfit(const TableRows& rows, std::uint64_t* floats) const;
+
+  std::vector<std::shared_ptr<storage::EmbeddingTable>> tables_;  // never null; shared with nobody once the contents are made
+  struct Part {
+    storage::EmbeddingTable* table = nullptr;
+    std::size_t first_float = 0;  // of its gradient
+  };
+  std::vector<Part> parts_;  // of the push that was prepared, those not yet applied last
+  std::size_t next_part_ = 0;
+  bool applying_ = false, evicts_ = false;
+  const float* gradient_ = nullptr;
+  std::uint64_t cut_serial_ = 0;   // of the newest cut
+  std::size_t cut_table_ = 0;      // tables before it are handed out
+  bool cut_open_ = false;
+};
+
+}  // namespace evergrad::ps_server

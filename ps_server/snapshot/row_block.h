@@ -1,0 +1,40 @@
+// Blocks of sections ROWS and FILTER of a slot's file (common/snapshot/FORMAT.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/snapshot/shard_file.h"
+#include "ps_server/storage/embedding_table.h"
+
+namespace evergrad::ps_server {
+
+// Writes a slice of `table`'s cut, in self-contained blocks with rising ids. A section is begun where the last block was of another one.
+class RowWriter {
+ public:
+  explicit RowWriter(snapshot::ShardFileWriter* writer) : writer_(*writer) {}  // outlives this
+  absl::Status Append(std::uint32_t table, std::uint32_t dimension, const storage::TableSlice& slice);
+
+ private:
+  absl::Status Begin(snapshot::Section section, std::uint32_t table);
+
+  snapshot::ShardFileWriter& writer_;
+  snapshot::Section section_ = snapshot::Section::kValues;  // none of ours
+  std::uint32_t table_ = 0;
+  std::vector<std::uint32_t> order_;  // kept from one slice to the next
+  std::vector<std::byte> block_;
+};
+
+// A block as it was read; nothing in it is trusted.
+struct RowBlock {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint64_t> stamps, counts;
+  std::vector<float> values, numbers;  // empty in FILTER
+  // False: its length or its padding is not that of so many rows. `floats` of a row: values and numbers; FILTER has none.
+  bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension, std::uint32_t numbers_per_row);
+};
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,170 @@
+// Transcripts of LEDGER lines 6 to 13 at a slot: one ledger, several tables, one answer.
+#include "tests/unit/ps_server/shard/slot_fixture.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings, std::shared_ptr<storage::MemoryBudget> budget = nullptr) {
+  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, fault::Mutant::kNone, nullptr, std::move(budget));
+  REQUIRE(shard.ok());
+  return *std::move(shard);
+}
+
+struct Trace {
+  std::uint64_t lsn, vlsn, applied, digest, slot_digest;
+  Ledger ledger;
+  friend bool operator==(const Trace&, const Trace&) = default;
+};
+Trace TraceOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()}; }
+
+TEST_CASE("one push changes rows of several tables, once, and a pull reads them in the order of its ids") {
+  const auto shard = Seeded(SlotOf());
+  const Rows both = RowsOf({7, -9}, {7});
+  CHECK(Pulled(*shard, both) == std::vector<float>(7, 0.f));
+  CHECK(shard->value_bytes() == 0);  // a pull makes no row
+  CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kApplied);
+  CHECK(shard->lsn() == 1);
+  CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kDuplicate);
+  CHECK(shard->Apply(PushOf(0, 1, RowsOf({-9}, {}, 4))).code == PushCode::kApplied);
+  CHECK(Pulled(*shard, RowsOf({-9, 7, 5, -9}, {8, 7})) == std::vector<float>{5, 5, 1, 1, 0, 0, 5, 5, 0, 0, 0, 1, 1, 1});
+  CHECK(shard->value_bytes() == 2 * 8 + 12);
+  CHECK(shard->updates_applied() == 2);
+  CHECK(shard->vlsn() == 2);
+  REQUIRE(shard->Tables().size() == 2);
+  CHECK(shard->Tables()[0]->rows() == 2);
+  CHECK(shard->Tables()[1]->rows() == 1);
+
+  SECTION("a pull of a slot is never answered `unchanged`: its rows may be others") {
+    const Rows rows = RowsOf({7}, {});
+    CHECK(shard->Read({kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code == PullCode::kValues);
+  }
+  SECTION("another epoch, and a stopped shard, are stale") {
+    CHECK(shard->Read({{1, 4}, false, {}, 0, both.of()}).code == PullCode::kStale);
+    CHECK(shard->Apply(PushOf(1, 0, both, {1, 4})).code == PushCode::kStale);
+    shard->Stop();
+    CHECK(shard->Read({kSlotEpoch, false, {}, 0, both.of()}).code == PullCode::kStale);
+  }
+  SECTION("a skip needs no rows and sets the bit") {
+    Push skip = PushOf(2, 0, Rows());
+    skip.kind = UpdateKind::kSkip;
+    skip.rows_of = {};
+    skip.skip_reason = "nan";
+    CHECK(shard->Apply(skip).code == PushCode::kApplied);
+    CHECK(shard->Apply(PushOf(2, 0, both)).code == PushCode::kDuplicate);
+  }
+}
+
+TEST_CASE("an id that is twice in a push is summed once") {
+  ShardSettings settings = SlotOf("adagrad");
+  const auto shard = Seeded(settings), once = Seeded(settings);
+  Rows twice = RowsOf({4, 4}, {});
+  twice.floats = {1, 2, 3, 4};
+  Rows summed = RowsOf({4}, {});
+  summed.floats = {4, 6};
+  REQUIRE(shard->Apply(PushOf(0, 0, twice)).code == PushCode::kApplied);
+  REQUIRE(once->Apply(PushOf(0, 0, summed)).code == PushCode::kApplied);
+  CHECK(Pulled(*shard, summed) == Pulled(*once, summed));
+  CHECK(shard->SlotDigest() == once->SlotDigest());
+}
+
+TEST_CASE("sections that do not fit the tables are refused by what is wrong, and leave no trace") {
+  const auto shard = Seeded(SlotOf());
+  REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1}, {2}))).code == PushCode::kApplied);
+  const Trace before = TraceOf(*shard);
+  const struct {
+    const char* text;
+    std::function<void(Rows*, Push*)> spoil;
+  } cases[] = {
+      {"a slot needs an id list", [](Rows*, Push* p) { p->rows_of = {}; }},
+      {"tables and their rows do not pair: tables=1 rows=2", [](Rows* r, Push*) { r->tables.pop_back(); }},
+      {"no such table: table=2 tables=2", [](Rows* r, Push*) { r->tables[1] = 2; }},
+      {"tables do not rise: table=0 after=0", [](Rows* r, Push*) { r->tables[1] = 0; }},
+      {"a table without rows: table=1", [](Rows* r, Push*) { r->counts[1] = 0; }},
+      {"rows and ids differ: rows=3 ids=2", [](Rows* r, Push*) { r->counts[1] = 2; }},
+      {"rows and ids differ: rows=4294967296 ids=2", [](Rows* r, Push*) { r->counts[1] = ~0u; }},
+      {"gradient rows mismatch: want=2 got=3", [](Rows*, Push* p) { p->rows = 3; }},
+      {"gradient bytes mismatch: want=20 got=16", [](Rows* r, Push*) { r->floats.pop_back(); }},
+  };
+  for (const auto& c : cases) {
+    INFO(c.text);
+    Rows rows = RowsOf({5}, {6});
+    Push push = PushOf(3, 0, rows);
+    c.spoil(&rows, &push);
+    push.payload = rows.bytes();
+    if (push.rows_of.present) push.rows_of = rows.of();
+    const PushResult result = shard->Apply(push);
+    CHECK(result.code == PushCode::kInvalid);
+    CHECK_THAT(result.message, Catch::Contains(c.text) && Catch::Contains("variable=slot 1 of 4 shard=3"));
+    CHECK(TraceOf(*shard) == before);
+  }
+  Rows wrong = RowsOf({5}, {6});
+  wrong.tables[1] = 9;
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid, Catch::Contains("no such table"));
+  CHECK(shard->ReadBytes({kSlotEpoch, false, {}, 0, wrong.of()}) == 0);
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, {}}).invalid, Catch::Contains("a slot needs an id list"));
+}
+
+TEST_CASE("a dense shard takes no id list") {
+  ShardSettings s;
+  s.variable = "dense/kernel";
+  s.variable_shape = tensor::Shape{1, 2};
+  s.row_end = 1;
+  s.optimizer.type = "sgd";
+  const auto shard = Seeded(s);
+  Rows rows = RowsOf({1}, {});
+  CHECK_THAT(shard->Apply(PushOf(0, 0, rows)).message, Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, rows.of()}).invalid, Catch::Contains("a dense shard takes no id list"));
+}
+
+TEST_CASE("S10: a byte budget reached in the middle of a push refuses it whole") {
+  ShardSettings settings = SlotOf();
+  settings.slot->tables[1].bytes_max = 400;  // a few rows of the second table
+  const auto shard = Seeded(settings);
+  std::uint32_t u = 0;
+  PushResult result;
+  for (; u < 100; ++u) {
+    const Trace before = TraceOf(*shard);
+    const std::int64_t id = u;
+    result = shard->Apply(PushOf(0, u, RowsOf({id}, {id})));
+    if (result.code != PushCode::kApplied) {
+      CHECK(TraceOf(*shard) == before);  // nor has the first table's row been made
+      break;
+    }
+  }
+  CHECK(result.code == PushCode::kOverBudget);
+  CHECK_THAT(result.message, Catch::Contains("table=item"));
+  REQUIRE(u > 0);
+  CHECK(shard->Tables()[0]->rows() == u);
+  CHECK(shard->Tables()[1]->rows() == u);
+  CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code == PushCode::kApplied);  // rows that are there
+  CHECK(shard->Apply(PushOf(0, u + 1, RowsOf({1000}, {}))).code == PushCode::kApplied);
+}
+
+TEST_CASE("rows that give way are an event of their own") {
+  ShardSettings settings = SlotOf();
+  settings.slot->tables[0].ttl_steps = 10;
+  const auto shard = Seeded(settings);
+  REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1}, {}))).code == PushCode::kApplied);
+  CHECK(shard->lsn() == 1);
+  REQUIRE(shard->Apply(PushOf(1, 0, RowsOf({2}, {}))).code == PushCode::kApplied);  // a hundred steps later
+  CHECK(shard->Tables()[0]->rows() == 1);
+  CHECK(shard->lsn() == 3);
+  CHECK(shard->vlsn() == 3);
+  // A push to a row that was evicted since its pull makes it again.
+  REQUIRE(shard->Apply(PushOf(1, 1, RowsOf({1}, {}, 3))).code == PushCode::kApplied);
+  CHECK(Pulled(*shard, RowsOf({1}, {})) == std::vector<float>{3, 3});
+}
+
+TEST_CASE("a copy of a slot is independent") {
+  const auto shard = Seeded(SlotOf("adam"));
+  REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1, 2, 3}, {4}))).code == PushCode::kApplied);
+  const auto copy = shard->Snapshot();
+  CHECK(TraceOf(*copy) == TraceOf(*shard));
+  REQUIRE(shard->Apply(PushOf(0, 1, RowsOf({1}, {}))).code == PushCode::kApplied);
+  CHECK_FALSE(TraceOf(*copy) == TraceOf(*shard));
+  REQUIRE(copy->Apply(PushOf(0, 1, RowsOf({1}, {}))).code == PushCode::kApplied);
+  CHECK(TraceOf(*copy) == TraceOf(*shard));
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
