@@ -101,6 +101,8 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) { return absl::StrCat(what, " was=", a, " is=", b); };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     const v1::ShardSpec &a = was.shards(i), &b = is.shards(i);
+    if (a.has_slot() != b.has_slot()) return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense", b.has_slot() ? "slot" : "dense");
+    if (a.has_slot()) continue;  // tables are compared below, and how many slots there are with the number of shards
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
     if (x.name() != y.name()) return differ(absl::StrCat("variable of shard ", i), x.name(), y.name());
@@ -114,6 +116,15 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
       return differ("momentum", x.optimizer().momentum(), y.optimizer().momentum());
   }
   if (was.shards_size() != is.shards_size()) return differ("shards", was.shards_size(), is.shards_size());
+  if (was.tables_size() != is.tables_size()) return differ("tables", was.tables_size(), is.tables_size());
+  for (int t = 0; t < is.tables_size(); ++t) {
+    const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
+    if (x.name() != y.name()) return differ(absl::StrCat("table ", t), x.name(), y.name());
+    if (x.dimension() != y.dimension()) return differ(absl::StrCat("dimension of ", y.name()), x.dimension(), y.dimension());
+    if (x.optimizer().type() != y.optimizer().type()) return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(), y.optimizer().type());
+    if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
+      return differ(absl::StrCat("momentum of ", y.name()), x.optimizer().momentum(), y.optimizer().momentum());
+  }
   return "";
 }
 
@@ -129,8 +140,7 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   compare("spec.data.shuffle", was.shuffle() ? "on" : "off", is.shuffle() ? "on" : "off");
   if (was.shuffle() && is.shuffle()) compare("spec.data.shuffle.seed", was.shuffle_seed(), is.shuffle_seed());
   if (const std::string cut = CutDifference(was, is); !cut.empty()) all.push_back(cut);
-  for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
-    const v1::VariableSpec &x = was.shards(i).variable(), &y = is.shards(i).variable();
+  const auto compare_rules = [&](const auto& x, const auto& y) {
     const std::size_t before = all.size();
     compare("spec.training.seed", x.initializer().seed(), y.initializer().seed());
     compare(absl::StrCat("initializer of ", y.name()), x.initializer().type(), y.initializer().type());
@@ -149,7 +159,20 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
       compare("spec.optimizer.l2_regularization_strength", a.l2_regularization_strength(), b.l2_regularization_strength());
       compare("spec.optimizer.beta", a.beta(), b.beta());
     }
-    if (all.size() > before) break;  // the rest differ likewise
+    return all.size() > before;
+  };
+  for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
+    if (was.shards(i).has_slot() || is.shards(i).has_slot()) continue;
+    if (compare_rules(was.shards(i).variable(), is.shards(i).variable())) break;  // the rest differ likewise
+  }
+  for (int t = 0; t < std::min(was.tables_size(), is.tables_size()); ++t) {
+    const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
+    if (compare_rules(x, y)) break;
+    compare(absl::StrCat("admit_after of ", y.name()), x.admit_after(), y.admit_after());
+    compare(absl::StrCat("default_row of ", y.name()), x.default_row(), y.default_row());
+    compare(absl::StrCat("ttl_steps of ", y.name()), x.ttl_steps(), y.ttl_steps());
+    compare(absl::StrCat("bytes_max of ", y.name()), x.bytes_max(), y.bytes_max());
+    compare(absl::StrCat("evict of ", y.name()), x.evict_lru() ? "lru" : "none", y.evict_lru() ? "lru" : "none");
   }
   if (all.empty()) return "the data (files, their contents, fields) or the model (layers without weights, loss) differ";
   return absl::StrJoin(all, ", ");

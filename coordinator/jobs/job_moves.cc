@@ -18,6 +18,7 @@
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/plan_builder.h"
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
@@ -125,7 +126,7 @@ void Job::SendReceive(Moves::iterator move) {
   v1::CoordinatorMessage message;
   v1::ReceiveShard* receive = message.mutable_receive();
   receive->set_job_uid(id_.uid.value());
-  *receive->mutable_spec() = plan_message_.shards(static_cast<int>(shard.value()));
+  *receive->mutable_spec() = ShardSpecOf(plan_message_, shard);
   *receive->mutable_epoch() = client::ToProto(move->second.from);
   *receive->mutable_start() = client::ToProto(book_->durable().map[shard.value()].start);
   *receive->mutable_from() = source->endpoint;

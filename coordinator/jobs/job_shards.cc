@@ -140,7 +140,7 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   v1::CoordinatorMessage message;
   v1::Assign* assign = message.mutable_assign();
   assign->set_job_uid(id_.uid.value());
-  *assign->mutable_spec() = plan_message_.shards(static_cast<int>(order.shard.value()));
+  *assign->mutable_spec() = ShardSpecOf(plan_message_, order.shard);
   *assign->mutable_epoch() = client::ToProto(order.epoch);
   *assign->mutable_start() = client::ToProto(order.start);
   *assign->mutable_version() = client::ToProto(order.version);

@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <set>
 
 #include <google/protobuf/io/coded_stream.h>
@@ -12,6 +13,8 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/sharding/partitioner.h"
+#include "common/sharding/slots.h"
+#include "common/snapshot/shard_file.h"
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
@@ -41,7 +44,46 @@ std::string Serialized(const google::protobuf::Message& message) {
   return bytes;
 }
 
+// Every slot holds rows of every table: one shard each, behind the dense ones. How large they become nobody knows beforehand: they are placed as equals, by
+// what the tables may take (bytes_max), and at least as so much.
+constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
+
+absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots, std::set<std::string>* names, BuiltPlan* built) {
+  if (described.tables_size() == 0) return absl::OkStatus();
+  if (described.tables_size() > snapshot::kTablesMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("too many tables: count=", described.tables_size(), " max=", snapshot::kTablesMax)));
+  }
+  std::uint64_t bytes_max = 0;
+  for (const v1::TableSpec& table : described.tables()) {
+    if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
+      return absl::InvalidArgumentError("describe closure named a table badly");
+    if (!names->insert(table.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", table.name()));
+    v1::TableSpec& added = *built->message.add_tables();
+    added = table;
+    added.set_index(static_cast<std::uint32_t>(built->message.tables_size() - 1));
+    bytes_max = CheckedAdd(bytes_max, table.bytes_max()).value_or(~0ull);
+  }
+  if (built->message.shards_size() + std::size_t{slots} > kShardsMax) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner, or fewer slots: slots=", slots, " max=", kShardsMax)));
+  }
+  for (std::uint32_t slot = 0; slot < slots; ++slot) {
+    v1::ShardSpec* shard = built->message.add_shards();
+    shard->set_shard(static_cast<std::uint32_t>(built->message.shards_size() - 1));
+    shard->mutable_slot()->set_slot(slot);
+    shard->mutable_slot()->set_slots(slots);
+    built->shard_bytes.push_back(std::max(kSlotBytesMin, bytes_max / slots));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard) {
+  v1::ShardSpec spec = plan.shards(static_cast<int>(shard.value()));
+  if (spec.has_slot()) *spec.mutable_slot()->mutable_tables() = plan.tables();
+  return spec;
+}
 
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint) {
   v1::Plan same = plan;
@@ -51,7 +93,10 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   same.clear_eval_examples();
   same.clear_eval_batch_size();
   same.clear_eval_steps_per_closure();
-  for (v1::ShardSpec& shard : *same.mutable_shards()) shard.mutable_variable()->mutable_optimizer()->clear_learning_rate();
+  for (v1::ShardSpec& shard : *same.mutable_shards()) {
+    if (!shard.has_slot()) shard.mutable_variable()->mutable_optimizer()->clear_learning_rate();
+  }
+  for (v1::TableSpec& table : *same.mutable_tables()) table.mutable_optimizer()->clear_learning_rate();
   config::JobSpec model = spec;
   model.name = "plan";
   model.optimizer.learning_rate = 1;
@@ -104,7 +149,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
         " max=", kEvalClosuresMax)));
   }
 
-  if (described.variables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
+  if (described.variables_size() == 0 && described.tables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
   if (described.variables_size() > kVariablesMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
   }
@@ -154,6 +199,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     }
     ++index;
   }
+  EG_RETURN_IF_ERROR(AddTables(described, spec.strategy.table_slots, &names, &built));
   message.set_data_fingerprint(described.data_fingerprint());
   // It travels in one message beside the job's YAML and the map.
   if (message.ByteSizeLong() > kPlanBytesMax) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/ids.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
 #include "evergrad/v1/session.pb.h"
@@ -22,6 +23,9 @@ struct BuiltPlan {
 
 // What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described);
+
+// What a server needs of a shard: as the plan has it, a slot with all tables.
+v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
 // SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint policy and the workers' pipeline, which
 // are no part of it.

@@ -8,11 +8,72 @@
 namespace evergrad::coordinator {
 namespace {
 
+constexpr int kHottestIds = 64;
+
+// Adds one slot's part to what is known of the table.
+void Add(const v1::TableState& part, v1::TableState* sum) {
+  sum->set_rows(sum->rows() + part.rows());
+  sum->set_waiting(sum->waiting() + part.waiting());
+  sum->set_bytes(sum->bytes() + part.bytes());
+  sum->set_slot_bytes(sum->slot_bytes() + part.slot_bytes());
+  sum->set_memory_bytes(sum->memory_bytes() + part.memory_bytes());
+  sum->set_index_places(sum->index_places() + part.index_places());
+  sum->set_admitted(sum->admitted() + part.admitted());
+  sum->set_evicted_ttl(sum->evicted_ttl() + part.evicted_ttl());
+  sum->set_evicted_lru(sum->evicted_lru() + part.evicted_lru());
+  sum->set_gradients_dropped(sum->gradients_dropped() + part.gradients_dropped());
+  sum->set_duplicates(sum->duplicates() + part.duplicates());
+  sum->set_refused(sum->refused() + part.refused());
+  sum->set_digest(sum->digest() + part.digest());
+  sum->set_slot_digest(sum->slot_digest() + part.slot_digest());
+  // An id lies in one slot only: the hottest of all are among the hottest of each.
+  sum->mutable_hottest()->MergeFrom(part.hottest());
+}
+
+v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const Job::ShardAnswer& answer,
+                         const std::map<std::uint32_t, std::size_t>& answered) {
+  v1::VariableRow row;
+  row.set_name(table.name());
+  row.set_dtype(table.dtype());
+  row.set_complete(true);
+  row.mutable_table()->set_name(table.name());
+  for (const v1::ShardSpec& spec : plan.shards()) {
+    if (!spec.has_slot()) continue;
+    const auto found = answered.find(spec.shard());
+    const v1::ShardState* state = found == answered.end() ? nullptr : &answer.shards[found->second];
+    if (state == nullptr || static_cast<std::uint32_t>(state->tables_size()) <= table.index()) {
+      row.set_complete(false);
+      continue;
+    }
+    const v1::TableState& part = state->tables(static_cast<int>(table.index()));
+    Add(part, row.mutable_table());
+    v1::ShardState& shard = *row.add_shards();
+    shard = *state;
+    shard.clear_tables();
+    shard.set_bytes(part.bytes());
+    shard.set_slot_bytes(part.slot_bytes());
+    shard.set_digest(part.digest());
+    shard.set_slot_digest(part.slot_digest());
+    row.add_servers(answer.servers[found->second]);
+  }
+  auto* hottest = row.mutable_table()->mutable_hottest();
+  std::sort(hottest->begin(), hottest->end(),
+            [](const v1::HotId& a, const v1::HotId& b) { return a.pushes() != b.pushes() ? a.pushes() > b.pushes() : a.id() < b.id(); });
+  if (hottest->size() > kHottestIds) hottest->DeleteSubrange(kHottestIds, hottest->size() - kHottestIds);
+  row.add_shape(row.table().rows());
+  row.add_shape(table.dimension());
+  row.set_bytes(row.table().bytes());
+  row.set_digest(row.table().digest());
+  row.set_slot_digest(row.table().slot_digest());
+  return row;
+}
+
 v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer) {
   std::map<std::uint32_t, std::size_t> answered;
   for (std::size_t i = 0; i < answer.shards.size(); ++i) answered[answer.shards[i].shard()] = i;
   std::map<std::uint32_t, v1::VariableRow> rows;  // by position in the plan
   for (const v1::ShardSpec& spec : plan.shards()) {
+    if (spec.has_slot()) continue;
     v1::VariableRow& row = rows[spec.variable().index()];
     if (row.name().empty()) {
       row.set_name(spec.variable().name());
@@ -37,6 +98,7 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
   }
   v1::ListVariablesResponse response;
   for (auto& [index, row] : rows) *response.add_variables() = std::move(row);
+  for (const v1::TableSpec& table : plan.tables()) *response.add_variables() = TableRow(plan, table, answer, answered);
   return response;
 }
 
