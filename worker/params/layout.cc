@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
+#include "common/sharding/slots.h"
 #include "evergrad/v1/session.pb.h"
 #include "evergrad/v1/types.pb.h"
 
@@ -20,9 +21,13 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   const auto shard_count = static_cast<std::uint32_t>(plan.shards_size());
   if (shard_count == 0) return Bad("plan without shards", absl::StrCat("examples=", plan.train_examples()));
 
+  EG_RETURN_IF_ERROR(layout.LayTables(plan));
+  const std::uint32_t dense_count = shard_count - layout.slots_;
+
   // Variables by their position in the plan.
   std::uint32_t variable_count = 0;
   for (const v1::ShardSpec& spec : plan.shards()) {
+    if (spec.has_slot()) continue;
     if (spec.variable().index() >= shard_count) {
       return Bad("variable index out of range",
                  absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(), " index=", spec.variable().index()));
@@ -34,8 +39,9 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   std::vector<bool> seen(shard_count, false);
 
   for (const v1::ShardSpec& spec : plan.shards()) {
+    if (spec.has_slot()) continue;
     const v1::VariableSpec& variable = spec.variable();
-    if (spec.shard() >= shard_count || seen[spec.shard()])
+    if (spec.shard() >= dense_count || seen[spec.shard()])
       return Bad("shard numbers are not 0,1,2,… once each", absl::StrCat("shards=", shard_count, " got=", spec.shard()));
     seen[spec.shard()] = true;
     if (variable.dtype() != v1::DTYPE_FLOAT32) {
@@ -83,6 +89,25 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
       return Bad("rows of a variable are not all covered", absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
   }
   return layout;
+}
+
+absl::Status Layout::LayTables(const v1::Plan& plan) {
+  for (const v1::TableSpec& table : plan.tables()) {
+    if (table.name().empty() || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
+      return Bad("table described badly", absl::StrCat("table=", table.name(), " dimension=", table.dimension(), " dtype=", v1::DType_Name(table.dtype())));
+    tables_.push_back({table.name(), table.dimension(), sharding::SlotKey(table.name())});
+  }
+  for (const v1::ShardSpec& spec : plan.shards()) slots_ += spec.has_slot();
+  if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax) return Bad("slots and tables do not fit", absl::StrCat("tables=", tables_.size(), " slots=", slots_));
+  for (std::uint32_t slot = 0; slot < slots_; ++slot) {
+    const auto shard = static_cast<std::uint32_t>(plan.shards_size()) - slots_ + slot;
+    const v1::ShardSpec& spec = plan.shards(static_cast<int>(shard));
+    if (!spec.has_slot() || spec.shard() != shard || spec.slot().slot() != slot || spec.slot().slots() != slots_) {
+      return Bad("slots are not the last shards, in their order",
+                 absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(), " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 int Layout::Find(absl::string_view variable) const {

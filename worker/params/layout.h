@@ -1,4 +1,5 @@
-// How a job's variables are cut into shards, as the plan says: which rows of which variable each shard is.
+// How a job's variables are cut into shards, as the plan says: which rows of which dense variable each shard is, and which shards are the slots of
+// its embedding tables.
 //
 // A value, checked once; read-only after that, so thread-safe.
 #pragma once
@@ -30,22 +31,40 @@ struct LaidVariable {
   std::vector<ShardId> shards;  // in row order; never empty
 };
 
+struct LaidTable {
+  std::string name;
+  std::uint32_t dimension = 0;
+  std::uint64_t slot_key = 0;  // sharding::SlotKey of the name
+};
+
 class Layout {
  public:
   // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each, rows that leave a gap or
-  // overlap, one variable described in two ways, an element type other than float32, sizes that overflow.
+  // overlap, one variable described in two ways, an element type other than float32, sizes that overflow; slots that are not the last shards in
+  // their order, or without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   const std::vector<LaidVariable>& variables() const { return variables_; }  // in the order of the plan
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
+  // Of a slot: nothing (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
   const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
+  // Embedding tables, in the order of the plan, and the shards that hold them: slots() of them, from dense_shards() on.
+  const std::vector<LaidTable>& tables() const { return tables_; }
+  std::uint32_t slots() const { return slots_; }
+  std::uint32_t dense_shards() const { return shard_count() - slots_; }
+  bool is_slot(ShardId shard) const { return shard.value() >= dense_shards(); }
+  ShardId slot_shard(std::uint32_t slot) const { return ShardId(dense_shards() + slot); }
   // Position in variables(), or -1.
   int Find(absl::string_view variable) const;
 
  private:
+  absl::Status LayTables(const v1::Plan& plan);
+
   std::vector<LaidVariable> variables_;
   std::vector<ShardSlice> slices_;  // by shard number
+  std::vector<LaidTable> tables_;
+  std::uint32_t slots_ = 0;
 };
 
 }  // namespace evergrad::worker

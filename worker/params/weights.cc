@@ -40,7 +40,7 @@ std::vector<PulledShard> PullCache::Take() {
 }
 
 WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout)
-    : layout_(std::move(layout)), wholes_(layout_->variables().size()), present_(layout_->shard_count(), false), missing_(layout_->shard_count()) {}
+    : layout_(std::move(layout)), wholes_(layout_->variables().size()), present_(layout_->shard_count(), false), missing_(layout_->dense_shards()) {}
 
 void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
   for (PulledShard& shard : pulled) {

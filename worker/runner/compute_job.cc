@@ -130,8 +130,6 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
   std::uint64_t parameters = 0;
-  if (!graph_->tables().empty())
-    return UserError(absl::UnimplementedError(absl::StrCat("not built yet: a job with embedding tables: table=", graph_->tables()[0].name)));
   for (const Variable& variable : graph_->variables()) {
     const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, variable.name);
     if (optimizer == nullptr)
@@ -148,6 +146,22 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     client::FillOptimizer(*optimizer, spec.mutable_optimizer());
     parameters += variable.shape.elements();
   }
+  for (const config::TableSpec& table : graph_->tables()) {
+    const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, table.name);
+    if (optimizer == nullptr) return UserError(absl::InvalidArgumentError(absl::StrCat("no entry of `optimizers` matches: table=", table.name)));
+    v1::TableSpec& spec = *result.add_tables();
+    spec.set_index(static_cast<std::uint32_t>(result.tables_size() - 1));
+    spec.set_name(table.name);
+    spec.set_dtype(v1::DTYPE_FLOAT32);
+    spec.set_dimension(table.dimension);
+    client::FillInitializer(table.initializer, 1, table.dimension, seed_, spec.mutable_initializer());
+    client::FillOptimizer(*optimizer, spec.mutable_optimizer());
+    spec.set_admit_after(table.admit_after);
+    spec.set_default_row(table.default_row);
+    spec.set_ttl_steps(table.ttl_steps);
+    spec.set_bytes_max(table.bytes_max);
+    spec.set_evict_lru(table.evict == "lru");
+  }
   result.set_parameters(parameters);
   result.set_model_summary(graph_->Summary());
   return result;
@@ -156,6 +170,12 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
 absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
   if (layout_ == layout) return absl::OkStatus();
   if (graph_ != nullptr) {
+    bool tables_fit = layout->tables().size() == graph_->tables().size();
+    for (std::size_t t = 0; tables_fit && t < graph_->tables().size(); ++t) {
+      tables_fit = layout->tables()[t].name == graph_->tables()[t].name && layout->tables()[t].dimension == graph_->tables()[t].dimension;
+    }
+    if (!tables_fit)
+      return absl::InternalError(absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(), " model=", graph_->tables().size()));
     const auto& have = layout->variables();
     const auto& want = graph_->variables();
     for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
@@ -177,14 +197,48 @@ absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights() const 
   return weights_->Spans();
 }
 
+std::vector<Values> ComputeJob::ModelInputs(const ReadyBatch& batch) const {
+  std::vector<Values> inputs;
+  inputs.reserve(input_fields_.size());
+  for (std::size_t i = 0; i < input_fields_.size(); ++i) {
+    const tensor::AlignedBuffer& field = batch.fields[input_fields_[i]];
+    inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field)) : Values(field.floats()));
+  }
+  return inputs;
+}
+
+absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout,
+                                                                          UniqueIds* scratch) const {
+  if (layout->tables().empty()) return std::shared_ptr<BatchRows>();
+  Batch inputs;
+  inputs.size = batch.size;
+  inputs.inputs = ModelInputs(batch);
+  auto rows = std::make_shared<BatchRows>();
+  EG_RETURN_IF_ERROR(graph_->Lookup(inputs, scratch, &rows->lookup));
+  if (rows->lookup.size() != layout->tables().size()) return absl::InternalError("the plan's tables are not the model's");
+  std::vector<std::span<const std::int64_t>> ids;
+  ids.reserve(rows->lookup.size());
+  for (const TableRows& table : rows->lookup) ids.emplace_back(table.ids);
+  rows->slots = std::make_shared<const SlotRows>(layout, ids);
+  return rows;
+}
+
+namespace {
+
+Rows ValuesOf(const ComputeJob::BatchRows* rows) {
+  Rows values;
+  if (rows == nullptr) return values;
+  values.lookup = &rows->lookup;
+  for (const tensor::AlignedBuffer& table : rows->values) values.values.push_back(table.floats());
+  return values;
+}
+
+}  // namespace
+
 absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
   Batch inputs;
   inputs.size = batch.size;
-  inputs.inputs.reserve(input_fields_.size());
-  for (std::size_t i = 0; i < input_fields_.size(); ++i) {
-    const tensor::AlignedBuffer& field = batch.fields[input_fields_[i]];
-    inputs.inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field)) : Values(field.floats()));
-  }
+  inputs.inputs = ModelInputs(batch);
   const tensor::AlignedBuffer& labels = batch.fields[label_field_];
   if (!integer_labels_) {
     inputs.labels = labels.floats();
@@ -202,7 +256,7 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
   return inputs;
 }
 
-absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, std::uint64_t dropout_key) {
+absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, const BatchRows* rows, std::uint64_t dropout_key) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   Step step;
   if (spec_->type == "counting") {
@@ -211,7 +265,13 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, std:
   }
   step.gradients = std::make_shared<GradientBuffer>(layout_);
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
-  EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, inputs, dropout_key, step.gradients->Spans()));
+  std::vector<tensor::AlignedBuffer> row_gradients;
+  std::vector<std::span<float>> row_spans;
+  if (rows != nullptr) row_gradients = rows->slots->MakeRows();
+  for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
+  EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans));
+  if (rows != nullptr)
+    step.row_gradients = std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather({row_spans.begin(), row_spans.end()}));
   return step;
 }
 
@@ -234,10 +294,10 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
   return step;
 }
 
-absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch) {
+absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
-  return graph_->Evaluate(weights, inputs);
+  return graph_->Evaluate(weights, ValuesOf(rows), inputs);
 }
 
 absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {
@@ -247,6 +307,7 @@ absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, s
 
 absl::StatusOr<std::vector<std::string>> ComputeJob::Export(const std::string& folder) const {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  if (weights.empty()) return std::vector<std::string>();  // tables alone: their rows are in the checkpoint
   std::vector<weights::NamedTensor> tensors;
   for (std::size_t i = 0; i < weights.size(); ++i) tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});
   return WriteWeights(folder, tensors);

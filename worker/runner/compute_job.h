@@ -16,6 +16,7 @@
 #include "worker/data/dataset.h"
 #include "worker/graph/graph.h"
 #include "worker/params/layout.h"
+#include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 #include "worker/sdk/function_call.h"
 
@@ -41,9 +42,16 @@ class ComputeJob {
     bool train = false, eval = false, graph = false;
     bool Covers(const Needs& other) const { return (train || !other.train) && (eval || !other.eval) && (graph || !other.graph); }
   };
+  // The rows of embedding tables that a batch reads: which, and where they lie.
+  struct BatchRows {
+    std::vector<TableRows> lookup;
+    std::shared_ptr<const SlotRows> slots;
+    std::vector<tensor::AlignedBuffer> values;  // as pulled, [ids, dimension] of each table
+  };
   struct Step {
     StepResult result;
     std::shared_ptr<GradientBuffer> gradients;
+    std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // in the order of BatchRows::slots; null without tables
   };
 
   ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
@@ -61,7 +69,10 @@ class ComputeJob {
   void Absorb(std::vector<PulledShard> pulled);
   // What the graph reads of a batch: views, and one buffer that the next call overwrites. UserError: an integer label that float32 cannot say.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch);
-  absl::StatusOr<Step> Train(const ReadyBatch& batch, std::uint64_t dropout_key);
+  // Which rows of tables the batch reads; null when the model has none. Once open, on any thread, beside a step of another batch.
+  absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout, UniqueIds* scratch) const;
+  // `rows`: RowsOf's of this batch with their values; null without tables.
+  absl::StatusOr<Step> Train(const ReadyBatch& batch, const BatchRows* rows, std::uint64_t dropout_key);
   // The next step of a user's function; gradients only of what it pushed.
   struct FunctionStep {
     sdk::FunctionCall::Outcome outcome;
@@ -70,12 +81,14 @@ class ComputeJob {
     std::string result;  // with the last step
   };
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
-  absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch);
+  absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows);
   absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
+  // The files written: dense variables; none where there are only tables.
   absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;
 
  private:
   absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
+  std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source, const Dataset* train) const;
   // What the graph reads of a data set. User errors: a field that it does not have, or of another shape or type.
   absl::Status Bind(const Dataset& data, absl::string_view which);

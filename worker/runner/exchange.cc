@@ -45,16 +45,39 @@ Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout
       layout_(std::move(layout)),
       attempt_(attempt),
       closure_(closure),
-      events_(std::move(events)),
-      pulls_(layout_->shard_count()) {}
+      events_(std::move(events)) {
+  for (std::uint32_t shard = 0; shard < layout_->dense_shards(); ++shard) pulls_[{0, shard}];
+}
 
 void Exchange::HavePulls(std::uint64_t count) {
   WantPulls(count);
-  for (PullItem& pull : pulls_) pull.have = std::max(pull.have, count);
+  for (auto& [key, pull] : pulls_) {
+    if (key.first == 0) pull.have = std::max(pull.have, count);
+  }
 }
 
 bool Exchange::PullsDone(std::uint64_t count) const {
-  return std::all_of(pulls_.begin(), pulls_.end(), [count](const PullItem& pull) { return pull.have >= count; });
+  return std::all_of(pulls_.begin(), pulls_.end(), [count](const auto& entry) { return entry.first.first != 0 || entry.second.have >= count; });
+}
+
+void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after) {
+  EG_CHECK(count > 0 && !row_pulls_.contains(count));
+  RowPull& pull = row_pulls_[count];
+  pull.values = rows->MakeRows();
+  pull.missing = rows->parts().size();
+  pull.after = after;
+  for (const SlotRows::Part& part : rows->parts()) pulls_[{count, part.shard.value()}].part = &part;
+  pull.rows = std::move(rows);
+}
+
+bool Exchange::RowsDone(std::uint64_t count) const {
+  const auto it = row_pulls_.find(count);
+  return it != row_pulls_.end() && it->second.missing == 0;
+}
+
+std::vector<tensor::AlignedBuffer> Exchange::TakeRows(std::uint64_t count) {
+  EG_CHECK(RowsDone(count));
+  return std::move(row_pulls_.extract(count).mapped().values);
 }
 
 void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason) {
@@ -63,6 +86,8 @@ void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<G
     item.global_step = global_step;
     item.bytes = std::move(gradient.bytes);
     item.skip_reason = std::string(skip_reason);
+    item.rows = std::move(gradient.rows);
+    item.part = gradient.part;
   }
 }
 
@@ -85,7 +110,7 @@ const ShardPlace* Exchange::PlaceFor(std::uint32_t shard, Item& item) {
 void Exchange::Flush() {
   struct Group {
     std::vector<PushKey> pushes;
-    std::vector<std::uint32_t> pulls;
+    std::vector<PullKey> pulls;
   };
   const bool sequential = Sequential();
   if (sequential && in_flight_ > 0) return;
@@ -99,10 +124,10 @@ void Exchange::Flush() {
       groups[place->server].pushes.push_back(key);
     }
   }
-  for (std::uint32_t shard = 0; shard < pulls_.size(); ++shard) {
-    PullItem& pull = pulls_[shard];
-    if (pull.have >= pulls_wanted_ || pull.state != State::kReady || held_back.contains(shard)) continue;
-    if (const ShardPlace* place = PlaceFor(shard, pull)) groups[place->server].pulls.push_back(shard);
+  for (auto& [key, pull] : pulls_) {
+    const bool wanted = key.first != 0 ? pulls_wanted_ >= row_pulls_.at(key.first).after : pull.have < pulls_wanted_;
+    if (!wanted || pull.state != State::kReady || held_back.contains(key.second)) continue;
+    if (const ShardPlace* place = PlaceFor(key.second, pull)) groups[place->server].pulls.push_back(key);
   }
   for (const auto& [server, group] : groups) {
     Send(server, group.pushes, group.pulls);
@@ -124,7 +149,7 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
     ++size.sections;
     size.payload += padded(shard.value());
   }
-  for (std::uint32_t shard = 0; pulls && shard < pulls_.size() && shard < map.shards.size(); ++shard) {
+  for (std::uint32_t shard = 0; pulls && shard < layout_->dense_shards() && shard < map.shards.size(); ++shard) {
     const auto it = sizes.find(map.shards[shard].server);
     if (it == sizes.end()) continue;
     ++it->second.sections;
@@ -136,14 +161,21 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
   }
 }
 
-void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<std::uint32_t>& pulls) {
+void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls) {
   const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
   request->server = server;
   v1::RequestHeader header;
   header.set_job_uid(env_.job.value());
   *header.mutable_client() = env_.registration;
-  std::vector<tensor::SharedBytes> payloads;
+  std::vector<tensor::SharedBytes> payloads, ids;
+  bool any_ids = false;
+  const auto name_rows = [&](const SlotRows& rows, const SlotRows::Part& part, auto* section) {
+    any_ids = true;
+    const auto tables = rows.tables(part), counts = rows.table_rows(part);
+    section->mutable_tables()->Add(tables.begin(), tables.end());
+    section->mutable_table_rows()->Add(counts.begin(), counts.end());
+  };
   const auto mark = [&](Item& item, std::uint32_t shard) {
     if (item.tries > 0) Count(env_.counters.resends);
     item.state = State::kInFlight;
@@ -165,22 +197,40 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     section.set_global_step(item.global_step);
     section.set_dtype(v1::DTYPE_FLOAT32);
     section.set_codec(v1::CODEC_NONE);
-    section.set_rows(item.skip_reason.empty() ? layout_->slice(ShardId(key.second)).rows() : 0);
+    ids.emplace_back();
+    if (item.part != nullptr) {
+      section.set_rows(item.part->rows);
+      name_rows(*item.rows, *item.part, &section);
+      ids.back() = SlotRows::Ids(item.rows, *item.part);
+    } else {
+      section.set_rows(item.skip_reason.empty() ? layout_->slice(ShardId(key.second)).rows() : 0);
+    }
     payloads.push_back(item.bytes);
     request->pushes.emplace_back(key, mark(item, key.second));
   }
   std::uint64_t response_bytes = 0;
-  for (const std::uint32_t shard : pulls) {
+  for (const PullKey& key : pulls) {
+    const std::uint32_t shard = key.second;
+    PullItem& pull = pulls_.at(key);
     v1::PullSection& section = *header.add_pulls();
     section.set_shard(shard);
     *section.mutable_epoch() = ToProto(map.shards[shard].epoch);
-    const PullCache::Held& held = env_.cache->held(ShardId(shard));
-    section.set_has(held.has);
-    *section.mutable_have_start() = ToProto(held.start);
-    section.set_have_vlsn(held.vlsn);
-    response_bytes += layout_->slice(ShardId(shard)).bytes() + kSectionAlignment;
-    request->pulls.push_back({shard, mark(pulls_[shard], shard), pulls_wanted_});
+    ids.emplace_back();
+    if (pull.part != nullptr) {
+      const std::shared_ptr<const SlotRows>& rows = row_pulls_.at(key.first).rows;
+      name_rows(*rows, *pull.part, &section);
+      ids.back() = SlotRows::Ids(rows, *pull.part);
+      response_bytes += pull.part->floats * sizeof(float) + kSectionAlignment;
+    } else {
+      const PullCache::Held& held = env_.cache->held(ShardId(shard));
+      section.set_has(held.has);
+      *section.mutable_have_start() = ToProto(held.start);
+      section.set_have_vlsn(held.vlsn);
+      response_bytes += layout_->slice(ShardId(shard)).bytes() + kSectionAlignment;
+    }
+    request->pulls.push_back({key, mark(pull, shard), pulls_wanted_});
   }
+  if (!any_ids) ids.clear();
   client::ParameterClient::Announced announced;
   if (!pushes.empty()) {
     if (auto node = announced_.extract(server)) announced = std::move(node.mapped());
@@ -195,7 +245,7 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
           if (const auto self = weak.lock()) self->OnAnswer(request, shared);
         });
       },
-      std::move(announced));
+      std::move(announced), std::move(ids));
 }
 
 void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
@@ -223,7 +273,7 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   last_error_.clear();
 
   std::vector<PushKey> later_pushes;
-  std::vector<std::uint32_t> later_pulls;
+  std::vector<PullKey> later_pulls;
   std::uint32_t busy_after_ms = 0;
   std::set<std::uint32_t> unsettled;  // shards whose push in this request is not settled
   for (std::size_t i = 0; i < request->pushes.size(); ++i) {
@@ -264,32 +314,25 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   for (std::size_t i = 0; i < request->pulls.size(); ++i) {
     const Request::Pull& sent = request->pulls[i];
     const v1::PullResult& result = header.pulls(static_cast<int>(i));
-    PullItem& pull = pulls_[sent.shard];
-    if (pull.serial != sent.serial) continue;
+    const auto it = pulls_.find(sent.key);
+    if (it == pulls_.end() || it->second.serial != sent.serial) continue;
+    PullItem& pull = it->second;
     pull.state = State::kReady;
     pull.serial = ++serial_;
-    if (unsettled.contains(sent.shard)) continue;  // asked again together with the push
+    if (unsettled.contains(sent.key.second)) continue;  // asked again together with the push
+    if (result.answer() == v1::PULL_STALE) {
+      WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
+      if (pull.state == State::kBackoff) later_pulls.push_back(sent.key);
+      continue;
+    }
     absl::Status problem;
-    switch (result.answer()) {
-      case v1::VALUES:
-        Count(env_.counters.pulls_values);
-        problem = env_.cache->Accept(
-            {ShardId(sent.shard), FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[i]}, got.frame.bytes.size()});
-        break;
-      case v1::UNCHANGED:
-        Count(env_.counters.pulls_unchanged);
-        if (!env_.cache->held(ShardId(sent.shard)).has)
-          problem = absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", sent.shard));
-        break;
-      case v1::PULL_STALE:
-        WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
-        if (pull.state == State::kBackoff) later_pulls.push_back(sent.shard);
-        continue;
-      default: problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.shard, " message=", result.message()));
+    if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED) {
+      problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.key.second, " message=", result.message()));
+    } else {
+      Count(result.answer() == v1::VALUES ? env_.counters.pulls_values : env_.counters.pulls_unchanged);
+      problem = pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i) : AcceptRows(sent, got.payloads[i]);
     }
     if (!problem.ok()) return events_.on_failed(WithOrigin(problem, absl::StrCat("ps_server/", request->server)));
-    pull.have = std::max(pull.have, sent.count);
-    pull.tries = 0;
   }
   if (!later_pushes.empty() || !later_pulls.empty()) Backoff(std::move(later_pushes), std::move(later_pulls), busy_after_ms);
 
@@ -308,12 +351,40 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   events_.on_progress();
 }
 
+absl::Status Exchange::AcceptDense(PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
+                                   const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer, std::size_t index) {
+  const ShardId shard(sent.key.second);
+  if (result.answer() == v1::VALUES) {
+    const client::ParameterClient::Answer& got = **answer;
+    EG_RETURN_IF_ERROR(env_.cache->Accept(
+        {shard, FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[index]}, got.frame.bytes.size()}));
+  } else if (!env_.cache->held(shard).has) {
+    return absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", shard.value()));
+  }
+  pull->have = std::max(pull->have, sent.count);
+  pull->tries = 0;
+  return absl::OkStatus();
+}
+
+// Copied out of the frame at once; the item has served.
+absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload) {
+  RowPull& pull = row_pulls_.at(sent.key.first);
+  const SlotRows::Part& part = *pulls_.at(sent.key).part;
+  if (!pull.rows->Scatter(part, payload, &pull.values)) {
+    return absl::InternalError(
+        absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.floats * sizeof(float), " got=", payload.size()));
+  }
+  pulls_.erase(sent.key);
+  --pull.missing;
+  return absl::OkStatus();
+}
+
 void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
   last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
   if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
   std::vector<PushKey> pushes;
-  std::vector<std::uint32_t> pulls;
+  std::vector<PullKey> pulls;
   for (const auto& [key, serial] : request.pushes) {
     const auto it = pushes_.find(key);
     if (it == pushes_.end() || it->second.serial != serial) continue;
@@ -326,28 +397,29 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     pushes.push_back(key);
   }
   for (const Request::Pull& sent : request.pulls) {
-    PullItem& pull = pulls_[sent.shard];
-    if (pull.serial != sent.serial) continue;
-    pull.state = State::kBackoff;
-    pull.serial = ++serial_;
-    pulls.push_back(sent.shard);
+    const auto it = pulls_.find(sent.key);
+    if (it == pulls_.end() || it->second.serial != sent.serial) continue;
+    it->second.state = State::kBackoff;
+    it->second.serial = ++serial_;
+    pulls.push_back(sent.key);
   }
   Backoff(std::move(pushes), std::move(pulls), 0);
   Flush();
 }
 
-void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> pulls, std::uint32_t busy_after_ms) {
+void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, std::uint32_t busy_after_ms) {
   std::uint32_t tries = 0;
   std::vector<std::pair<PushKey, std::uint64_t>> push_serials;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> pull_serials;
+  std::vector<std::pair<PullKey, std::uint64_t>> pull_serials;
   for (const PushKey& key : pushes) {
     PushItem& item = pushes_.at(key);
     tries = std::max(tries, item.tries++);
     push_serials.emplace_back(key, item.serial);
   }
-  for (const std::uint32_t shard : pulls) {
-    tries = std::max(tries, pulls_[shard].tries++);
-    pull_serials.emplace_back(shard, pulls_[shard].serial);
+  for (const PullKey& key : pulls) {
+    PullItem& item = pulls_.at(key);
+    tries = std::max(tries, item.tries++);
+    pull_serials.emplace_back(key, item.serial);
   }
   if (push_serials.empty() && pull_serials.empty()) return;
   const auto doubled = env_.backoff_min * (1 << std::min(tries, 16u));
@@ -360,8 +432,9 @@ void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> p
       const auto it = self->pushes_.find(key);
       if (it != self->pushes_.end() && it->second.serial == serial) it->second.state = State::kReady;
     }
-    for (const auto& [shard, serial] : pull_serials) {
-      if (self->pulls_[shard].serial == serial) self->pulls_[shard].state = State::kReady;
+    for (const auto& [key, serial] : pull_serials) {
+      const auto it = self->pulls_.find(key);
+      if (it != self->pulls_.end() && it->second.serial == serial) it->second.state = State::kReady;
     }
     self->Flush();
   });
@@ -389,14 +462,14 @@ void Exchange::OnMap() {
     item.tries = 0;
   };
   for (auto& [key, item] : pushes_) look(key.second, item);
-  for (std::uint32_t shard = 0; shard < pulls_.size(); ++shard) look(shard, pulls_[shard]);
+  for (auto& [key, item] : pulls_) look(key.second, item);
   Flush();
 }
 
 std::string Exchange::WaitingFor() const {
   const auto waits = [](const Item& item) { return item.state == State::kWaitMap; };
   const bool for_map =
-      std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), waits);
+      std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
   if (for_map) return "a newer shard map: some shard has no owner";
   return last_error_;
 }

@@ -6,8 +6,8 @@
 //                     └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
 //
 // What an answer means is AttemptBook's decision; this class remembers what is where. A pull that rides with a push counts only
-// once that push is settled, so a worker never misses its own update. Runs on the control executor; bounded by the attempt: at
-// most two updates and one pull per shard are under way.
+// once that push is settled, so a worker never misses its own update. Rows of embedding tables are pulled for one step at a time, by the ids of
+// its batch. Runs on the control executor; bounded by the attempt: at most two updates, one pull per dense shard and the rows of two steps are under way.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "common/runtime/executor.h"
 #include "evergrad/v1/types.pb.h"
 #include "worker/params/layout.h"
+#include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 #include "worker/runner/attempt_book.h"
 
@@ -62,15 +64,24 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Gradient {
     ShardId shard;
     tensor::SharedBytes bytes;  // empty for a SKIP
+    // Of a slot, but for a SKIP: which rows these are of. `part` is one of its parts.
+    std::shared_ptr<const SlotRows> rows = nullptr;
+    const SlotRows::Part* part = nullptr;
   };
 
   Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events);
 
-  // The first `count` pulls of every shard are wanted; a lower count than before changes nothing. Flush sends.
+  // The first `count` pulls of every dense shard are wanted; a lower count than before changes nothing. Flush sends.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
   // Values that were pulled under the present map before this attempt began serve as its first pull.
   void HavePulls(std::uint64_t count);
-  bool PullsDone(std::uint64_t count) const;
+  bool PullsDone(std::uint64_t count) const;  // of dense shards
+  // Rows of embedding tables for one step, numbered from 1 as the runner likes: once for each. They leave when pull `after` of dense shards is
+  // wanted, with it or later. Flush sends.
+  void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
+  bool RowsDone(std::uint64_t count) const;  // false, too, when they are not wanted
+  // Those rows, for each table [ids, dimension], once RowsDone(count).
+  std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count);
   // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP, without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason);
   void Flush();
@@ -97,16 +108,26 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::uint64_t global_step = 0;
     tensor::SharedBytes bytes;
     std::string skip_reason;
+    std::shared_ptr<const SlotRows> rows;
+    const SlotRows::Part* part = nullptr;
   };
   struct PullItem : Item {
-    std::uint64_t have = 0;
+    std::uint64_t have = 0;                // dense: pulls done
+    const SlotRows::Part* part = nullptr;  // rows: of row_pulls_[key.first]
+  };
+  using PullKey = std::pair<std::uint64_t, std::uint32_t>;  // 0 (dense) or the step's pull, shard
+  struct RowPull {
+    std::shared_ptr<const SlotRows> rows;
+    std::vector<tensor::AlignedBuffer> values;
+    std::size_t missing = 0;  // parts
+    std::uint64_t after = 0;
   };
   using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // update, shard
   struct Request {
     std::string server;
     std::vector<std::pair<PushKey, std::uint64_t>> pushes;  // with serials
     struct Pull {
-      std::uint32_t shard;
+      PullKey key;
       std::uint64_t serial, count;
     };
     std::vector<Pull> pulls;
@@ -115,10 +136,14 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool Sequential() const;
   // Where the item goes now; null: it waits for a map from here on.
   const ShardPlace* PlaceFor(std::uint32_t shard, Item& item);
-  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<std::uint32_t>& pulls);
+  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls);
+  // What a pull brought; an error ends the attempt.
+  absl::Status AcceptDense(PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
+                           const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer, std::size_t index);
+  absl::Status AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload);
   void OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer);
   void OnCallFailed(const Request& request, const absl::Status& status);
-  void Backoff(std::vector<PushKey> pushes, std::vector<std::uint32_t> pulls, std::uint32_t busy_after_ms);
+  void Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, std::uint32_t busy_after_ms);
   void WaitOrBackoff(Item& item, MapVersion version);
 
   const Environment env_;
@@ -130,7 +155,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::uint64_t serial_ = 0;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   std::map<PushKey, PushItem> pushes_;
-  std::vector<PullItem> pulls_;
+  std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they are here
+  std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
   std::string last_error_;
 };

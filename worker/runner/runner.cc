@@ -129,6 +129,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool finishing = false;
     bool batch_asked = false;
     std::optional<ReadyBatch> batch;
+    std::shared_ptr<ComputeJob::BatchRows> rows;  // of `batch`; null without tables. Used by one thread at a time
+    std::uint64_t rows_number = 0;                // of `rows`, and of those before
     v1::ClosureMetrics metrics;
     std::int64_t count = 0;           // of a counting job's evaluation
     std::vector<MetricSum> measured;  // in the order of the model's metrics
@@ -763,6 +765,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     const std::uint64_t pulls = run->work.kind == WorkKind::kTrain ? run->next_step + 1 : 1;
     if (!run->exchange->PullsDone(pulls)) return;
+    if (run->rows && !run->exchange->RowsDone(run->rows_number)) return;
     run->work.kind == WorkKind::kTrain ? BeginStep() : EvaluateBatch();
   }
 
@@ -780,9 +783,25 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         self->run->batch_asked = false;
         if (!shared->ok()) return self->Fail(self->run->work, shared->status());
         self->run->batch = *std::move(*shared);
+        if (const absl::Status status = self->AskRows(); !status.ok()) return self->Fail(self->run->work, status);
         self->Advance();
       });
     });
+  }
+
+  // The rows of tables that the batch reads are pulled with the dense values of its step, or as soon as it is known which they are.
+  absl::Status AskRows() {
+    EG_ASSIGN_OR_RETURN(run->rows, job->compute->RowsOf(*run->batch, job->layout, &unique_ids));
+    if (run->rows == nullptr) return absl::OkStatus();
+    ++run->rows_number;
+    run->exchange->WantRows(run->rows_number, run->rows->slots, run->work.kind == WorkKind::kTrain ? run->rows_number : 1);
+    run->exchange->Flush();
+    return absl::OkStatus();
+  }
+  // Those of `batch`, with their values, for the compute thread.
+  std::shared_ptr<ComputeJob::BatchRows> TakeRows() {
+    if (run->rows) run->rows->values = run->exchange->TakeRows(run->rows_number);
+    return std::move(run->rows);
   }
 
   // ------------------------------------------------------------------ a training step
@@ -811,6 +830,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       *batch = *std::move(run->batch);
       run->batch.reset();
     }
+    const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
+    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves.
+    if (rows && run->next_step + 1 < run->steps) AskBatch();
     // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
     if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
       run->exchange->WantPulls(2);
@@ -819,17 +841,17 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::uint64_t dropout_key = random::KeyOf(job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
     // What was pulled is taken in the turn that hands it to the compute thread: a run that is let go in between leaves it in the
     // cache, whose next pull would else be answered `unchanged` for values that nobody has.
-    auto begin = [batch, dropout_key](Impl& self) {
+    auto begin = [batch, rows, dropout_key](Impl& self) {
       auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
       self.Compute(
-          [compute = self.job->compute, layout = self.job->layout, pulled, batch, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
+          [compute = self.job->compute, layout = self.job->layout, pulled, batch, rows, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
             EG_RETURN_IF_ERROR(compute->UseLayout(layout));
             compute->Absorb(std::move(*pulled));
-            return compute->Train(*batch, dropout_key);
+            return compute->Train(*batch, rows.get(), dropout_key);
           },
-          [batch](Impl& then, absl::StatusOr<ComputeJob::Step> done) {
+          [batch, rows](Impl& then, absl::StatusOr<ComputeJob::Step> done) {
             if (then.env.clock != nullptr) then.job->step_time = then.env.clock->Now() - then.step_begun;
-            then.OnStep(*batch, std::move(done));
+            then.OnStep(*batch, rows, std::move(done));
           });
       self.AnnounceStep(*batch);
     };
@@ -843,7 +865,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The room for this step's push is asked for shortly before it is expected to be computed: the grant is there in time, and the
   // server does not hold room for a computation.
   void AnnounceStep(const ReadyBatch& batch) {
-    if (env.clock == nullptr || job->counting()) return;
+    if (env.clock == nullptr || job->counting() || job->layout->slots() > 0) return;  // of rows nobody knows yet which shards they are of
     step_begun = env.clock->Now();
     auto shards = Touch(batch);
     if (!shards.ok()) return;
@@ -854,7 +876,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                            }));
   }
 
-  void OnStep(const ReadyBatch& batch, absl::StatusOr<ComputeJob::Step> done) {
+  void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows, absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
     std::string skip_reason;
@@ -873,16 +895,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     auto shards = Touch(batch);
     if (!shards.ok()) return Fail(run->work, shards.status());
+    RowPush row_push;
+    if (rows) {
+      row_push = RowPush(rows->slots, std::move(done->row_gradients));
+      for (const SlotRows::Part& part : rows->slots->parts()) {
+        if (run->work.all_targets || run->work.targets.contains(part.shard)) row_push.parts.push_back(&part);
+      }
+    }
     const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
     Measure(batch, done->result, global_step);
     AtFailpoint(
         env.failpoints, "worker.before_push", env.control,
-        IfRun([shards = *std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
+        IfRun([shards = *std::move(shards), row_push = std::move(row_push), gradients = std::move(done->gradients), skip_reason, global_step](
+                  Impl& self, absl::Status status) {
           if (!status.ok()) return self.Fail(self.run->work, status);
           if (self.run->next_step == 0) {
             self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=", self.run->work.attempt.ToString()), self.About());
           }
-          self.PushStep(shards, gradients, global_step, skip_reason);
+          self.PushStep(shards, gradients, row_push, global_step, skip_reason);
         }));
   }
 
@@ -940,17 +970,26 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         env.failpoints, "worker.before_push", env.control,
         IfRun([shards = std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
           if (!status.ok()) return self.Fail(self.run->work, status);
-          self.PushStep(shards, gradients, global_step, skip_reason);
+          self.PushStep(shards, gradients, {}, global_step, skip_reason);
         }));
   }
 
-  // touch(c, u) ∩ targets.
+  // Rows of tables that a step pushes: those of `parts`.
+  struct RowPush {
+    RowPush() {}  // as Job
+    RowPush(std::shared_ptr<const SlotRows> s, std::shared_ptr<const tensor::AlignedBuffer> g) : slots(std::move(s)), gradients(std::move(g)) {}
+    std::shared_ptr<const SlotRows> slots;
+    std::shared_ptr<const tensor::AlignedBuffer> gradients;
+    std::vector<const SlotRows::Part*> parts;
+  };
+
+  // touch(c, u) ∩ targets, of dense shards.
   absl::StatusOr<std::vector<ShardId>> Touch(const ReadyBatch& batch) const {
     std::vector<ShardId> shards;
     if (job->counting()) {
       EG_ASSIGN_OR_RETURN(shards, CountingTouch(*job->layout, batch.examples));
     } else {
-      for (std::uint32_t i = 0; i < job->layout->shard_count(); ++i) shards.push_back(ShardId(i));
+      for (std::uint32_t i = 0; i < job->layout->dense_shards(); ++i) shards.push_back(ShardId(i));
     }
     if (!run->work.all_targets) std::erase_if(shards, [&](ShardId shard) { return !run->work.targets.contains(shard); });
     return shards;
@@ -982,21 +1021,32 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     examples_total.Add(size);
   }
 
-  void PushStep(const std::vector<ShardId>& shards, const std::shared_ptr<GradientBuffer>& gradients, std::uint64_t global_step,
+  void PushStep(const std::vector<ShardId>& dense, const std::shared_ptr<GradientBuffer>& gradients, const RowPush& rows, std::uint64_t global_step,
                 absl::string_view skip_reason) {
     const UpdateIndex update(run->next_step);
+    std::vector<ShardId> shards = dense;
+    for (const SlotRows::Part* part : rows.parts) shards.push_back(part->shard);
     book.Expect(update, shards);
     std::vector<Exchange::Gradient> pushes;
     pushes.reserve(shards.size());
-    for (const ShardId shard : shards)
+    for (const ShardId shard : dense)
       pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard) : tensor::SharedBytes{}});
+    for (const SlotRows::Part* part : rows.parts) {
+      if (!skip_reason.empty()) {
+        pushes.push_back({part->shard, {}});
+        continue;
+      }
+      const std::span<const std::byte> bytes(rows.gradients->data() + part->first_float * sizeof(float), part->floats * sizeof(float));
+      pushes.push_back({part->shard, {rows.gradients, bytes}, rows.slots, part});
+    }
     run->exchange->Push(update, global_step, std::move(pushes), skip_reason);
     ++run->next_step;
     run->busy = false;
     const std::uint64_t ahead = run->next_step + pipeline() + 1;  // pulls wanted with this push: of step next_step + pipeline
     if (ahead <= run->steps) {
       run->exchange->WantPulls(ahead);
-    } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call) {  // a function reads what was there when it began, or later
+    } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call && job->layout->slots() == 0) {
+      // A function reads what was there when it began, or later; which rows the next closure reads is not known yet.
       run->exchange->WantPulls(run->steps + 1);
       pulled_ahead = book.map().version;
     }
@@ -1033,12 +1083,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     auto batch = std::make_shared<ReadyBatch>(*std::move(run->batch));
     run->batch.reset();
+    const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
     if (run->next_step + 1 < run->steps) AskBatch();
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, batch]() -> absl::StatusOr<StepResult> {
+        [compute = job->compute, layout = job->layout, pulled, batch, rows]() -> absl::StatusOr<StepResult> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
-          return compute->Evaluate(*batch);
+          return compute->Evaluate(*batch, rows.get());
         },
         [batch](Impl& self, absl::StatusOr<StepResult> result) {
           if (!result.ok()) return self.Fail(self.run->work, AboutStep(result.status(), self.run->work.closure, self.run->next_step));
@@ -1245,6 +1296,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
   AttemptBook book;
   BatchReader reader;
+  UniqueIds unique_ids;
   std::optional<Job> job;
   std::uint64_t stint = 0;  // how often a job has begun here
   const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this

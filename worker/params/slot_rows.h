@@ -1,0 +1,60 @@
+// How the ids of one batch lie in the slots of a job's tables, and their rows on the way in and out.
+//
+//   ids of each table ──SlotRows──▶ parts, one a slot ──▶ pulls ──Scatter──▶ rows of each table ──▶ Graph
+//                                                     ◀── pushes ◀──Gather── row gradients of each table
+//
+// Immutable once made, so thread-safe; shared by the requests that carry its ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/tensor/tensor.h"
+#include "worker/params/layout.h"
+
+namespace evergrad::worker {
+
+class SlotRows {
+ public:
+  // The rows of one slot: tables rise, and within a table rows are in the order of its ids.
+  struct Part {
+    ShardId shard;
+    std::size_t first_row = 0, rows = 0;      // into ids
+    std::size_t first_table = 0, tables = 0;  // into tables() and table_rows()
+    std::size_t first_float = 0, floats = 0;  // into what Gather makes
+  };
+
+  // `ids`: one list for each table of the layout, each id once. O(ids + slots).
+  SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::span<const std::int64_t>>& ids);
+
+  const std::vector<Part>& parts() const { return parts_; }  // slots without rows have none; shards rise
+  std::span<const std::uint32_t> tables(const Part& part) const { return std::span(tables_).subspan(part.first_table, part.tables); }
+  std::span<const std::uint32_t> table_rows(const Part& part) const { return std::span(table_rows_).subspan(part.first_table, part.tables); }
+  std::uint64_t floats() const { return floats_; }
+  // Keeps `self` alive.
+  static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
+
+  // Room for the rows of each table, [ids, dimension]. Not initialised.
+  std::vector<tensor::AlignedBuffer> MakeRows() const;
+  // What a pull of `part` returned into those. False: not the bytes of its rows, and nothing has changed.
+  bool Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const;
+  // Gradients of each table, [ids, dimension], in the order of the parts.
+  tensor::AlignedBuffer Gather(const std::vector<std::span<const float>>& gradients) const;
+
+ private:
+  template <class Copy>
+  void ForEachRow(const Part& part, Copy copy) const;
+
+  std::shared_ptr<const Layout> layout_;
+  std::vector<std::size_t> counts_;  // ids of each table
+  std::vector<Part> parts_;
+  std::vector<std::uint32_t> tables_, table_rows_;
+  std::vector<std::uint32_t> position_;  // of each row in its table's list
+  tensor::AlignedBuffer ids_;
+  std::uint64_t floats_ = 0;
+};
+
+}  // namespace evergrad::worker
