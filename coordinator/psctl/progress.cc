@@ -125,6 +125,9 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
       parts.push_back(absl::StrCat("accuracy ", ShowPercent(found->second)));
     else if (const auto loss = metrics.find("loss"); loss != metrics.end())
       parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
+    for (const auto& [name, value] : metrics) {
+      if (name != "accuracy" && name != "loss" && name != "count") parts.push_back(absl::StrCat(Printable(name), " ", ShowNumber(value, 4)));
+    }
     std::size_t workers = 0, servers = 0;
     bool exact = job.steps_total() > 0 && job.closures_lost() == 0;
     std::uint64_t shards = 0;
