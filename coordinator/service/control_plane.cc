@@ -75,11 +75,11 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
                                                 "messages about an attempt or a shard that another task has; they change nothing")),
       submitted_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
       ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
+      jobs_running_(*parts.registry, "evergrad_coordinator_jobs_running",
+                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to wait for another one's end", options_.jobs_running_max),
       workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
       servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
-      jobs_running_gauge_(parts.registry->GetGauge("evergrad_coordinator_jobs_running_current", "jobs that run now")),
       term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {
-  parts.registry->GetGauge("evergrad_coordinator_jobs_running_limit", "jobs that run side by side (--jobs-running-max)").Set(options_.jobs_running_max);
   const std::pair<const char*, const char*> of_jobs[] = {
       {"evergrad_coordinator_job_share", "spec.resources.share of each running job"},
       {"evergrad_coordinator_job_workers", "workers that serve each running job"},
@@ -287,7 +287,7 @@ void ControlPlane::UpdateMetrics() {
     MutexLock lock(&job_numbers_->mu);
     job_numbers_->jobs = std::move(numbers);
   }
-  jobs_running_gauge_.Set(static_cast<double>(active_.size()));
+  jobs_running_.current.Set(static_cast<double>(active_.size()));
   workers_alive_.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   servers_alive_.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
   term_gauge_.Set(static_cast<double>(term_.value()));

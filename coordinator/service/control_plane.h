@@ -307,7 +307,8 @@ class ControlPlane final : private JobHost {
   metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_, gate_limit_;
   metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
       &ended_total_;
-  metrics::Gauge &workers_alive_, &servers_alive_, &jobs_running_gauge_, &term_gauge_;
+  metrics::Limit jobs_running_;
+  metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
 };
 
 // Answers with a serialized message, or with the error.

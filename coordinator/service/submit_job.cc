@@ -45,6 +45,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs, std::move(identity))).get();
   job_order_.push_back(uid);
   queue_.push_back(uid);
+  if (active_.size() >= options_.jobs_running_max) jobs_running_.refused.Add();  // it waits
   if (!job->Keep()) {
     job_order_.pop_back();
     queue_.pop_back();
