@@ -63,6 +63,14 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   return ranges;
 }
 
+absl::Status RefuseTables(const FoundManifest& found) {
+  if (found.manifest.plan().tables_size() == 0) return absl::OkStatus();
+  std::vector<std::string> tables;
+  for (const v1::TableSpec& table : found.manifest.plan().tables()) tables.push_back(table.name());
+  return UserError(
+      absl::UnimplementedError(absl::StrCat("not built yet: export of embedding tables: path=", found.uri, " tables=", absl::StrJoin(tables, ","))));
+}
+
 // Both ends of every file, before anything is made room for: it says how large the files truly are, and what they are.
 absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
   const v1::Manifest& manifest = found.manifest;
@@ -77,13 +85,8 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
     // What a manifest names must be there.
     if (absl::IsNotFound(report.status())) return absl::DataLossError(report.status().message());
     if (!report.ok()) return report.status();
-    if (report->header.kind() != v1::SHARD_KIND_DENSE) {
-      std::vector<std::string> tables;
-      for (const v1::TableSpec& table : report->header.slot().tables()) tables.push_back(table.name());
-      return UserError(absl::UnimplementedError(absl::StrCat("not built yet: export of embedding tables: path=",
-                                                             fs::JoinUri(fs::FolderOf(found.uri), entry.file()), " tables=",
-                                                             absl::StrJoin(tables, ","))));
-    }
+    if (report->header.kind() != v1::SHARD_KIND_DENSE)
+      return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
   }
   return absl::OkStatus();
 }
@@ -106,6 +109,7 @@ absl::Status ReadValues(fs::FileSystem& files, const std::string& folder, const 
 
 absl::StatusOr<std::vector<Variable>> Assemble(fs::FileSystem& files, const FoundManifest& found) {
   const v1::Manifest& manifest = found.manifest;
+  EG_RETURN_IF_ERROR(RefuseTables(found));
   EG_RETURN_IF_ERROR(CheckEnds(files, found));
   EG_ASSIGN_OR_RETURN(const std::vector<Range> ranges, Cut(found.uri, manifest.plan()));
   std::vector<Variable> variables;

@@ -212,6 +212,12 @@ TEST_CASE("what cannot be exported is the user's to know: tables, a shard from t
   const auto files = fs::MakeLocalFileSystem();
   const std::string file = snapshot::ShardFileName(ShardId(1), {2, 7}, 200);
   const snapshot::FileDigest digest = snapshot::WriteSmall(*files, saved.Folder() + "/" + file, header);
+  v1::ShardSpec& spec = *saved.manifest.mutable_plan()->mutable_shards(1);
+  spec.Clear();
+  spec.set_shard(1);
+  spec.mutable_slot()->set_slot(header.slot().slot());
+  spec.mutable_slot()->set_slots(header.slot().slots());
+  *saved.manifest.mutable_plan()->mutable_tables() = header.slot().tables();
   v1::ShardFile& entry = *saved.manifest.mutable_shards(1);
   entry.set_file(file);
   entry.set_lsn(200);
