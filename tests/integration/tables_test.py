@@ -62,6 +62,29 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
             self.assertEqual(self.tables(c, "deaths"), shapes)
 
+            # Requests twice and in another order, the coordinator killed, and a server that is told to leave: its slots move, nothing is run again.
+            for server in c.servers:
+                server.kill()
+                server.start("push.duplicate=20%on;push.reorder=20%on")
+            c.wait_tasks()
+            self.submit(c, "network", "spec.checkpoint.every=100ms", "spec.training.epochs=10")
+            done = lambda: c.psctl_json("job", "show", "network")["steps_done"]  # noqa: E731
+            wait_for("the first epoch", lambda: done() > 89)
+            c.coordinator.kill()
+            c.coordinator.start()
+            c.wait_tasks()
+            c.psctl("task", "drain", "ps_server/1")
+            network = self.result(c, "network")
+            self.assertEqual([s["updates_applied"] for s in network["shards"]], [2 * n for n in counts])
+            self.assertGreater(network["duplicates_refused"], 0)
+            self.assertEqual(network["repair"]["shards_rolled_back"], 0)
+            self.assertEqual(self.tables(c, "network"), shapes)
+            c.servers[0].kill()
+            for server in c.servers:
+                if not server.alive():
+                    server.start()
+            c.wait_tasks()
+
             # With the example's own number of epochs the error is held, too.
             self.submit(c, "one-death")
             wait_for("some steps", lambda: c.psctl_json("job", "show", "one-death")["steps_done"] > 20)
