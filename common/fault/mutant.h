@@ -78,6 +78,8 @@ enum class Mutant {
   kTakesLateFile,          // a file of an epoch that is not the shard's any more is entered (line 27)
   kDeletesNamed,           // a file goes although a kept manifest names it (line 30)
   kDeletesBeforeDurable,   // a file goes before the journal has forgotten it for good (line 30)
+  kHalfAdmitted,           // of a push that one table refuses, what the tables before it were prepared for is applied (line 11)
+  kRowsAfterCut,           // what a slot's rows were at the moment of a cut is not kept: they are taken as they are when their slice is (line 27)
 };
 
 }  // namespace evergrad::fault
