@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/text.h"
+#include "common/transport/message_reader.h"
 #include "common/transport/status_detail.h"
 
 namespace evergrad::transport {
@@ -10,7 +12,7 @@ namespace evergrad::transport {
 using wire::MessageKind;
 
 ClientSession::ClientSession(Options options, std::shared_ptr<BufferPool> pool)
-    : options_(options), pool_(std::move(pool)), outbox_(options.message_bytes_max), liveness_(options.progress_timeout) {}
+    : options_(std::move(options)), pool_(std::move(pool)), outbox_(options_.message_bytes_max), liveness_(options_.progress_timeout) {}
 
 absl::Status ClientSession::CheckCall(std::uint64_t request_bytes, const DataOptions& options) const {
   const std::uint64_t max = state_ == State::kUp ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_) : options_.frame_bytes_max;
@@ -123,52 +125,95 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
   state_ = State::kDown;
   down_ = why;
   outbox_.Clear();
+  offered_.reset();
+  lane_.Close();
   while (!pending_.empty()) Finish(pending_.begin(), OwnCopy(why), /*tell=*/false);
 }
 
-absl::Status ClientSession::OnMessage(MessageView message, MonoTime now) {
+absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  const auto header = ReadStreamHeader(message);
-  if (!header.ok()) return header.status();
-  if ((header->kind == MessageKind::kHello) == up()) {
-    return absl::InvalidArgumentError(absl::StrCat("HELLO is the first message and only that: kind=", wire::MessageKindName(header->kind)));
+  MessageReader reader(messages);
+  do {
+    const auto header = reader.Next();
+    if (!header.ok()) return header.status();
+    const auto payload = lane_.Payload(*header, reader.payload());
+    if (!payload.ok()) return payload.status();
+    if (absl::Status status = OnOne(*header, *payload, now); !status.ok()) return status;
+    lane_.Done(*header, outbox_);
+  } while (!reader.done());
+  return absl::OkStatus();
+}
+
+absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
+  if ((header.kind == MessageKind::kHello) == up()) {
+    return absl::InvalidArgumentError(absl::StrCat("HELLO is the first message and only that: kind=", wire::MessageKindName(header.kind)));
   }
-  switch (header->kind) {
+  switch (header.kind) {
     case MessageKind::kHello:
       state_ = State::kUp;
       liveness_.OnWork(now);
-      peer_frame_bytes_max_ = header->frame_bytes;
+      peer_frame_bytes_max_ = header.frame_bytes;
       // Half: a token is given back at the server a little after its answer has reached us.
-      small_max_ = header->response_bytes_max / 2;
+      small_max_ = header.response_bytes_max / 2;
+      OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);
       return absl::OkStatus();
     case MessageKind::kGrant: {
-      const auto it = pending_.find(header->request_id);
+      const auto it = pending_.find(header.request_id);
       if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
       if (it->second.phase != Phase::kAnnounced)
-        return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header->request_id));
+        return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header.request_id));
       it->second.phase = Phase::kGranted;
       Advance(it->first, it->second);
       return absl::OkStatus();
     }
-    case MessageKind::kAnswer: return OnAnswer(*header, message);
-    case MessageKind::kError: OnError(*header, message); return absl::OkStatus();
+    case MessageKind::kAnswer: return OnAnswer(header, payload);
+    case MessageKind::kError: OnError(header, payload); return absl::OkStatus();
     case MessageKind::kPing: outbox_.AddControl({.kind = MessageKind::kPong}); return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
+    case MessageKind::kLane: return OnLane(header, payload);
+    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage looks itself.
     case MessageKind::kAnnounce:
     case MessageKind::kRequest:
     case MessageKind::kCancel: break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("a server does not send ", wire::MessageKindName(header->kind)));
+  return absl::InvalidArgumentError(absl::StrCat("a server does not send ", wire::MessageKindName(header.kind)));
 }
 
-absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView message) {
+void ClientSession::OfferLane(std::uint64_t ring_bytes_max) {
+  if (options_.offer_lane == nullptr) return;
+  auto offered = ring_bytes_max < kLaneRingUnit ? absl::FailedPreconditionError("the server takes none") : options_.offer_lane(ring_bytes_max);
+  if (!offered.ok()) {
+    if (options_.on_lane) options_.on_lane(offered.status());
+    return;
+  }
+  offered_ = *std::move(offered);
+  const auto bytes = wire::EncodeLaneOffer(offered_->offer);
+  outbox_.AddControl({.kind = MessageKind::kLane}, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
+  if (!offered_) return absl::InvalidArgumentError("answer to a lane that was not offered");
+  absl::Status status;
+  if (header.bytes > 0) {
+    std::string why(header.bytes, '\0');
+    CopyPayload(payload, reinterpret_cast<std::byte*>(why.data()));
+    status = absl::FailedPreconditionError(CleanText(why, 256));
+  } else {
+    lane_.Open(std::move(offered_->lane));
+  }
+  offered_.reset();
+  if (options_.on_lane) options_.on_lane(status);
+  return absl::OkStatus();
+}
+
+absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload) {
   const auto it = pending_.find(header.request_id);
   if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
     return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
-  if (auto status = pending.answer.Add(header, message); !status.ok()) return status;
+  if (auto status = pending.answer.Add(header, payload); !status.ok()) return status;
   if (pending.answer.complete()) {
     ReceivedFrame frame{pending.answer.Take(), nullptr};
     Finish(it, std::move(frame), /*tell=*/false);
@@ -176,17 +221,17 @@ absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageVi
   return absl::OkStatus();
 }
 
-void ClientSession::OnError(const wire::StreamHeader& header, MessageView message) {
+void ClientSession::OnError(const wire::StreamHeader& header, MessageView payload) {
   const auto it = pending_.find(header.request_id);
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
-  CopyPayload(message, reinterpret_cast<std::byte*>(detail.data()));
+  CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
   // Told even so: pieces of it may be on their way, and the server drops them until it hears that they end.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }
 
 std::optional<Outbox::Message> ClientSession::NextMessage() {
-  auto message = outbox_.Next();
+  auto message = lane_.Next(outbox_);
   if (message && message->header.kind == MessageKind::kRequest && message->last) {
     if (const auto it = pending_.find(message->header.request_id); it != pending_.end()) it->second.phase = Phase::kSent;
   }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "common/time/clock.h"
+#include "common/transport/lane.h"
+#include "common/transport/lane_memory.h"
 #include "common/transport/liveness.h"
 #include "common/transport/outbox.h"
 #include "common/transport/reassembly.h"
@@ -28,6 +31,9 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
+    // Memory to offer to the server, its rings at most so large; null: no lane is wanted.
+    std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
+    std::function<void(const absl::Status&)> on_lane = nullptr;  // What came of it.
   };
   // Answers are received into memory of `pool` (null: the heap).
   explicit ClientSession(Options options, std::shared_ptr<BufferPool> pool = nullptr);
@@ -45,10 +51,12 @@ class ClientSession {
   // The link has ended (or could not be made): every call ends with `why`, and so do later ones until the next HELLO.
   // Before the first link has come up or gone down, calls are held.
   void OnLinkDown(const absl::Status& why, MonoTime now);
-  // Not OK: the server breaks the protocol, the link is to be cancelled.
-  absl::Status OnMessage(MessageView message, MonoTime now);
-  // The next message to send; the previous one has been reported by OnSent. nullopt: nothing to send now.
+  // One message or several. Not OK: the server breaks the protocol, the link is to be cancelled.
+  absl::Status OnMessage(MessageView messages, MonoTime now);
+  // The next message to send; those before it have been reported by OnSent or leave together with it. nullopt: nothing to send now,
+  // or lane_status() says why nothing can be.
   std::optional<Outbox::Message> NextMessage();
+  const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
   void OnSent(MonoTime now) { liveness_.OnSent(now); }
 
   // Ends calls whose deadline has passed. Not OK: the watchdog gives the link up.
@@ -85,8 +93,11 @@ class ClientSession {
   void SendRequest(std::uint64_t id, Pending& pending);
   // Ends it on our side; `tell` sends CANCEL so that the server forgets it too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
-  absl::Status OnAnswer(const wire::StreamHeader& header, MessageView message);
-  void OnError(const wire::StreamHeader& header, MessageView message);
+  absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
+  absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload);
+  void OnError(const wire::StreamHeader& header, MessageView payload);
+  void OfferLane(std::uint64_t ring_bytes_max);
+  absl::Status OnLane(const wire::StreamHeader& header, MessageView payload);
 
   const Options options_;
   const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a transport.
@@ -96,6 +107,8 @@ class ClientSession {
   std::uint64_t small_max_ = 0;
   std::uint64_t small_used_ = 0;
   Outbox outbox_;
+  LanePort lane_;
+  std::optional<OfferedLane> offered_;  // Until the server has said what it makes of it.
   Liveness liveness_;
   PendingMap pending_;
   std::set<std::pair<MonoTime, std::uint64_t>> deadlines_;

@@ -19,13 +19,7 @@ constexpr MonoTime kBackoffMax = 1s;
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options)
-      : loop_(std::move(loop)),
-        open_(std::move(open)),
-        posted_(options.inflight_calls_max),
-        session_({.frame_bytes_max = options.frame_bytes_max,
-                  .inflight_calls_max = options.inflight_calls_max,
-                  .progress_timeout = options.progress_timeout},
-                 std::move(pool)) {}
+      : loop_(std::move(loop)), open_(std::move(open)), posted_(options.inflight_calls_max), session_(SessionOptions(options), std::move(pool)) {}
 
   Loop& loop() { return *loop_; }
   PostLimit& posted() { return posted_; }
@@ -50,7 +44,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
 
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done) {
     session_.Call(id, std::move(request), options, std::move(done), loop_->Now());
-    Pump();
+    PumpSoon();
   }
 
   void Close() {
@@ -85,6 +79,21 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   }
 
  private:
+  static ClientSession::Options SessionOptions(const ChannelOptions& options) {
+    ClientSession::Options session;
+    session.frame_bytes_max = options.frame_bytes_max;
+    session.inflight_calls_max = options.inflight_calls_max;
+    session.progress_timeout = options.progress_timeout;
+    if (options.lane_ring_bytes > 0) {
+      session.offer_lane = [wanted = options.lane_ring_bytes](std::uint64_t ring_bytes_max) {
+        const std::uint64_t ring_bytes = std::min(wanted, ring_bytes_max);
+        return OfferLane(ring_bytes - ring_bytes % kLaneRingUnit);
+      };
+      session.on_lane = options.on_lane;
+    }
+    return session;
+  }
+
   void Down(const absl::Status& why) {
     if (const auto link = std::exchange(link_, nullptr)) link->Detach();
     sending_ = false;
@@ -97,11 +106,24 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
 
+  // After the other calls that have been posted: small ones leave together.
+  void PumpSoon() {
+    if (std::exchange(pump_soon_, true)) return;
+    loop_->Defer([self = shared_from_this()] {
+      self->pump_soon_ = false;
+      self->Pump();
+    });
+  }
+
   void Pump() {
     if (link_ != nullptr && !sending_) {
-      if (auto message = session_.NextMessage()) {
+      OutgoingPieces pieces;
+      TakeWrite(session_, &pieces);
+      if (!pieces.empty()) {
         sending_ = true;
-        link_->Send(std::move(message->pieces));
+        link_->Send(std::move(pieces));
+      } else if (!session_.lane_status().ok()) {
+        return Down(absl::UnavailableError(absl::StrCat("server breaks the protocol: ", session_.lane_status().message())));
       }
     }
     Deliver();
@@ -136,6 +158,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   std::shared_ptr<Link> link_;
   bool sending_ = false;
   bool closed_ = false;
+  bool pump_soon_ = false;
   bool suspect_ = false;  // The connection made no progress: not to be used again.
   MonoTime backoff_ = kBackoffMin;
   std::optional<MonoTime> armed_at_;

@@ -15,6 +15,7 @@
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_bytes.h"
 #include "common/transport/grpc_credentials.h"
+#include "common/transport/lane.h"
 #include "common/transport/link.h"
 #include "common/transport/message_stream.h"
 #include "common/transport/post_limit.h"
@@ -344,6 +345,7 @@ class GrpcChannel final : public Channel {
 
 absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address,
                                                   const ChannelOptions& options, fault::Failpoints* failpoints) {
+  if (absl::Status status = CheckLaneOption(options.lane_ring_bytes); !status.ok()) return status;
   auto pems = LoadTls(options.tls);
   if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);

@@ -51,6 +51,14 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
   return true;
 }
 
+void GrpcLoop::Defer(runtime::Task task) {
+  if (!InThisThread()) {  // After the loop's end.
+    task();
+    return;
+  }
+  deferred_.push_back(std::move(task));
+}
+
 // The only way to reach a thread that waits at a completion queue. Reusing the alarm is sound: it is set again only
 // after its event has been taken from the queue. In the past, because gRPC rounds a deadline up to whole milliseconds: "now"
 // rings half a millisecond later, and costs a turn of its timer thread.
@@ -77,6 +85,9 @@ void GrpcLoop::RunTasks() {
     runtime::Task task = std::move(batch.front());
     batch.pop_front();
     task();
+  }
+  while (!deferred_.empty()) {
+    for (runtime::Task& task : std::exchange(deferred_, {})) task();
   }
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/base/mutex.h"
 #include "common/runtime/executor.h"
@@ -53,6 +54,7 @@ class GrpcLoop final : public Loop {
 
   bool Post(runtime::Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, runtime::Task task) override;
+  void Defer(runtime::Task task) override;
   bool InThisThread() const override { return thread_id_.load(std::memory_order_acquire) == std::this_thread::get_id(); }
 
   // Runs what was posted, cancels all calls, waits until they are gone, ends the queue and the thread. Idempotent; not from
@@ -90,6 +92,7 @@ class GrpcLoop final : public Loop {
   Wake wake_;
   grpc::Alarm alarm_;  // At most one is under way: wake_pending_.
   std::set<GrpcCall*> calls_;
+  std::vector<runtime::Task> deferred_;  // The thread's own.
   bool cancelling_ = false;
   std::atomic<std::thread::id> thread_id_{};
   Mutex join_mu_;

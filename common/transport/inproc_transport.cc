@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/transport/data_stream.h"
+#include "common/transport/lane.h"
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
 #include "common/transport/message_stream.h"
@@ -269,6 +270,7 @@ class InprocTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address, const ChannelOptions& options) override {
     if (!options.tls.empty()) return absl::InvalidArgumentError("the in-process transport has no TLS");
+    if (absl::Status status = CheckLaneOption(options.lane_ring_bytes); !status.ok()) return status;
     return std::make_unique<InprocChannel>(std::make_shared<ChannelCore>(loop_, registry_, pool_, address.host_port, options), failpoints_);
   }
 

@@ -17,6 +17,9 @@ class Loop : public runtime::Executor {
   virtual bool InThisThread() const = 0;
   MonoTime Now() const { return clock_.Now(); }
 
+  // On the loop: runs `task` after what is queued now, so that many steps end in one.
+  virtual void Defer(runtime::Task task) { Post(std::move(task)); }
+
   // Runs `task` on the loop and waits for it. Inline on the loop's own thread, and after its end.
   void RunAndWait(const std::function<void()>& task) {
     if (!InThisThread()) {

@@ -56,7 +56,7 @@ void Outbox::Clear() {
   frames_.clear();
 }
 
-std::optional<Outbox::Message> Outbox::Next() {
+std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_t flags) {
   if (queue_.empty()) return std::nullopt;
   auto node = queue_.extract(queue_.begin());
   Entry& entry = node.mapped();
@@ -69,7 +69,8 @@ std::optional<Outbox::Message> Outbox::Next() {
     return message;
   }
 
-  std::uint64_t room = message_bytes_max_;
+  message.header.flags = flags;
+  std::uint64_t room = bytes_max;
   auto& pieces = entry.frame.pieces;
   while (entry.piece < pieces.size() && room > 0) {
     const auto& piece = pieces[entry.piece];
@@ -83,7 +84,7 @@ std::optional<Outbox::Message> Outbox::Next() {
       entry.piece_offset = 0;
     }
   }
-  message.header.bytes = message_bytes_max_ - room;
+  message.header.bytes = bytes_max - room;
   message.pieces[0] = Encoded(message.header);
   entry.header.offset += message.header.bytes;
   message.last = entry.header.offset == entry.header.frame_bytes;

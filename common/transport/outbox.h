@@ -32,7 +32,11 @@ class Outbox {
     OutgoingPieces pieces;  // The encoded header, then the payload, not copied.
     bool last = true;       // The frame is sent completely with this one.
   };
-  std::optional<Message> Next();
+  std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
+  // At most `bytes_max` of payload, with these flags if it is a piece of a frame.
+  std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
+  // What is left of the frame that Next would send a piece of; 0 for a message without one, or none.
+  std::uint64_t next_frame_left() const { return queue_.empty() ? 0 : queue_.begin()->first.first; }
   bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
 
@@ -51,5 +55,25 @@ class Outbox {
   std::map<Key, Entry> queue_;
   std::map<std::uint64_t, Key> frames_;  // request id -> its place in queue_
 };
+
+// What leaves in one write: messages of `session` until they are kWriteBytes, or one whose payload is in the lane, which the peer can
+// copy out while we fill in the next. Their sizes with payload; `pieces` stays empty when there is nothing to send now.
+template <class Session>
+std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
+  std::uint64_t in_write = 0, bytes = 0;
+  while (in_write < kWriteBytes) {
+    auto message = session.NextMessage();
+    if (!message) break;
+    in_write += wire::kStreamHeaderBytes + message->header.bytes_behind();
+    bytes += wire::kStreamHeaderBytes + message->header.bytes;
+    if (pieces->empty()) {
+      *pieces = std::move(message->pieces);
+    } else {
+      for (auto& piece : message->pieces) pieces->push_back(std::move(piece));
+    }
+    if (message->header.in_lane()) break;
+  }
+  return bytes;
+}
 
 }  // namespace evergrad::transport

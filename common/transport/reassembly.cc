@@ -1,14 +1,11 @@
 #include "common/transport/reassembly.h"
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
+#include "common/transport/message_reader.h"
 
 namespace evergrad::transport {
 
-absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView message) {
+absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView payload) {
   if (!started_) {
     if (header.frame_bytes > frame_bytes_max_) {
       return absl::InvalidArgumentError(
@@ -31,36 +28,9 @@ absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView messa
     buffer_ = pool_ == nullptr ? tensor::AlignedBuffer(frame_bytes_) : pool_->Take(frame_bytes_);
   }
   // DecodeStreamHeader has checked that the piece ends inside the frame.
-  CopyPayload(message, buffer_.data() + received_);
+  CopyPayload(payload, buffer_.data() + received_);
   received_ += header.bytes;
   return absl::OkStatus();
-}
-
-absl::StatusOr<wire::StreamHeader> ReadStreamHeader(MessageView message) {
-  std::array<std::byte, wire::kStreamHeaderBytes> bytes;
-  std::uint64_t total = 0, copied = 0;
-  for (const auto& part : message) {
-    const std::size_t n = std::min<std::size_t>(part.size(), bytes.size() - copied);
-    if (n > 0) std::memcpy(bytes.data() + copied, part.data(), n);
-    copied += n;
-    total += part.size();
-  }
-  if (copied < bytes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("malformed stream message: shorter than its header: bytes=", total, " want>=", bytes.size()));
-  }
-  return wire::DecodeStreamHeader(bytes, total);
-}
-
-void CopyPayload(MessageView message, std::byte* out) {
-  std::size_t skip = wire::kStreamHeaderBytes;
-  for (const auto& part : message) {
-    const std::size_t skipped = std::min(skip, part.size());
-    skip -= skipped;
-    const std::size_t n = part.size() - skipped;
-    if (n == 0) continue;
-    std::memcpy(out, part.data() + skipped, n);
-    out += n;
-  }
 }
 
 }  // namespace evergrad::transport

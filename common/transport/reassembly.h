@@ -17,9 +17,9 @@ class Reassembly {
   // From `pool` (null: the heap), which outlives it.
   explicit Reassembly(std::uint64_t frame_bytes_max = 0, BufferPool* pool = nullptr) : frame_bytes_max_(frame_bytes_max), pool_(pool) {}
 
-  // Copies the payload of `message`, whose first 64 bytes are `header`. InvalidArgument: a gap, a repeat, a frame that grows,
+  // Copies `payload`, the header.bytes of `header`. InvalidArgument: a gap, a repeat, a frame that grows,
   // more than was allowed. Then nothing has been copied and the stream is to be ended.
-  absl::Status Add(const wire::StreamHeader& header, MessageView message);
+  absl::Status Add(const wire::StreamHeader& header, MessageView payload);
 
   bool started() const { return started_; }
   bool complete() const { return started_ && received_ == frame_bytes_; }
@@ -34,10 +34,5 @@ class Reassembly {
   bool started_ = false;
   tensor::AlignedBuffer buffer_;
 };
-
-// The header of a message; InvalidArgument names what is wrong.
-absl::StatusOr<wire::StreamHeader> ReadStreamHeader(MessageView message);
-// Copies what follows the header to `out`, which has header.bytes of room.
-void CopyPayload(MessageView message, std::byte* out);
 
 }  // namespace evergrad::transport

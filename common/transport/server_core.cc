@@ -1,5 +1,6 @@
 #include "common/transport/server_core.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/transport/lane_memory.h"
 #include "common/transport/server_session.h"
 #include "common/transport/status_detail.h"
 
@@ -59,11 +61,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
         id_(id),
         link_(std::move(link)),
         peer_(std::move(peer)),
-        session_(std::in_place,
-                 ServerSession::Options{.frame_bytes_max = server_->options_.frame_bytes_max,
-                                        .progress_timeout = server_->options_.progress_timeout,
-                                        .grant_unused_max = server_->options_.grant_unused_max},
-                 id, server_->budget_, server_->pool_) {}
+        session_(std::in_place, SessionOptions(*server_, peer_), id, server_->budget_, server_->pool_) {}
 
   void Start() { link_->Start(shared_from_this()); }
 
@@ -74,12 +72,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     for (const auto& part : message) bytes += part.size();
     server_->received_.fetch_add(bytes, std::memory_order_relaxed);
     const auto status = session_->OnMessage(message, Now());
-    if (!status.ok()) {
-      server_->malformed_.fetch_add(1, std::memory_order_relaxed);
-      link_->Finish(status);  // The typed refusal.
-      Gone();
-      return;
-    }
+    if (!status.ok()) return Malformed(status);
     for (auto& ready : session_->TakeReady()) {
       Deliver(std::move(ready));
       if (gone()) return;
@@ -103,12 +96,12 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   void Answer(std::uint64_t request, Frame response) {
     if (gone()) return;
     session_->Answer(request, std::move(response), Now());
-    Pump();
+    PumpSoon();
   }
   void Fail(std::uint64_t request, const absl::Status& status) {
     if (gone()) return;
     session_->Fail(request, status);
-    Pump();
+    PumpSoon();
   }
   void Abort() {
     if (link_ != nullptr) link_->Finish(absl::UnavailableError("server shuts down"));
@@ -118,6 +111,25 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
  private:
   MonoTime Now() const { return server_->loop_->Now(); }
   bool gone() const { return !session_.has_value(); }
+
+  static ServerSession::Options SessionOptions(ServerCore& server, const PeerInfo& peer) {
+    ServerSession::Options session;
+    session.frame_bytes_max = server.options_.frame_bytes_max;
+    session.progress_timeout = server.options_.progress_timeout;
+    session.grant_unused_max = server.options_.grant_unused_max;
+    if (server.options_.lane_bytes_max > 0) {
+      session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
+      // The session belongs to a peer, which holds the server.
+      session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) { return server->TakeLaneOf(address, offer); };
+    }
+    return session;
+  }
+
+  void Malformed(const absl::Status& status) {
+    server_->malformed_.fetch_add(1, std::memory_order_relaxed);
+    link_->Finish(status);  // The typed refusal.
+    Gone();
+  }
 
   void Gone() {
     if (gone()) return;
@@ -129,16 +141,29 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     server_->data_peers_.erase(id_);
   }
 
+  // After the other answers that have been posted: small ones leave together.
+  void PumpSoon() {
+    if (std::exchange(pump_soon_, true)) return;
+    server_->loop_->Defer([self = shared_from_this()] {
+      self->pump_soon_ = false;
+      self->Pump();
+    });
+  }
+
   void Pump() {
     if (gone()) return;
     if (!sending_) {
-      if (auto message = session_->NextMessage()) {
+      OutgoingPieces pieces;
+      sending_bytes_ = TakeWrite(*session_, &pieces);
+      if (!pieces.empty()) {
         sending_ = true;
-        sending_bytes_ = message->header.bytes + wire::kStreamHeaderBytes;
-        link_->Send(std::move(message->pieces));
+        link_->Send(std::move(pieces));
+      } else if (!session_->lane_status().ok()) {
+        return Malformed(absl::Status(session_->lane_status()));
       }
     }
     const auto counters = session_->TakeCounters();
+    server_->received_.fetch_add(counters.lane_received, std::memory_order_relaxed);
     server_->refused_.fetch_add(counters.refused, std::memory_order_relaxed);
     server_->granted_.fetch_add(counters.granted, std::memory_order_relaxed);
     server_->budget_refused_.fetch_add(counters.budget_refused, std::memory_order_relaxed);
@@ -204,6 +229,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   const PeerInfo peer_;
   std::optional<ServerSession> session_;
   bool sending_ = false;
+  bool pump_soon_ = false;
   std::uint64_t sending_bytes_ = 0;
   std::optional<MonoTime> armed_at_;
   std::optional<ServerSession::Ready> held_;  // push.reorder
@@ -262,6 +288,27 @@ std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handl
                                              });
                                            });
   return core;
+}
+
+absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& address, const wire::LaneOffer& offer) {
+  absl::StatusOr<std::unique_ptr<Lane>> lane = absl::UnknownError("");
+  const std::uint64_t bytes = offer.ring_bytes > kLaneRingBytesMax ? 0 : LaneMemoryBytes(offer.ring_bytes);
+  const std::uint64_t used = lanes_->bytes.load(std::memory_order_relaxed);
+  if (bytes > options_.lane_bytes_max || used > options_.lane_bytes_max - bytes) {
+    lanes_->refused.fetch_add(1, std::memory_order_relaxed);
+    lane = absl::FailedPreconditionError(absl::StrCat("lanes above lane_bytes_max: used=", used, " want=", bytes, " max=", options_.lane_bytes_max));
+  } else {
+    lane = TakeLane(offer, options_.lane_bytes_max / 2, [lanes = lanes_, bytes] {
+      lanes->bytes.fetch_sub(bytes, std::memory_order_relaxed);
+      lanes->count.fetch_sub(1, std::memory_order_relaxed);
+    });
+    if (lane.ok()) {
+      lanes_->bytes.fetch_add(bytes, std::memory_order_relaxed);
+      lanes_->count.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  if (options_.on_lane) options_.on_lane(address, lane.status());
+  return lane;
 }
 
 bool ServerCore::AdmitCall() {
@@ -382,6 +429,9 @@ Server::Stats ServerCore::stats() const {
   stats.peer_small_refused = peer_small_refused_.load(std::memory_order_relaxed);
   stats.frame_refused = frame_refused_.load(std::memory_order_relaxed);
   stats.streams_refused = streams_refused_.load(std::memory_order_relaxed);
+  stats.lanes = lanes_->count.load(std::memory_order_relaxed);
+  stats.lane_bytes = lanes_->bytes.load(std::memory_order_relaxed);
+  stats.lane_bytes_refused = lanes_->refused.load(std::memory_order_relaxed);
   stats.streams = open_calls_.load(std::memory_order_relaxed);
   stats.refused_total = refused_.load(std::memory_order_relaxed);
   stats.granted_total = granted_.load(std::memory_order_relaxed);

@@ -12,6 +12,7 @@
 #include "common/fault/failpoints.h"
 #include "common/transport/budget.h"
 #include "common/transport/buffer_pool.h"
+#include "common/transport/lane.h"
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
 #include "common/transport/message_stream.h"
@@ -45,6 +46,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   class Responder;
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints);
   void DispatchAdmitted();
+  absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address, const wire::LaneOffer& offer);
 
   const ServerOptions options_;
   Handlers handlers_;  // Let go of after Shutdown: they may hold responders, which hold the server.
@@ -52,6 +54,10 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   fault::Failpoints* const failpoints_;
   std::shared_ptr<Budget> budget_;          // Shared with the tokens.
   const std::shared_ptr<BufferPool> pool_;  // Shared with the frames that are out.
+  struct Lanes {
+    std::atomic<std::uint64_t> count{0}, bytes{0}, refused{0};
+  };
+  const std::shared_ptr<Lanes> lanes_ = std::make_shared<Lanes>();  // Shared with the lanes, which count themselves out.
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;

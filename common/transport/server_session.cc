@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
+#include "common/base/text.h"
+#include "common/transport/message_reader.h"
 #include "common/transport/status_detail.h"
 
 namespace evergrad::transport {
@@ -11,14 +13,16 @@ namespace evergrad::transport {
 using wire::MessageKind;
 
 ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool)
-    : options_(options),
+    : options_(std::move(options)),
       peer_(peer),
       budget_(std::move(budget)),
       pool_(std::move(pool)),
-      outbox_(options.message_bytes_max),
-      liveness_(options.progress_timeout) {
-  outbox_.AddControl(
-      {.kind = MessageKind::kHello, .frame_bytes = options_.frame_bytes_max, .response_bytes_max = budget_->options().peer_small_bytes_max});
+      outbox_(options_.message_bytes_max),
+      liveness_(options_.progress_timeout) {
+  outbox_.AddControl({.kind = MessageKind::kHello,
+                      .frame_bytes = options_.frame_bytes_max,
+                      .offset = options_.take_lane == nullptr ? 0 : options_.lane_ring_bytes_max,
+                      .response_bytes_max = budget_->options().peer_small_bytes_max});
 }
 
 ServerSession::~ServerSession() { budget_->DropPeer(peer_); }
@@ -48,27 +52,54 @@ void ServerSession::Refuse(std::uint64_t id, const absl::Status& status) {
   outbox_.AddControl({.kind = MessageKind::kError, .request_id = id}, EncodeStatus(status));
 }
 
-absl::Status ServerSession::OnMessage(MessageView message, MonoTime now) {
+absl::Status ServerSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  const auto header = ReadStreamHeader(message);
-  if (!header.ok()) return header.status();
+  MessageReader reader(messages);
+  do {
+    const auto header = reader.Next();
+    if (!header.ok()) return header.status();
+    const auto payload = lane_.Payload(*header, reader.payload());
+    if (!payload.ok()) return payload.status();
+    if (absl::Status status = OnOne(*header, *payload, now); !status.ok()) return status;
+    if (header->in_lane()) counters_.lane_received += header->bytes;
+    lane_.Done(*header, outbox_);
+  } while (!reader.done());
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
   if (outbox_.size() > 2 * options_.requests_max) {
     return absl::ResourceExhaustedError(absl::StrCat("peer does not read its answers: unsent=", outbox_.size()));
   }
-  switch (header->kind) {
-    case MessageKind::kAnnounce: return OnAnnounce(*header, now);
-    case MessageKind::kRequest: return OnPiece(*header, message, now);
-    case MessageKind::kCancel: OnCancel(header->request_id); return absl::OkStatus();
+  switch (header.kind) {
+    case MessageKind::kAnnounce: return OnAnnounce(header, now);
+    case MessageKind::kRequest: return OnPiece(header, payload, now);
+    case MessageKind::kCancel: OnCancel(header.request_id); return absl::OkStatus();
     case MessageKind::kPing:
       if (!std::exchange(pong_queued_, true)) outbox_.AddControl({.kind = MessageKind::kPong});
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
+    case MessageKind::kLane: return OnLane(header, payload);
+    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage looks itself.
     case MessageKind::kHello:
     case MessageKind::kGrant:
     case MessageKind::kAnswer:
     case MessageKind::kError: break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("a client does not send ", wire::MessageKindName(header->kind)));
+  return absl::InvalidArgumentError(absl::StrCat("a client does not send ", wire::MessageKindName(header.kind)));
+}
+
+absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
+  if (std::exchange(lane_asked_, true)) return absl::InvalidArgumentError("a lane is offered once");
+  std::array<std::byte, wire::kLaneOfferBytes> bytes;
+  if (header.bytes != bytes.size())
+    return absl::InvalidArgumentError(absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
+  CopyPayload(payload, bytes.data());
+  auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here") : options_.take_lane(wire::DecodeLaneOffer(bytes));
+  if (lane.ok()) lane_.Open(*std::move(lane));
+  // Before any piece in it: messages without a frame go first.
+  outbox_.AddControl({.kind = MessageKind::kLane}, lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
+  return absl::OkStatus();
 }
 
 absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTime now) {
@@ -127,7 +158,7 @@ void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime n
   Grant(it, now);
 }
 
-absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView message, MonoTime now) {
+absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
   const std::uint64_t id = header.request_id;
   auto it = requests_.find(id);
   if (it == requests_.end()) {
@@ -159,7 +190,7 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     return absl::InvalidArgumentError(absl::StrCat("answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max,
                                                    " granted=", request.response_bytes_max));
   }
-  if (auto status = request.frame.Add(header, message); !status.ok()) return status;
+  if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
   if (!request.frame.complete()) {
     if (request.phase == Phase::kGranted) request.request_token->Shrink(request.frame.frame_bytes());
     request.phase = Phase::kReceiving;
@@ -207,18 +238,19 @@ void ServerSession::Fail(std::uint64_t id, const absl::Status& status) {
 }
 
 std::optional<Outbox::Message> ServerSession::NextMessage() {
-  auto message = outbox_.Next();
+  auto message = lane_.Next(outbox_);
   if (!message) return message;
-  answer_sent_ = message->header.kind == MessageKind::kAnswer && message->last ? message->header.request_id : 0;
+  if (message->header.kind == MessageKind::kAnswer && message->last) answers_sent_.push_back(message->header.request_id);
   if (message->header.kind == MessageKind::kPong) pong_queued_ = false;
   return message;
 }
 
 void ServerSession::OnSent(MonoTime now) {
   liveness_.OnSent(now);
-  const std::uint64_t id = std::exchange(answer_sent_, 0);
-  if (id == 0) return;
-  if (const auto it = requests_.find(id); it != requests_.end()) Forget(it);
+  for (const std::uint64_t id : answers_sent_) {
+    if (const auto it = requests_.find(id); it != requests_.end()) Forget(it);
+  }
+  answers_sent_.clear();
 }
 
 absl::Status ServerSession::Tick(MonoTime now) {

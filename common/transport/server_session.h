@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 
 #include "common/time/clock.h"
 #include "common/transport/budget.h"
+#include "common/transport/lane.h"
 #include "common/transport/liveness.h"
 #include "common/transport/outbox.h"
 #include "common/transport/reassembly.h"
@@ -31,10 +33,14 @@ class ServerSession {
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
+    std::uint64_t lane_ring_bytes_max = 0;  // The largest that is taken; 0: none.
+    // Our end of the memory that the client offers, or in words why not. Null: none is taken.
+    std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)> take_lane = nullptr;
   };
   // Counts what happens; read by the owner after each step.
   struct Counters {
     std::uint64_t refused = 0, granted = 0;                                                          // refused: all
+    std::uint64_t lane_received = 0;                                                                 // bytes, through the lane
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;  // by limit
   };
   // `peer` names the stream at the budget. Puts HELLO into the outbox.
@@ -48,21 +54,26 @@ class ServerSession {
     ReceivedFrame frame;
   };
 
-  // Not OK: the client breaks the protocol, the stream is to be ended with this status. No part of the message was used.
-  absl::Status OnMessage(MessageView message, MonoTime now);
+  // One message or several. Not OK: the client breaks the protocol, the stream is to be ended with this status. No part of the
+  // message that breaks it was used.
+  absl::Status OnMessage(MessageView messages, MonoTime now);
   // The budget has admitted a request that waited.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
   // For a request that was cancelled meanwhile both do nothing.
   void Answer(std::uint64_t request, Frame response, MonoTime now);
   void Fail(std::uint64_t request, const absl::Status& status);
 
+  // Several may be taken to leave together; OnSent then says so of all. nullopt: nothing to send now, or lane_status() says why nothing
+  // can be.
   std::optional<Outbox::Message> NextMessage();
+  const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
   void OnSent(MonoTime now);
   // Ends dead grants. Not OK: the watchdog gives the stream up.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
   Counters TakeCounters() { return std::exchange(counters_, {}); }
+  bool has_lane() const { return lane_.open(); }
   std::size_t requests() const { return requests_.size(); }
 
  private:
@@ -77,8 +88,10 @@ class ServerSession {
   };
   using RequestMap = std::map<std::uint64_t, Request>;
 
+  absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnnounce(const wire::StreamHeader& header, MonoTime now);
-  absl::Status OnPiece(const wire::StreamHeader& header, MessageView message, MonoTime now);
+  absl::Status OnPiece(const wire::StreamHeader& header, MessageView payload, MonoTime now);
+  absl::Status OnLane(const wire::StreamHeader& header, MessageView payload);
   void OnCancel(std::uint64_t id);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
@@ -91,11 +104,13 @@ class ServerSession {
   const std::shared_ptr<Budget> budget_;
   const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a server.
   Outbox outbox_;
+  LanePort lane_;
+  bool lane_asked_ = false;
   Liveness liveness_;
   RequestMap requests_;
   std::set<std::pair<MonoTime, std::uint64_t>> granted_;  // By last piece: which grants are dead.
   std::set<std::uint64_t> dropping_;                      // Ended by us; their pieces are dropped until the client's CANCEL.
-  std::uint64_t answer_sent_ = 0;                         // The request whose last piece is on its way, 0 for none.
+  std::vector<std::uint64_t> answers_sent_;               // Requests whose last piece is on its way.
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

@@ -144,7 +144,8 @@ struct ServerOptions {
   std::string insecure_listen;         // "" or an address off loopback without TLS; the caller warns
   std::string unix_path;               // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls back to TCP and says so
   TlsFiles tls;
-  std::string data_peers;  // who may open data streams, by certificate: "worker", "worker,ps_server"; "" anybody. A peer whose certificate names no task gets nothing
+  std::string data_peers;  // who may open data streams, by certificate: "worker", "worker,ps_server"; "" anybody. A peer whose certificate names no
+                           // task gets nothing
   std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
@@ -152,6 +153,10 @@ struct ServerOptions {
   std::uint64_t frame_bytes_max = 1ull << 30;    // one data request or answer
   std::uint64_t unsent_bytes_max = 64ull << 20;  // one message stream
   std::uint32_t streams_max = 4096;
+  // Memory shared with clients of this host, all together, through which their payload comes instead of through the socket; 0: none.
+  std::uint64_t lane_bytes_max = 0;
+  // What became of a client's offer: OK, or why its payload comes by the socket. On a transport thread.
+  std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
   std::chrono::milliseconds unary_request_max{10000};  // from the beginning of a unary call to its whole request, else DeadlineExceeded
   std::chrono::milliseconds progress_timeout{5000};    // the watchdog (rule 8)
   std::chrono::milliseconds grant_unused_max{30000};   // a grant whose payload does not come is dead (rule 5): Aborted, retryable
@@ -165,7 +170,8 @@ class Server {
   virtual void Shutdown() = 0;                // Ends streams; after it returns no callback runs. Idempotent.
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
-    std::uint64_t peer_small_used = 0;  // of the peer that uses most
+    std::uint64_t peer_small_used = 0;                                // of the peer that uses most
+    std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;  // refused: for lane_bytes_max
     // By limit; refused_total is all of them, and what other bounds refuse.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0, streams_refused = 0;
     std::uint64_t refused_total = 0, granted_total = 0, malformed_total = 0, bytes_received = 0, bytes_sent = 0;
@@ -185,6 +191,11 @@ struct ChannelOptions {
   std::uint64_t unsent_bytes_max = 64ull << 20;
   std::uint64_t inflight_calls_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};
+  // Memory to share with a server on this host, for each direction of a data stream; 0: none. InvalidArgument unless it is a multiple
+  // of 64 KiB up to 64 MiB.
+  std::uint64_t lane_ring_bytes = 0;
+  // What became of it: OK, or why the payload goes by the socket. On a transport thread, once a connection.
+  std::function<void(const absl::Status&)> on_lane = {};
 };
 
 class Transport {

@@ -1,5 +1,7 @@
 #include "common/wire/stream_message.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 
@@ -20,8 +22,18 @@ T Load(const std::byte* in) {
 
 constexpr std::size_t kReservedAt = 48;
 
-bool HasPayload(MessageKind kind) { return kind == MessageKind::kRequest || kind == MessageKind::kAnswer || kind == MessageKind::kError; }
-bool HasRequest(MessageKind kind) { return kind != MessageKind::kHello && kind != MessageKind::kPing && kind != MessageKind::kPong; }
+bool IsPiece(MessageKind kind) { return kind == MessageKind::kRequest || kind == MessageKind::kAnswer; }
+bool HasPayload(MessageKind kind) { return IsPiece(kind) || kind == MessageKind::kError || kind == MessageKind::kLane; }
+bool HasRequest(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kHello:
+    case MessageKind::kPing:
+    case MessageKind::kPong:
+    case MessageKind::kLane:
+    case MessageKind::kRoom: return false;
+    default: return true;
+  }
+}
 
 }  // namespace
 
@@ -36,6 +48,8 @@ const char* MessageKindName(MessageKind kind) {
     case MessageKind::kCancel: return "CANCEL";
     case MessageKind::kPing: return "PING";
     case MessageKind::kPong: return "PONG";
+    case MessageKind::kLane: return "LANE";
+    case MessageKind::kRoom: return "ROOM";
   }
   return "unknown";
 }
@@ -54,7 +68,7 @@ std::array<std::byte, kStreamHeaderBytes> EncodeStreamHeader(const StreamHeader&
   return out;
 }
 
-absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStreamHeaderBytes> in, std::uint64_t message_bytes) {
+absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStreamHeaderBytes> in, std::uint64_t available) {
   const auto malformed = [](absl::string_view what, std::uint64_t got, std::uint64_t want) {
     return absl::InvalidArgumentError(absl::StrCat("malformed stream message: ", what, " got=", got, " want=", want));
   };
@@ -62,10 +76,10 @@ absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStre
   if (const auto version = Load<std::uint16_t>(&in[4]); version != kStreamVersion) return malformed("version at 4", version, kStreamVersion);
   StreamHeader header;
   const auto kind = std::to_integer<std::uint8_t>(in[6]);
-  if (kind < 1 || kind > static_cast<std::uint8_t>(MessageKind::kPong)) return malformed("kind at 6", kind, 1);
+  if (kind < 1 || kind > static_cast<std::uint8_t>(MessageKind::kRoom)) return malformed("kind at 6", kind, 1);
   header.kind = static_cast<MessageKind>(kind);
   header.flags = std::to_integer<std::uint8_t>(in[7]);
-  if (header.flags != 0) return malformed("flags at 7", header.flags, 0);
+  if (header.flags != 0 && !(header.flags == kInLane && IsPiece(header.kind))) return malformed("flags at 7", header.flags, 0);
   header.request_id = Load<std::uint64_t>(&in[8]);
   header.frame_bytes = Load<std::uint64_t>(&in[16]);
   header.offset = Load<std::uint64_t>(&in[24]);
@@ -74,18 +88,43 @@ absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStre
   for (std::size_t i = kReservedAt; i < kStreamHeaderBytes; ++i) {
     if (in[i] != std::byte{0}) return malformed(absl::StrCat("reserved byte at ", i), std::to_integer<std::uint64_t>(in[i]), 0);
   }
-  if (message_bytes < kStreamHeaderBytes || header.bytes != message_bytes - kStreamHeaderBytes) {
-    return malformed("bytes at 32", header.bytes, message_bytes - kStreamHeaderBytes);
+  if (available < kStreamHeaderBytes || header.bytes_behind() > available - kStreamHeaderBytes) {
+    return malformed("bytes at 32", header.bytes, available - kStreamHeaderBytes);
   }
   if (header.bytes > kMessagePayloadBytesMax) return malformed("bytes at 32 above the limit", header.bytes, kMessagePayloadBytesMax);
   if (!HasPayload(header.kind) && header.bytes != 0) return malformed(absl::StrCat("payload of ", MessageKindName(header.kind)), header.bytes, 0);
-  if (header.kind == MessageKind::kError && header.bytes > kErrorBytesMax) return malformed("bytes of ERROR", header.bytes, kErrorBytesMax);
+  if (!IsPiece(header.kind) && header.bytes > kErrorBytesMax) {
+    return malformed(absl::StrCat("bytes of ", MessageKindName(header.kind)), header.bytes, kErrorBytesMax);
+  }
+  if (header.in_lane() && header.bytes == 0) return malformed("bytes in the lane", 0, 1);
   if (HasRequest(header.kind) != (header.request_id != 0)) {
     return malformed(absl::StrCat("request id at 8 of ", MessageKindName(header.kind)), header.request_id, HasRequest(header.kind) ? 1 : 0);
   }
   const auto end = CheckedAdd(header.offset, header.bytes);
   if (HasPayload(header.kind) && (!end || *end > header.frame_bytes)) return malformed("end of the piece", end.value_or(0), header.frame_bytes);
   return header;
+}
+
+std::array<std::byte, kLaneOfferBytes> EncodeLaneOffer(const LaneOffer& offer) {
+  std::array<std::byte, kLaneOfferBytes> out{};
+  std::copy(offer.boot_id.begin(), offer.boot_id.end(), out.begin());
+  Store(offer.pid_namespace, &out[16]);
+  Store(offer.pid, &out[24]);
+  Store(offer.fd, &out[32]);
+  Store(offer.ring_bytes, &out[40]);
+  std::copy(offer.nonce.begin(), offer.nonce.end(), out.begin() + 48);
+  return out;
+}
+
+LaneOffer DecodeLaneOffer(std::span<const std::byte, kLaneOfferBytes> in) {
+  LaneOffer offer;
+  std::copy_n(in.begin(), offer.boot_id.size(), offer.boot_id.begin());
+  offer.pid_namespace = Load<std::uint64_t>(&in[16]);
+  offer.pid = Load<std::uint64_t>(&in[24]);
+  offer.fd = Load<std::uint64_t>(&in[32]);
+  offer.ring_bytes = Load<std::uint64_t>(&in[40]);
+  std::copy_n(in.begin() + 48, offer.nonce.size(), offer.nonce.begin());
+  return offer;
 }
 
 }  // namespace evergrad::wire

@@ -10,6 +10,7 @@
 #include "common/transport/client_session.h"
 #include "common/transport/credit.h"
 #include "common/transport/liveness.h"
+#include "common/transport/message_reader.h"
 #include "common/transport/outbox.h"
 #include "common/transport/reassembly.h"
 #include "common/transport/server_session.h"
@@ -191,10 +192,12 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
       slices.push_back(std::as_bytes(std::span(bytes)).subspan(at, n));
       at += n;
     }
-    const auto header = ReadStreamHeader(slices);
+    MessageReader reader(slices);
+    const auto header = reader.Next();
     REQUIRE(header.ok());
+    REQUIRE(reader.done());
     auto& frame = frames.try_emplace(header->request_id, 20000u).first->second;
-    REQUIRE(frame.Add(*header, slices).ok());
+    REQUIRE(frame.Add(*header, reader.payload()).ok());
     REQUIRE(frame.complete() == message->last);
     if (frame.complete()) {
       ++complete;
@@ -205,8 +208,8 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
 }
 
 TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the limit is refused") {
-  const std::string payload(74, 'x');
-  const std::vector<std::span<const std::byte>> message = {std::as_bytes(std::span(payload))};  // 64 + 10
+  const std::string payload(10, 'x');
+  const std::vector<std::span<const std::byte>> message = {std::as_bytes(std::span(payload))};
   const auto piece = [&](Reassembly& frame, std::uint64_t frame_bytes, std::uint64_t offset, std::uint64_t bytes) {
     return frame.Add({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = frame_bytes, .offset = offset, .bytes = bytes}, message);
   };
@@ -221,6 +224,37 @@ TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the lim
   CHECK(piece(frame, 30, 10, 10).ok());
   CHECK(piece(frame, 30, 20, 10).ok());
   CHECK(frame.complete());
+}
+
+TEST_CASE("messages that came in one write are read one by one, whatever slices they came in") {
+  Outbox outbox(5000);
+  for (std::uint64_t id = 1; id <= 20; ++id) outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(id * 100, static_cast<unsigned>(id)));
+  outbox.AddControl({.kind = MessageKind::kPing});
+  std::string bytes;
+  while (auto message = outbox.Next()) {
+    for (const auto& piece : message->pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+  }
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::span<const std::byte>> slices;
+    for (std::size_t at = 0; at < bytes.size();) {
+      const std::size_t n = std::min<std::size_t>(random() % 3000, bytes.size() - at);
+      slices.push_back(std::as_bytes(std::span(bytes)).subspan(at, n));
+      at += n;
+    }
+    MessageReader reader(slices);
+    CHECK(reader.Next()->kind == MessageKind::kPing);
+    for (std::uint64_t id = 1; id <= 20; ++id) {
+      const auto header = reader.Next();
+      REQUIRE(header.ok());
+      REQUIRE(header->request_id == id);
+      Reassembly frame(5000);
+      REQUIRE(frame.Add(*header, reader.payload()).ok());
+      REQUIRE(IsPatterned(View(frame.Take()), id * 100, static_cast<unsigned>(id)));
+    }
+    CHECK(reader.done());
+    CHECK_FALSE(reader.Next().ok());
+  }
 }
 
 // ---------------------------------------------------------------- watchdog, status
@@ -455,7 +489,7 @@ TEST_CASE("random messages never break a session: refused or understood, the cre
       ServerSession server({.requests_max = 50}, 7, budget);
       MonoTime now{1s};
       for (int i = 0; i < 60; ++i) {
-        wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 8), .request_id = 1 + random() % 4};
+        wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 10), .request_id = 1 + random() % 4};
         if (header.kind >= MessageKind::kPing) header.request_id = 0;
         if (header.kind == MessageKind::kAnnounce || header.kind == MessageKind::kRequest) {
           header.frame_bytes = random() % 3 == 0 ? 400 : 100000;

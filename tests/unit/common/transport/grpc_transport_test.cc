@@ -20,6 +20,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "common/runtime/executor.h"
 #include "tests/support/temp_folder.h"
@@ -481,7 +483,7 @@ class ServerProcess {
   std::string address_;
 };
 
-constexpr std::uint64_t kChildBudget = 64u << 20;
+constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
 TEST_CASE("a server process for the tests above and below", "[.child]") {
   TuneAllocator();
@@ -510,7 +512,8 @@ TEST_CASE("a server process for the tests above and below", "[.child]") {
   };
   const auto transport = MakeGrpcTransport(nullptr);
   const char* unix_path = std::getenv("EVERGRAD_TEST_ARGUMENT");
-  auto server = transport->Listen({.unix_path = unix_path == nullptr ? "" : unix_path, .budget_bytes_max = kChildBudget}, std::move(handlers));
+  auto server = transport->Listen(
+      {.unix_path = unix_path == nullptr ? "" : unix_path, .budget_bytes_max = kChildBudget, .lane_bytes_max = kChildLanes}, std::move(handlers));
   REQUIRE(server.ok());
   const std::string line = (*server)->address() + "\n";
   REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
@@ -567,19 +570,29 @@ TEST_CASE("a stopped server is given up by the watchdog, over TCP and over a uni
 }
 
 TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget and no more") {
+  // With lanes: the first eight find room, the others push by the socket.
+  const std::uint64_t ring_bytes = GENERATE(0u, 2u << 20);
+  const std::uint64_t lane_bytes = ring_bytes == 0 ? 0 : kChildLanes;
   ServerProcess server(kChild, "");
   const auto transport = MakeGrpcTransport(nullptr);
+  const auto lanes = Collect<absl::Status>();
   std::vector<std::unique_ptr<Channel>> channels;
   std::vector<std::unique_ptr<DataStream>> streams;
   const auto results = Collect<DataResult>();
   for (int i = 0; i < 64; ++i) {
-    auto channel = transport->Dial({.host_port = server.address()}, {});
+    auto channel = transport->Dial({.host_port = server.address()},
+                                   {.lane_ring_bytes = ring_bytes, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
     REQUIRE(channel.ok());
     channels.push_back(*std::move(channel));
     streams.push_back(channels.back()->OpenData());
     streams.back()->Call(0, TextFrame("warm"), {}, Into(results));
   }
   for (int i = 0; i < 64; ++i) REQUIRE(results->Next()->ok());
+  if (ring_bytes > 0) {
+    int agreed = 0;
+    for (int i = 0; i < 64; ++i) agreed += lanes->Next()->ok();
+    CHECK(agreed == kChildLanes / (4u << 20) - 1);  // Each has a page besides its rings.
+  }
   const std::uint64_t base = server.RssBytes();
   std::uint64_t peak = base;
   const Frame push = Patterned(16u << 20, 1);
@@ -590,10 +603,155 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
     REQUIRE(result);
     CHECK(result->ok());
   }
-  WARN("server memory: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget " << (kChildBudget >> 20) << " MiB");
-#if !defined(__SANITIZE_ADDRESS__)                        // Which keeps freed memory in quarantine.
-  CHECK(peak <= base + kChildBudget + 2 * kChildBudget);  // Rule 5: base + budget + the quota of gRPC.
+  WARN("server memory with lanes of " << (lane_bytes >> 20) << " MiB: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget "
+                                      << (kChildBudget >> 20) << " MiB");
+#if !defined(__SANITIZE_ADDRESS__)                                     // Which keeps freed memory in quarantine.
+  CHECK(peak <= base + kChildBudget + 2 * kChildBudget + lane_bytes);  // Rule 5: base + budget + the quota of gRPC, and the lanes.
 #endif
+}
+
+// ---------------------------------------------------------------- lanes between processes
+
+std::size_t OpenFiles() { return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})); }
+std::size_t MappedLanes() {
+  std::ifstream in("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(in, line);) count += line.find("evergrad-lane") != std::string::npos;
+  return count;
+}
+std::size_t OpenLanes() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    count += std::filesystem::read_symlink(entry.path(), ignored).string().find("evergrad-lane") != std::string::npos;
+  }
+  return count;
+}
+// What other threads do soon.
+bool Soon(const std::function<bool()>& condition) {
+  for (const auto until = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
+    if (condition()) return true;
+  }
+  return false;
+}
+
+TEST_CASE("payload to a server process goes through memory, and its death in the middle leaves nothing of it here") {
+  const std::size_t files = OpenFiles();
+  {
+    const auto transport = MakeGrpcTransport(nullptr);
+    for (int round = 0; round < 3; ++round) {
+      ServerProcess server(kChild, "");
+      const auto lanes = Collect<absl::Status>();
+      auto channel = transport->Dial({.host_port = server.address()},
+                                     {.lane_ring_bytes = 1u << 20, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
+      REQUIRE(channel.ok());
+      auto data = (*channel)->OpenData();
+      REQUIRE(lanes->Next()->ok());
+      CHECK(MappedLanes() == 1);
+      CHECK(OpenLanes() == 0);  // Only while it is offered.
+      const auto results = Collect<DataResult>();
+      for (int i = 0; i < 8; ++i) data->Call(0, Patterned(16u << 20, 1), {.deadline = 60000ms}, Into(results));
+      if (round > 0) REQUIRE(results->Next()->ok());  // Four at a time are let go.
+      server.Signal(SIGKILL);
+      for (std::size_t i = round > 0 ? 1 : 0; i < 8; ++i) REQUIRE(results->Next());
+      CHECK(MappedLanes() == 0);
+      CHECK(OpenLanes() == 0);
+    }
+  }
+  CHECK(Soon([&] { return OpenFiles() <= files + 8; }));  // gRPC keeps some of its own.
+}
+
+TEST_CASE("a client process for the test below", "[.child]") {
+  const std::string line = "started\n";
+  REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  const auto transport = MakeGrpcTransport(nullptr);
+  auto channel = transport->Dial({.host_port = std::getenv("EVERGRAD_TEST_ARGUMENT")}, {.lane_ring_bytes = 256u << 10});
+  REQUIRE(channel.ok());
+  auto data = (*channel)->OpenData();
+  const auto results = Collect<DataResult>();
+  for (int i = 0; i < 4; ++i) data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms}, Into(results));
+  while (results->Next()) data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms}, Into(results));
+}
+
+TEST_CASE("a client process that is killed in the middle leaves nothing of its memory at the server, whose other clients go on") {
+  World<Grpc> world(Echoing(), {.lane_bytes_max = 8u << 20}, {.lane_ring_bytes = 256u << 10});
+  auto data = world.channel->OpenData();
+  const auto results = Collect<DataResult>();
+  for (int round = 0; round < 4; ++round) {
+    {
+      ServerProcess client("a client process for the test below", world.server->address());
+      const std::uint64_t before = world.server->stats().bytes_received;
+      REQUIRE(Soon([&] {
+        return world.server->stats().lanes == 2 && world.server->stats().bytes_received > before + (20u << 20) * static_cast<unsigned>(round);
+      }));
+      CHECK(world.server->stats().lane_bytes > 2 * (512u << 10));
+      client.Signal(SIGKILL);
+    }
+    REQUIRE(Soon([&] { return world.server->stats().lanes == 1; }));
+    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both ends of our own.
+    CHECK(OpenLanes() == 0);
+    CHECK(Soon([&] { return world.server->stats().budget_used == 0; }));
+    data->Call(0, Patterned(4u << 20, 7), {.response_bytes_max = 4u << 20}, Into(results));
+    const auto result = results->Next();
+    REQUIRE(result);
+    REQUIRE(result->ok());
+    CHECK(IsPatterned(View((*result)->bytes), 4u << 20, 7));
+  }
+  CHECK(world.server->stats().malformed_total == 0);
+  data.reset();
+  CHECK(Soon([&] { return world.server->stats().lanes == 0 && world.server->stats().lane_bytes == 0; }));
+  CHECK(MappedLanes() == 0);
+}
+
+TEST_CASE("under TLS the lane is offered inside of the stream, and who has no room or wants none goes by the socket") {
+  TempFolder folder;
+  Authority ca;
+  MakeAuthority(&ca, "evergrad test CA");
+  const TlsFiles worker = Issue(folder, "worker-7", ca, ca);
+  const auto told = Collect<std::pair<std::string, absl::Status>>();
+  World<Grpc> world(Echoing(),
+                    {.tls = Issue(folder, "ps_server-0", ca, ca),
+                     .lane_bytes_max = 1u << 20,
+                     .on_lane =
+                         [told](const std::string& address, const absl::Status& status) {
+                           told->Put({address, status});
+                         }},
+                    {.tls = worker});
+  const auto echo = [&](std::uint64_t ring_bytes) {
+    const auto lanes = Collect<absl::Status>();
+    auto channel =
+        world.transport->Dial({.host_port = world.server->address()},
+                              {.tls = worker, .lane_ring_bytes = ring_bytes, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
+    REQUIRE(channel.ok());
+    auto data = (*channel)->OpenData();
+    const auto status = ring_bytes == 0 ? absl::OkStatus() : *lanes->Next();
+    const auto results = Collect<DataResult>();
+    data->Call(0, Patterned(3u << 20, 1), {.response_bytes_max = 3u << 20}, Into(results));
+    const auto result = results->Next();
+    REQUIRE(result);
+    REQUIRE(result->ok());
+    CHECK(IsPatterned(View((*result)->bytes), 3u << 20, 1));
+    CHECK(world.server->stats().lanes == (ring_bytes > 0 && status.ok() ? 1u : 0u));
+    return status;
+  };
+  CHECK(echo(128u << 10).ok());
+  CHECK(told->Next()->second.ok());
+  CHECK(Soon([&] { return world.server->stats().lanes == 0; }));
+  CHECK(echo(0).ok());
+  CHECK(told->total() == 1);
+  const auto full = echo(512u << 10);  // The rings would fit, the page before them does not.
+  CHECK(Contains(full, "lanes above lane_bytes_max"));
+  CHECK(Contains(told->Next()->second, "lanes above lane_bytes_max"));
+  CHECK(world.server->stats().lane_bytes_refused == 1);
+  for (const std::uint64_t bad : {std::uint64_t{1}, std::uint64_t{100000}, std::uint64_t{65} << 20})
+    CHECK(world.transport->Dial({.host_port = world.server->address()}, {.tls = worker, .lane_ring_bytes = bad}).status().code() ==
+          absl::StatusCode::kInvalidArgument);
+  World<Grpc> none(Echoing(), {}, {.lane_ring_bytes = 128u << 10});
+  auto data = none.channel->OpenData();
+  const auto results = Collect<DataResult>();
+  data->Call(0, Patterned(1u << 20, 1), {.response_bytes_max = 1u << 20}, Into(results));
+  CHECK(results->Next()->ok());
+  CHECK(none.server->stats().lanes == 0);
 }
 
 }  // namespace

@@ -541,6 +541,13 @@ std::string Raw(wire::StreamHeader header, const std::string& payload = {}) {
   return std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size()) + payload;
 }
 
+std::string InLane(wire::StreamHeader header) {
+  header.kind = MessageKind::kRequest;
+  header.flags = wire::kInLane;
+  const auto encoded = wire::EncodeStreamHeader(header);
+  return std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+}
+
 TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed refusal, and the server lives", "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
@@ -574,7 +581,15 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
       {"shorter than its header", {"EGS1"}},
       {"shorter than its header", {""}},
       {"magic", {std::string(64, 'x')}},
-      {"bytes at 32", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + "more"}},
+      {"shorter than its header", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + "more"}},
+      {"magic", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + std::string(64, 'x')}},
+      {"payload in a lane that was not agreed on",
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}),
+        InLane({.request_id = 1, .frame_bytes = 100000, .bytes = 100000})}},
+      {"malformed lane offer", {Raw({.kind = MessageKind::kLane, .frame_bytes = 4}, "here")}},
+      {"a lane is offered once",
+       {Raw({.kind = MessageKind::kLane, .frame_bytes = 64}, std::string(64, 'x')),
+        Raw({.kind = MessageKind::kLane, .frame_bytes = 64}, std::string(64, 'x'))}},
   };
   std::uint64_t malformed = 0;
   for (const Row& row : rows) {

@@ -25,11 +25,21 @@ struct Inproc {
 struct Grpc {
   static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) { return MakeGrpcTransport(failpoints); }
 };
+// The same with payload in memory that both ends map: a small ring, so that it is full now and then.
+template <class Kind>
+struct Laned : Kind {
+  static constexpr std::uint64_t kRingBytes = 128u << 10;
+  static constexpr std::uint64_t kLaneBytesMax = 64u << 20;
+};
+template <class Kind>
+concept HasLane = requires {
+  Kind::kRingBytes;
+};
 // Debian's gRPC is not instrumented for ThreadSanitizer: there the contract is held by its twin.
 #if defined(__SANITIZE_THREAD__)
-#define EG_TRANSPORTS Inproc
+#define EG_TRANSPORTS Inproc, Laned<Inproc>
 #else
-#define EG_TRANSPORTS Inproc, Grpc
+#define EG_TRANSPORTS Inproc, Grpc, Laned<Inproc>, Laned<Grpc>
 #endif
 
 // Values that callbacks put in and a test waits for. Thread-safe; shared, so that a late callback finds it alive.
@@ -126,6 +136,10 @@ template <class Kind>
 struct World {
   explicit World(Handlers handlers, ServerOptions server_options = {}, ChannelOptions channel_options = {}, fault::Failpoints* failpoints = nullptr)
       : transport(Kind::Make(failpoints)) {
+    if constexpr (HasLane<Kind>) {
+      if (server_options.lane_bytes_max == 0) server_options.lane_bytes_max = Kind::kLaneBytesMax;
+      if (channel_options.lane_ring_bytes == 0) channel_options.lane_ring_bytes = Kind::kRingBytes;
+    }
     auto listening = transport->Listen(server_options, std::move(handlers));
     if (!listening.ok()) throw std::runtime_error(listening.status().ToString());
     server = *std::move(listening);

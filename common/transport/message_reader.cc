@@ -1,0 +1,56 @@
+#include "common/transport/message_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::transport {
+
+MessageReader::MessageReader(MessageView bytes) : bytes_(bytes) {
+  for (const auto& part : bytes_) left_ += part.size();
+}
+
+template <class Use>
+void MessageReader::Advance(std::uint64_t bytes, Use use) {
+  left_ -= bytes;
+  while (bytes > 0) {
+    const auto& part = bytes_[part_];
+    const std::size_t n = std::min<std::uint64_t>(bytes, part.size() - offset_);
+    if (n > 0) use(part.subspan(offset_, n));
+    bytes -= n;
+    offset_ += n;
+    if (offset_ == part.size()) {
+      ++part_;
+      offset_ = 0;
+    }
+  }
+}
+
+absl::StatusOr<wire::StreamHeader> MessageReader::Next() {
+  payload_.clear();
+  const std::uint64_t available = left_;
+  std::array<std::byte, wire::kStreamHeaderBytes> bytes;
+  if (available < bytes.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("malformed stream message: shorter than its header: bytes=", available, " want>=", bytes.size()));
+  }
+  std::byte* out = bytes.data();
+  Advance(bytes.size(), [&out](std::span<const std::byte> part) {
+    std::memcpy(out, part.data(), part.size());
+    out += part.size();
+  });
+  auto header = wire::DecodeStreamHeader(bytes, available);
+  if (header.ok()) Advance(header->bytes_behind(), [this](std::span<const std::byte> part) { payload_.push_back(part); });
+  return header;
+}
+
+void CopyPayload(MessageView payload, std::byte* out) {
+  for (const auto& part : payload) {
+    if (part.empty()) continue;
+    std::memcpy(out, part.data(), part.size());
+    out += part.size();
+  }
+}
+
+}  // namespace evergrad::transport
