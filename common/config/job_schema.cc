@@ -13,8 +13,8 @@
 namespace evergrad::config {
 namespace {
 
-const NotBuilt kLayersNotBuilt = {"batch_normalization",  "layer_normalization",      "lstm",          "gru",      "conv1d",  "conv3d",
-                                  "average_pooling2d",    "global_average_pooling2d", "max_pooling1d", "multiply", "reshape", "attention",
+const NotBuilt kLayersNotBuilt = {"lstm",          "gru",      "conv1d",  "conv3d",
+                                  "average_pooling2d", "global_max_pooling2d", "max_pooling1d", "multiply", "reshape", "attention",
                                   "multi_head_attention", "depthwise_conv2d",         "zero_padding2d"};
 const NotBuilt kActivationsNotBuilt = {"gelu", "elu", "selu", "swish", "softplus", "leaky_relu", "exponential", "hard_sigmoid", "softsign"};
 const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoid", "softmax"};
@@ -167,6 +167,16 @@ std::vector<Key<LayerSpec>> WeightKeys() {
           RegularizerKey<LayerSpec>("bias_regularizer", &LayerSpec::bias_l2, "the same of the bias")};
 }
 
+std::vector<Key<LayerSpec>> NormalizationKeys() {
+  return {RealNumber<LayerSpec>("epsilon", &LayerSpec::epsilon, {0, 1, true, false}, "added to the variance"),
+          Flag<LayerSpec>("center", &LayerSpec::center, "whether an offset, beta, is learned and added"),
+          Flag<LayerSpec>("scale", &LayerSpec::scale, "whether a factor, gamma, is learned and multiplied"),
+          InitializerKey("beta_initializer", &LayerSpec::beta_initializer, "first values of beta"),
+          InitializerKey("gamma_initializer", &LayerSpec::gamma_initializer, "first values of gamma"),
+          RegularizerKey<LayerSpec>("beta_regularizer", &LayerSpec::beta_l2, "l2 times the sum of beta's squares is added to the loss"),
+          RegularizerKey<LayerSpec>("gamma_regularizer", &LayerSpec::gamma_l2, "the same of gamma")};
+}
+
 Variant<LayerSpec>::Case LayerCase(std::string type, std::string what, std::vector<Key<LayerSpec>> own, LayerSpec defaults = {}) {
   Table<LayerSpec> table{std::move(what), {LayerName()}, kLayerKeysNotBuilt};
   for (Key<LayerSpec>& key : own) table.keys.push_back(std::move(key));
@@ -275,12 +285,14 @@ Key<ModelSpec> LayersKey() {
     // A chain that is a valid model and has each type once.
     const std::map<std::string, std::map<std::string, std::string>> examples = {
         {"conv2d", {{"name", "conv1"}, {"filters", "16"}, {"kernel_size", "3"}, {"input", "image"}}},
-        {"max_pooling2d", {{"name", "pool1"}, {"strides", "[2, 2]"}, {"input", "conv1"}}},
+        {"batch_normalization", {{"name", "norm1"}, {"input", "conv1"}}},
+        {"max_pooling2d", {{"name", "pool1"}, {"strides", "[2, 2]"}, {"input", "norm1"}}},
         {"flatten", {{"name", "flat"}, {"input", "pool1"}}},
         {"dense", {{"name", "hidden"}, {"units", "64"}, {"input", "flat"}}},
-        {"activation", {{"name", "act"}, {"activation", "relu"}, {"input", "hidden"}}},
+        {"layer_normalization", {{"name", "norm2"}, {"input", "hidden"}}},
+        {"activation", {{"name", "act"}, {"activation", "relu"}, {"input", "norm2"}}},
         {"dropout", {{"name", "drop"}, {"rate", "0.2"}, {"input", "act"}}}};
-    for (const char* type : {"conv2d", "max_pooling2d", "flatten", "dense", "activation", "dropout"}) {
+    for (const char* type : {"conv2d", "batch_normalization", "max_pooling2d", "flatten", "dense", "layer_normalization", "activation", "dropout"}) {
       Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
       absl::StrAppend(out, indent, "-\n", indent, "  # the kind of layer (one of ", absl::StrJoin(LayerVariant().Types(), ", "), "; required)\n",
                       indent, "  type: ", type, "\n");
@@ -288,14 +300,15 @@ Key<ModelSpec> LayersKey() {
         if (const auto found = examples.at(type).find(k.name); found != examples.at(type).end()) k.example = found->second;
       c.table.Explain(c.defaults, indent + "  ", out);
     }
-    // Those of ids and of several inputs would make no model of images: shown, commented out.
+    // Those of ids and of several inputs, and a pooling of everything, would make no model of images: shown, commented out.
     const std::map<std::string, std::map<std::string, std::string>> others = {
+        {"global_average_pooling2d", {{"name", "pool2"}, {"input", "conv1"}}},
         {"embedding", {{"name", "user"}, {"table", "users"}, {"weights", "user_weights"}, {"input", "[user_id]"}}},
         {"concatenate", {{"name", "features"}, {"input", "[user, item]"}}},
         {"add", {{"name", "sum"}, {"input", "[wide, deep]"}}},
         {"dot", {{"name", "score"}, {"input", "[user, item]"}}},
         {"factorization_machine", {{"name", "fm"}, {"input", "[user, item]"}}}};
-    for (const char* type : {"embedding", "concatenate", "add", "dot", "factorization_machine"}) {
+    for (const char* type : {"global_average_pooling2d", "embedding", "concatenate", "add", "dot", "factorization_machine"}) {
       Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
       std::string text = absl::StrCat("-\n  type: ", type, "\n");
       for (Key<LayerSpec>& k : c.table.keys)
@@ -490,6 +503,67 @@ Key<TrainingSpec> EvaluateKey() {
           [](const TrainingSpec& t) {
             if (t.evaluate_every_epochs == 0) return std::optional<Node>(MakeText("end"));
             return std::optional<Node>(MakePlain(absl::StrCat(t.evaluate_every_epochs, t.evaluate_every_epochs == 1 ? " epoch" : " epochs")));
+          }};
+}
+
+const std::vector<std::string> kWireTypes = {"float32", "bf16", "fp16"};
+
+void ReadWireType(Reader& r, const Node& n, absl::string_view key, std::string* type) {
+  const auto v = r.Text(n, key);
+  if (!v) return;
+  if (std::find(kWireTypes.begin(), kWireTypes.end(), *v) != kWireTypes.end()) {
+    *type = *v;
+    return;
+  }
+  const std::string meant = *v == "bfloat16" ? "bf16" : *v == "float16" || *v == "half" ? "fp16" : *v == "fp32" ? "float32" : "";
+  r.Report(n.where(), absl::StrCat("`", key, "`: expected one of ", absl::StrJoin(kWireTypes, ", "), ", got ", n.Describe(),
+                                   meant.empty() ? Suggestion(*v, kWireTypes) : absl::StrCat("; did you mean `", meant, "`?")));
+}
+
+const Table<WireRule>& WireRuleTable() {
+  static const Table<WireRule> table = [] {
+    Key<WireRule> match = PlainText<WireRule>("match", &WireRule::match, "", "\"emb/*\"");
+    match.read = [](Reader& r, const Node& n, WireRule* t) {
+      const auto text = r.Text(n, "match");
+      if (text && text->empty()) r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
+      if (text) t->match = *text;
+    };
+    Key<WireRule> dtype{"dtype", absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", ")), "", true,
+                        [](Reader& r, const Node& n, WireRule* t) { ReadWireType(r, n, "dtype", &t->dtype); },
+                        [](const WireRule& t) { return std::optional<Node>(MakePlain(t.dtype)); }};
+    return Table<WireRule>{"an entry of `wire_dtype`", {match, dtype}, {}};
+  }();
+  return table;
+}
+
+Key<TrainingSpec> WireTypeKey() {
+  return {"wire_dtype",
+          absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", "), ", or list of {match, dtype}"),
+          "what gradients and values are on their way between workers and servers; servers keep and compute float32. In a list, of each variable "
+          "(dense1/kernel) and table the first entry whose `match` fits its name (`*`: any text, `?`: any character), float32 where none does",
+          false,
+          [](Reader& r, const Node& n, TrainingSpec* t) {
+            if (n.kind != Node::Kind::kSequence) {
+              std::string type = "float32";
+              ReadWireType(r, n, "wire_dtype", &type);
+              if (type != "float32") t->wire.push_back({"", type});
+              return;
+            }
+            if (n.items.empty()) r.Report(n.where(), "`wire_dtype`: expected at least one entry, got none");
+            if (n.items.size() > 256) return r.Report(n.where(), absl::StrCat("too many entries of `wire_dtype`: limit=256 got=", n.items.size()));
+            for (std::size_t i = 0; i < n.items.size(); ++i) {
+              WireRuleTable().Read(r, n.items[i], &t->wire.emplace_back());
+              if (t->wire.back().match.empty() && i + 1 < n.items.size() && n.items[i].Find("match") == nullptr)
+                r.Report(n.items[i].where(), "an entry without `match` fits everything: those below it are never used");
+            }
+            if (t->wire.size() == 1 && t->wire[0] == WireRule{"", "float32"}) t->wire.clear();
+          },
+          [](const TrainingSpec& t) {
+            if (t.wire.empty()) return std::optional<Node>(MakePlain("float32"));
+            if (t.wire.size() == 1 && t.wire[0].match.empty()) return std::optional<Node>(MakePlain(t.wire[0].dtype));
+            std::vector<Node> items;
+            for (const WireRule& rule : t.wire) WireRuleTable().Write(rule, &items.emplace_back());
+            return std::optional<Node>(MakeList(std::move(items)));
           }};
 }
 
@@ -695,6 +769,16 @@ const Variant<LayerSpec>& LayerVariant() {
     v.cases.push_back(
         LayerCase("max_pooling2d", "a max_pooling2d layer",
                   {Pair("pool_size", &LayerSpec::pool_h, &LayerSpec::pool_w, 1024, "height and width of the window"), pool_strides, PaddingKey()}));
+    v.cases.push_back(LayerCase("global_average_pooling2d", "a global_average_pooling2d layer", {}));
+    v.cases.push_back(LayerCase(
+        "batch_normalization", "a batch_normalization layer",
+        With({RealNumber<LayerSpec>("momentum", &LayerSpec::momentum, {0, 1, false, true},
+                                    "of the moving mean and variance that evaluation uses: each step of any worker moves them by 1 - momentum of the "
+                                    "way to its batch's"),
+              InitializerKey("moving_mean_initializer", &LayerSpec::moving_mean_initializer, "first values of the moving mean"),
+              InitializerKey("moving_variance_initializer", &LayerSpec::moving_variance_initializer, "first values of the moving variance")},
+             NormalizationKeys())));
+    v.cases.push_back(LayerCase("layer_normalization", "a layer_normalization layer", NormalizationKeys()));
     v.cases.push_back(LayerCase("flatten", "a flatten layer", {}));
     v.cases.push_back(LayerCase("activation", "an activation layer", {Required(ActivationKey("the function"))}));
     v.cases.push_back(
@@ -716,6 +800,9 @@ const Variant<LayerSpec>& LayerVariant() {
     v.cases.push_back(LayerCase("dot", "a dot layer",
                                 {Flag<LayerSpec>("normalize", &LayerSpec::normalize, "divides both vectors by their length first: the cosine")}));
     v.cases.push_back(LayerCase("factorization_machine", "a factorization_machine layer", {}));
+    for (auto& c : v.cases)
+      if (c.type == "batch_normalization" || c.type == "layer_normalization") c.table.not_built.push_back("axis");
+      else if (c.type == "global_average_pooling2d") c.table.not_built.push_back("keepdims");
     for (const char* type : {"concatenate", "dot"})
       for (auto& c : v.cases)
         if (c.type == type) c.table.not_built.push_back(std::string(type) == "dot" ? "axes" : "axis");
@@ -927,7 +1014,11 @@ const Table<TrainingSpec>& TrainingTable() {
        Choice<TrainingSpec>(
            "on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
            "a closure that a lost server needs again cannot be run again, because its data changed or went away: end the job, or go on "
-           "without its updates there and count them as lost")},
+           "without its updates there and count them as lost"),
+       Choice<TrainingSpec>("on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
+                            "a push finds no room at a server: a table is at its bytes_max or the server's tables are at --memory-bytes-max, and no row may "
+                            "give way: end the job, or let its workers wait and try again until there is room"),
+       WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks", "validation_split"}};
   return table;
 }
@@ -938,6 +1029,9 @@ const Table<CountingSpec>& CountingTable() {
       {Required(Integer<CountingSpec>("examples", &CountingSpec::examples, 1, 1ull << 32, "rows that are counted, one an example"), "600"),
        Integer<CountingSpec>("shards", &CountingSpec::shards, 1, 4096, "partitions of the [examples, 1] variable"),
        Integer<CountingSpec>("step_ms", &CountingSpec::step_ms, 0, 60000, "each step takes at least so long"),
+       Integer<CountingSpec>("tables", &CountingSpec::tables, 0, 16, "embedding tables beside, of which each step pushes a few rows"),
+       Integer<CountingSpec>("table_ids", &CountingSpec::table_ids, 1, 1u << 20, "ids of each table"),
+       ByteSize<CountingSpec>("table_bytes_max", &CountingSpec::table_bytes_max, 0, 1ull << 40, "limit of the last table; 0: none"),
        Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"}, {"sgd", "adam", "adagrad"}, "counting.",
                             "weight += g, slot += 2 g")},
       {}};
@@ -1011,7 +1105,8 @@ const Table<JobSpec>& FunctionsJobTable() {
     return t;
   }();
   static const Table<TrainingSpec> training{"spec.training of a functions job",
-                                            {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and of what a step draws")},
+                                            {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and of what a step draws"),
+                                             WireTypeKey()},
                                             {}};
   static const Table<JobSpec> table = [] {
     Key<JobSpec> checkpoint = CheckpointKey();

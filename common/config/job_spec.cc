@@ -30,4 +30,11 @@ const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name) {
   return nullptr;
 }
 
+std::string WireTypeFor(const JobSpec& spec, absl::string_view name) {
+  for (const WireRule& rule : spec.training.wire) {
+    if (rule.match.empty() || GlobMatches(rule.match, name)) return rule.dtype;
+  }
+  return "float32";
+}
+
 }  // namespace evergrad::config

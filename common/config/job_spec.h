@@ -118,6 +118,14 @@ struct LayerSpec {
   std::string weights;            // a model input; "": all ones
   // dot
   bool normalize = false;
+  // batch_normalization, layer_normalization
+  double epsilon = 1e-3;
+  bool center = true, scale = true;  // whether beta, gamma are learned
+  InitializerSpec gamma_initializer{"ones"}, beta_initializer{"zeros"};
+  double gamma_l2 = 0, beta_l2 = 0;
+  // batch_normalization
+  double momentum = 0.99;  // of the moving mean and variance
+  InitializerSpec moving_mean_initializer{"zeros"}, moving_variance_initializer{"ones"};
   InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};
   double kernel_l2 = 0, bias_l2 = 0;  // {kernel,bias}_regularizer: l2 * sum of squares is added to the loss
   Location where;
@@ -186,6 +194,12 @@ struct StrategySpec {
   std::uint32_t table_slots = 128;  // shards that the rows of all tables are spread over
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
+// An entry of `training.wire_dtype`.
+struct WireRule {
+  std::string match;  // glob of variable and table names; "": all
+  std::string dtype;  // float32 | bf16 | fp16
+  friend bool operator==(const WireRule&, const WireRule&) = default;
+};
 struct TrainingSpec {
   std::uint32_t epochs = 1;
   std::uint32_t steps_per_closure = 16;
@@ -193,6 +207,9 @@ struct TrainingSpec {
   std::uint64_t seed = 0;                   // initialisers, dropout
   // What a re-run that a user's error makes impossible does to the job (LEDGER line 20b): fail | report.
   std::string on_lost_updates = "fail";
+  // What a push that a server has no room for does to the job (LEDGER line 15, OVER_BUDGET): fail | pause.
+  std::string on_over_budget = "fail";
+  std::vector<WireRule> wire;  // the first whose `match` fits; none: float32. No part of the plan
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 // How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may change from one submission to the next.
@@ -216,6 +233,8 @@ struct CountingSpec {
   std::uint64_t examples = 0;
   std::uint32_t shards = 8;   // of the [examples, 1] variable
   std::uint32_t step_ms = 0;  // each step waits this long on the clock seam
+  std::uint32_t tables = 0;   // embedding tables beside
+  std::uint64_t table_ids = 500, table_bytes_max = 0;  // ids of each; limit of the last one, 0: none
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
@@ -252,6 +271,8 @@ struct JobSpec {
 
 // That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points into `spec`.
 const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name);
+// What gradients and values of the variable or table `name` are on the wire: float32, bf16 or fp16.
+std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // `*` stands for any text, `?` for one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 

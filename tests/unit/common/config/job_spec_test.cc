@@ -290,6 +290,36 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"), says("transform `hash` is one of csv fields"));
 }
 
+TEST_CASE("the wire type of each variable is the first entry that fits its name, and float32 where none does") {
+  const auto with = [](const std::string& value) {
+    return absl::StrReplaceAll(kCnn, {{"training: {", absl::StrCat("training: {wire_dtype: ", value, ", ")}});
+  };
+  CHECK(Parse(kCnn).training.wire.empty());
+  CHECK(WireTypeFor(Parse(kCnn), "logits/kernel") == "float32");
+  CHECK(WireTypeFor(Parse(with("fp16")), "logits/kernel") == "fp16");
+  CHECK(Parse(with("float32")).training.wire.empty());
+  CHECK(Parse(with("[{dtype: float32}]")).training.wire.empty());
+  const JobSpec some = Parse(with("[{match: \"*/bias\", dtype: float32}, {match: \"conv1/*\", dtype: fp16}, {match: \"logits/*\", dtype: bf16}]"));
+  CHECK(WireTypeFor(some, "conv1/bias") == "float32");
+  CHECK(WireTypeFor(some, "conv1/kernel") == "fp16");
+  CHECK(WireTypeFor(some, "logits/kernel") == "bf16");
+  CHECK(WireTypeFor(some, "emb") == "float32");
+  for (const char* value : {"float32", "bf16", "[{match: \"a*\", dtype: fp16}]", "[{match: a, dtype: bf16}, {dtype: fp16}]"}) {
+    JobSpec spec = Parse(with(value)), again = Parse(EmitYaml(spec));
+    ForgetPlaces(&spec);
+    ForgetPlaces(&again);
+    CHECK(spec.training == again.training);
+  }
+  const auto says = [](const std::string& words) { return Catch::Contains(words); };
+  CHECK_THAT(Refusal(with("bfloat16")), says("`wire_dtype`: expected one of float32, bf16, fp16, got `bfloat16`; did you mean `bf16`?"));
+  CHECK_THAT(Refusal(with("[{match: x, dtype: half}]")), says("`dtype`: expected one of float32, bf16, fp16, got `half`; did you mean `fp16`?"));
+  CHECK_THAT(Refusal(with("[]")), says("`wire_dtype`: expected at least one entry"));
+  CHECK_THAT(Refusal(with("[{match: x}]")), says("missing key `dtype` in an entry of `wire_dtype`"));
+  CHECK_THAT(Refusal(with("[{match: \"\", dtype: bf16}]")), says("`match`: expected a pattern"));
+  CHECK_THAT(Refusal(with("[{dtype: bf16}, {match: x, dtype: fp16}]")), says("an entry without `match` fits everything"));
+  CHECK_THAT(Refusal(with("{match: x, dtype: fp16}")), says("`wire_dtype`: expected"));
+}
+
 TEST_CASE("a synthetic source has fields that are drawn") {
   const std::string text = ReadSource("configs/examples/deepfm.yaml");
   const JobSpec spec = Parse(text);
@@ -312,6 +342,21 @@ TEST_CASE("a synthetic source has fields that are drawn") {
   CHECK_THAT(with("examples: 1000000, ", ""), Catch::Contains("missing key `examples` in a synthetic source"));
 }
 
+TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds") {
+  const auto with = [](absl::string_view layer) { return absl::StrReplaceAll(kCnn, {{"{name: flat,  type: flatten}", absl::StrCat("{name: flat, type: flatten}\n      - ", layer)}}); };
+  const auto find = [](const JobSpec& spec) { return *std::find_if(spec.model.layers.begin(), spec.model.layers.end(), [](const LayerSpec& l) { return l.name == "n"; }); };
+  const LayerSpec batch = find(Parse(with("{name: n, type: batch_normalization}")));
+  CHECK((batch.momentum == 0.99 && batch.epsilon == 1e-3 && batch.center && batch.scale));
+  CHECK((batch.gamma_initializer.type == "ones" && batch.beta_initializer.type == "zeros"));
+  CHECK((batch.moving_mean_initializer.type == "zeros" && batch.moving_variance_initializer.type == "ones"));
+  const LayerSpec layer = find(Parse(with("{name: n, type: layer_normalization, epsilon: 0.5, center: false, gamma_regularizer: {l2: 0.125}}")));
+  CHECK((layer.epsilon == 0.5 && !layer.center && layer.scale && layer.gamma_l2 == 0.125));
+  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, momentum: 1}")), Catch::Contains("`momentum`: expected a number from 0 to 1 (excluded)"));
+  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, epsilon: 0}")), Catch::Contains("`epsilon`: expected a number from 0 (excluded)"));
+  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, momentum: 0.5}")), Catch::Contains("unknown key `momentum`"));
+  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, axis: 1}")), Catch::Contains("not built yet: key `axis`"));
+}
+
 TEST_CASE("a counting job has counting keys, and no model") {
   const JobSpec spec = Parse(kCounting);
   CHECK(spec.type == "counting");
@@ -326,7 +371,7 @@ TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
   for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
                            "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
-                           "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml"})
+                           "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
   texts.push_back(kCsv);
@@ -341,7 +386,9 @@ TEST_CASE("the effective YAML reads back as the same job") {
               "constant, value: -0.25}"},
              {"{name: flat,  type: flatten}",
               "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
-              "activation: tanh}"},
+              "activation: tanh}\n      - {name: b, type: batch_normalization, momentum: 0.5, epsilon: 0.01, center: false, gamma_initializer: zeros, "
+              "beta_initializer: ones, moving_mean_initializer: ones, moving_variance_initializer: {type: constant, value: 2}, gamma_regularizer: {l2: "
+              "0.5}}\n      - {name: l, type: layer_normalization, epsilon: 0.5, scale: false, beta_regularizer: {l2: 0.25}}"},
              {"metrics: [accuracy]", "metrics: []"},
              {"pipeline: 0", "pipeline: 1"}}));
   for (const std::string& text : texts) {
