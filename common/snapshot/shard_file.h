@@ -143,7 +143,7 @@ class ShardFileReader {
   Sha256Digest sha256_{};
 };
 
-// Everything of a shard file checked; for kind DENSE the digests that `psctl variable list` shows of a living shard.
+// Everything of a shard file checked, with the digests that `psctl variable list` shows of a living shard; of a slot those of its tables together.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 #include "common/base/mix.h"
 #include "common/base/status.h"
+#include "common/sharding/row_digest.h"
 #include "common/snapshot/layout.h"
 #include "common/snapshot/messages.h"
 #include "common/snapshot/shard_file.h"
@@ -135,11 +138,12 @@ absl::Status ShardFileReader::CheckHeader() const {
       const int tables = header_.slot().tables_size();
       if (tables == 0 || tables > kTablesMax) return bad("tables", absl::StrCat("1 to ", kTablesMax), Text(static_cast<std::uint64_t>(tables)));
       if (header_.slot().slot() >= header_.slot().slots()) return bad("slot", absl::StrCat("< ", header_.slot().slots()), Text(header_.slot().slot()));
-      if (header_.table_steps_size() != tables)
-        return bad("steps of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_steps_size())));
-      if (header_.table_rows_size() != tables) return bad("rows of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_rows_size())));
-      if (header_.table_filtered_size() != tables)
-        return bad("filtered ids of tables", Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(header_.table_filtered_size())));
+      const std::pair<const char*, int> lists[] = {{"steps of tables", header_.table_steps_size()},
+                                                   {"rows of tables", header_.table_rows_size()},
+                                                   {"filtered ids of tables", header_.table_filtered_size()}};
+      for (const auto& [what, size] : lists) {
+        if (size != tables) return bad(what, Text(static_cast<std::uint64_t>(tables)), Text(static_cast<std::uint64_t>(size)));
+      }
       return absl::OkStatus();
     }
     default: return bad("kind", "dense or slot", Text(static_cast<std::uint64_t>(header_.kind())));
@@ -357,6 +361,36 @@ absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::s
   return ReportOf(*reader);
 }
 
+namespace {
+
+// A block of ROWS or FILTER into the digests that a living slot has. False: not one of so many rows (FORMAT.md).
+bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimension, std::uint64_t* values, std::uint64_t* slots) {
+  if (block.size() < 8) return false;
+  const std::uint64_t n = Load<std::uint32_t>(block, 0);
+  const std::uint64_t head = 8 + 24 * n;
+  if (n == 0 || block.size() < head || (block.size() - head) % (n * sizeof(float)) != 0) return false;
+  const std::uint64_t floats = (block.size() - head) / (n * sizeof(float));  // of a row
+  if (waiting ? floats != 0 : floats < dimension) return false;
+  std::vector<float> row(floats);
+  const auto take = [&](std::uint64_t at, std::uint64_t count, std::uint64_t to) {
+    if (count > 0) std::memcpy(row.data() + to, block.data() + at, count * sizeof(float));
+  };
+  const std::uint64_t numbers = floats - std::min<std::uint64_t>(floats, dimension), numbers_at = head + n * (floats - numbers) * sizeof(float);
+  for (std::uint64_t i = 0; i < n; ++i) {
+    const auto id = static_cast<std::int64_t>(Load<std::uint64_t>(block, 8 + 8 * i));
+    *slots += sharding::DigestOfCounters(id, static_cast<std::uint32_t>(Load<std::uint64_t>(block, 8 + 8 * n + 8 * i)),
+                                         static_cast<std::uint32_t>(Load<std::uint64_t>(block, 8 + 16 * n + 8 * i)), waiting);
+    if (waiting) continue;
+    take(head + i * dimension * sizeof(float), dimension, 0);
+    take(numbers_at + i * numbers * sizeof(float), numbers, dimension);
+    *values += sharding::DigestOfRow(id, 0, std::span(row).first(dimension));
+    *slots += sharding::DigestOfRow(id, dimension, std::span(row).subspan(dimension));
+  }
+  return true;
+}
+
+}  // namespace
+
 absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::string_view uri, std::optional<ShardFileReader::Expected> expected) {
   EG_ASSIGN_OR_RETURN(const auto reader, ShardFileReader::Open(files, uri, expected));
   std::uint64_t row_elements = 1;
@@ -365,6 +399,13 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
   const std::uint64_t first = spec.row_begin() * row_elements;
   std::uint64_t values = 0, slots = 0;
   EG_RETURN_IF_ERROR(reader->ReadAll([&](const ShardFileReader::Piece& piece) {
+    if (piece.section == Section::kRows || piece.section == Section::kFilter) {
+      const v1::SlotSpec& slot_spec = reader->header().slot();
+      if (piece.index >= static_cast<std::uint32_t>(slot_spec.tables_size()) ||
+          !AddRows(piece.data, piece.section == Section::kFilter, slot_spec.tables(static_cast<int>(piece.index)).dimension(), &values, &slots))
+        return absl::DataLossError(absl::StrCat("block of rows is malformed: path=", uri, " table=", piece.index, " bytes=", piece.data.size()));
+      return absl::OkStatus();
+    }
     if (piece.section != Section::kValues && piece.section != Section::kSlot) return absl::OkStatus();
     const bool slot = piece.section == Section::kSlot;
     std::uint64_t index = first + piece.offset / sizeof(float) + (slot ? static_cast<std::uint64_t>(piece.index) << 56 : 0);
