@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 
+#include "common/weights/weight_stream.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::weights {
@@ -125,11 +126,79 @@ TEST_CASE("what cannot be written says why, and leaves what was there and nothin
     std::filesystem::create_directories(folder / "full");
     std::error_code error;
     std::filesystem::create_symlink("/dev/full", folder / ("full/w." + std::to_string(::getpid()) + ".tmp"), error);
-    if (write == &WriteSafetensors) CHECK(absl::IsResourceExhausted(write(folder / "full/w", weights.Tensors())));
+    CHECK(absl::IsResourceExhausted(write(folder / "full/w", weights.Tensors())));
     CHECK_FALSE(std::filesystem::exists(folder / "full/w"));
     std::filesystem::remove_all(folder / "full");
   }
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+}
+
+TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside values") {
+  const test::TempFolder folder;
+  const std::vector<std::int64_t> ids = {-5, 3, 1ll << 40};
+  const std::vector<float> rows = {1, 2, 3, 4, 5, 6}, odd = {7};
+  const std::vector<StreamedTensor> tensors = {{"odd", Element::kFloat32, tensor::Shape{1}},
+                                               {"t/ids", Element::kInt64, tensor::Shape{3}},
+                                               {"t/rows", Element::kFloat32, tensor::Shape{3, 2}},
+                                               {"none/ids", Element::kInt64, tensor::Shape{0}}};
+  const auto id_bytes = std::as_bytes(std::span(ids)), row_bytes = std::as_bytes(std::span(rows)), odd_bytes = std::as_bytes(std::span(odd));
+  for (const Format format : {Format::kNpz, Format::kSafetensors}) {
+    std::vector<std::string> files;
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{64}}) {
+      auto stream = WeightStream::Create(folder / "w", format, tensors);
+      REQUIRE(stream.ok());
+      for (std::size_t at = 0; at < 24; at += piece) {
+        const auto cut = [&](std::span<const std::byte> all) {
+          const std::size_t from = std::min(at, all.size());
+          return all.subspan(from, std::min(piece, all.size() - from));
+        };
+        REQUIRE((*stream)->Append(2, cut(row_bytes)).ok());
+        REQUIRE((*stream)->Append(0, cut(odd_bytes)).ok());
+        REQUIRE((*stream)->Append(1, cut(id_bytes)).ok());
+        REQUIRE((*stream)->Append(3, {}).ok());
+      }
+      CHECK_FALSE(std::filesystem::exists(folder / "w"));
+      REQUIRE((*stream)->Finish().ok());
+      files.push_back(Contents(folder / "w"));
+      CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
+      if (format == Format::kNpz) {
+        const auto entries = Unzip(folder / "w");
+        CHECK(entries.size() == 4);
+        CHECK(entries.at("t/ids.npy").find("'descr': '<i8', 'fortran_order': False, 'shape': (3,), }") != std::string::npos);
+        CHECK(entries.at("t/ids.npy").substr(entries.at("t/ids.npy").size() - 24) == std::string(reinterpret_cast<const char*>(ids.data()), 24));
+        CHECK(entries.at("t/rows.npy").substr(entries.at("t/rows.npy").size() - 24) == Bytes(rows));
+        CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
+      } else {
+        // The wider ones first, so that each begins at a multiple of its size.
+        CHECK(files.back().find(R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
+                                R"("odd":{"dtype":"F32","shape":[1],"data_offsets":[24,28]},"t/rows":{"dtype":"F32","shape":[3,2],"data_offsets":[28,52]}})") !=
+              std::string::npos);
+        CHECK(files.back().substr(files.back().size() - 24) == Bytes(rows));
+      }
+      std::filesystem::remove(folder / "w");
+    }
+    CHECK(files[0] == files[1]);
+    // One that is let go leaves nothing.
+    { REQUIRE((*WeightStream::Create(folder / "w", format, tensors))->Append(0, odd_bytes).ok()); }
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+  CHECK(absl::IsInvalidArgument(WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
+}
+
+// Sparse: four gigabytes of nothing.
+TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program", "[.large]") {
+  const test::TempFolder folder;
+  const std::uint64_t rows = (1ull << 30) + 7;
+  auto stream = WeightStream::Create(folder / "w.npz", Format::kNpz, {{"big", Element::kFloat32, tensor::Shape{rows}}, {"small", Element::kFloat32, tensor::Shape{1}}});
+  REQUIRE(stream.ok());
+  const std::vector<float> piece(1 << 20, 1.5f), one = {2};
+  for (std::uint64_t at = 0; at < rows; at += piece.size())
+    REQUIRE((*stream)->Append(0, std::as_bytes(std::span(piece).first(std::min<std::uint64_t>(piece.size(), rows - at)))).ok());
+  REQUIRE((*stream)->Append(1, std::as_bytes(std::span(one))).ok());
+  REQUIRE((*stream)->Finish().ok());
+  const auto entries = Unzip(folder / "w.npz");
+  CHECK(entries.at("big.npy").size() > (4ull << 30));
+  CHECK(entries.at("small.npy").substr(entries.at("small.npy").size() - 4) == Bytes(one));
 }
 
 }  // namespace

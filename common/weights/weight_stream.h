@@ -1,0 +1,66 @@
+// A weights file that is written piece by piece: larger than memory, its tensors filled in turns.
+//
+// Blocking, not thread-safe. What is written lies beside the target until Finish, which syncs it and renames it over the target: a reader sees
+// the old file or the whole new one. A stream that is not finished leaves the target as it was, and nothing beside it. The same tensors give the
+// same bytes, whatever the pieces were. Errors name the path, as those of weight_files.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/tensor/tensor.h"
+
+namespace evergrad::weights {
+
+enum class Format { kNpz, kSafetensors };
+enum class Element { kFloat32, kInt64 };
+
+struct StreamedTensor {
+  std::string name;  // "movies/ids"; unique in the file
+  Element element = Element::kFloat32;
+  tensor::Shape shape;
+  std::uint64_t bytes() const { return shape.elements() * (element == Element::kInt64 ? 8 : 4); }
+};
+
+class WeightStream {
+ public:
+  // InvalidArgument: no tensors, a name twice.
+  static absl::StatusOr<std::unique_ptr<WeightStream>> Create(const std::string& path, Format format, std::vector<StreamedTensor> tensors);
+  ~WeightStream();
+  WeightStream(const WeightStream&) = delete;
+  WeightStream& operator=(const WeightStream&) = delete;
+
+  // The next bytes of a tensor, row-major, little-endian. More than its shape has is a broken invariant, like a Finish before all are full.
+  absl::Status Append(std::size_t tensor, std::span<const std::byte> bytes);
+  absl::Status Finish();
+
+  const std::vector<StreamedTensor>& tensors() const { return tensors_; }
+
+ private:
+  struct Place {
+    std::uint64_t head = 0, begin = 0, filled = 0;  // of its head (npz), of its first byte; bytes so far
+    std::string npy;                                // npz: what stands before the values
+    std::uint32_t crc = 0;                          // of that and the values so far
+  };
+  WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors);
+  absl::Status Begin();
+  absl::Status Put(std::uint64_t at, std::span<const std::byte> bytes);
+  absl::Status Put(std::uint64_t at, const std::string& bytes);
+  absl::Status FinishNpz();
+  std::string EntryName(std::size_t i) const;
+
+  const std::string path_, beside_;
+  const Format format_;
+  const std::vector<StreamedTensor> tensors_;
+  std::vector<Place> places_;
+  std::uint64_t end_ = 0;  // of the last tensor
+  int fd_ = -1;
+};
+
+}  // namespace evergrad::weights
