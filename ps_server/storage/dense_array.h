@@ -26,6 +26,7 @@ class DenseArray {
 
   std::uint64_t size() const { return elements_; }
   std::size_t chunks() const { return chunks_.size(); }
+  const std::shared_ptr<ChunkPool>& pool() const { return pool_; }
   std::span<const float> chunk(std::size_t i) const { return {chunks_[i]->data(), chunks_[i]->size()}; }
   // Only while nobody else holds a reference: filling at the start.
   std::span<float> fill_chunk(std::size_t i) { return {chunks_[i]->data(), chunks_[i]->size()}; }

@@ -14,7 +14,9 @@
 #include "common/base/check.h"
 #include "common/base/mix.h"
 #include "common/random/philox.h"
+#include "common/sharding/row_digest.h"
 #include "common/sharding/slots.h"
+#include "common/tensor/convert.h"
 #include "ps_server/storage/hot_ids.h"
 #include "ps_server/storage/row_arena.h"
 #include "ps_server/storage/row_index.h"
@@ -28,11 +30,17 @@ using Entry = RowIndex::Entry;
 constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
 bool IsRow(const Entry& e) { return (e.row & kWaiting) == 0; }
 std::uint32_t CountOf(const Entry& e) { return e.row & ~kWaiting; }
+bool IsRow(RowIndex::Ref e) { return (e.row() & kWaiting) == 0; }
+std::uint32_t CountOf(RowIndex::Ref e) { return e.row() & ~kWaiting; }
 
-constexpr std::size_t kAheadIndex = 24, kAheadRows = 16;  // how far ahead memory is asked for what is looked at next
-constexpr std::size_t kGroup = 64;                        // rows updated by one call of the kernel
-constexpr std::uint64_t kSweepParts = 64;                 // of a sweep; a sweep takes ttl / 8 steps
-constexpr std::uint64_t kVisitsMax = 64 * 1024;           // of the index, for one slice of a cut
+constexpr std::size_t kAheadRows = 16;  // how far ahead memory is asked for what is looked at next, where there is no group
+// Ids go through look-up and update in groups of this size, one step of a group at a time: the memory answers one group while others are worked on,
+// and a step is a loop so short that the processor has many of its misses under way (of the page's translation, too, which holds up a prefetch).
+constexpr std::size_t kGroup = 8, kDelay = 4, kRing = 16;
+static_assert(3 * kDelay < kRing);
+constexpr std::size_t kNearBytesMax = 128u << 10;  // rows of a push that stay in the second cache from Prepare to Apply
+constexpr std::uint64_t kSweepParts = 64;          // of a sweep; a sweep takes ttl / 8 steps
+constexpr std::uint64_t kVisitsMax = 64 * 1024;    // of the index, for one slice of a cut
 constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
 constexpr std::uint64_t kWaitingBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
 
@@ -54,7 +62,7 @@ void PrefetchRow(const float* row, std::size_t bytes) {
 }
 
 // Of rows, which are short: a call of the library costs more than the copy.
-void Copy(const float* from, std::size_t floats, float* to) {
+inline void Copy(const float* from, std::size_t floats, float* to) {
   std::size_t i = 0;
   for (; i + 8 <= floats; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
   for (; i < floats; ++i) to[i] = from[i];
@@ -108,18 +116,15 @@ void TableSlice::clear() {
 }
 
 std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first, std::span<const float> floats) {
-  const std::uint64_t row = sharding::Mix64(static_cast<std::uint64_t>(id)) + first;
-  std::uint64_t sum = 0;
-  for (std::size_t j = 0; j < floats.size(); ++j) sum += Mix(row + j, std::bit_cast<std::uint32_t>(floats[j]));
-  return sum;
+  return sharding::DigestOfRow(id, first, floats);
 }
 
 std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count, bool waiting) {
-  return Mix(Mix(sharding::Mix64(static_cast<std::uint64_t>(id)) + waiting, stamp), count);
+  return sharding::DigestOfCounters(id, stamp, count, waiting);
 }
 
 struct EmbeddingTable::Parts {
-  Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, std::shared_ptr<MemoryBudget> budget)
+  Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, bool stamped, std::shared_ptr<MemoryBudget> budget)
       : update(o),
         initial(settings.initializer),
         arena_share(budget),
@@ -127,7 +132,7 @@ struct EmbeddingTable::Parts {
         key(random::KeyOf(settings.initializer.seed, settings.name)),
         dimension(settings.dimension),
         row_floats(settings.dimension + numbers),
-        index(&budget->pages()),
+        index(&budget->pages(), stamped),
         arena(&budget->pages(), row_floats, o.counts_per_row()) {}
 
   // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
@@ -148,32 +153,23 @@ struct EmbeddingTable::Parts {
   HotIds hot;
 
   // The push between Prepare and the end of Apply.
-  // The hashes that it names, exactly: open addressing, at most half full, 0 for none and `zero_named` for 0 itself. Small and just written, so it
+  // The hashes that it names, exactly: open addressing over the items' numbers and one, 0 for none, at most half full. Small and just written, so it
   // is cheaper than a mark in the index or a bit for each row.
-  std::vector<std::uint64_t> named;
+  std::vector<std::uint32_t> named;
   std::size_t named_mask = 0;
-  bool zero_named = false;
   void ForgetNames(std::size_t n) {
     named_mask = std::bit_ceil(std::max<std::size_t>(2 * n, 8)) - 1;
     if (named.size() <= named_mask) named.resize(named_mask + 1);
     std::fill_n(named.begin(), named_mask + 1, 0);
-    zero_named = false;
-  }
-  // False: it is named already.
-  bool Name(std::uint64_t hash) {
-    if (hash == 0) return !std::exchange(zero_named, true);
-    for (std::size_t at = hash & named_mask;; at = (at + 1) & named_mask) {
-      if (named[at] == hash) return false;
-      if (named[at] == 0) return named[at] = hash, true;
-    }
   }
   bool IsNamed(std::uint64_t hash) const {
-    if (hash == 0) return zero_named;
-    std::size_t at = hash & named_mask;
-    while (named[at] != hash && named[at] != 0) at = (at + 1) & named_mask;
-    return named[at] == hash;
+    for (std::size_t at = hash & named_mask; named[at] != 0; at = (at + 1) & named_mask) {
+      if (items[named[at] - 1].hash == hash) return true;
+    }
+    return false;
   }
-  std::vector<Item> items;
+  std::vector<Item> items;  // the first `item_count`; the rest is room that is kept
+  std::size_t item_count = 0;
   std::vector<std::uint32_t> stamps_before;  // of items, when stamps are kept
   std::vector<std::uint64_t> dropped;        // hashes of rows and waiting ids
   std::size_t ids = 0, next_item = 0;
@@ -184,9 +180,9 @@ struct EmbeddingTable::Parts {
     std::uint64_t hash;
     std::uint32_t source;
   };
-  std::vector<Again> twice;                                  // in order of their appearance
+  std::vector<Again> twice;                                   // in order of their appearance
   absl::flat_hash_map<std::uint64_t, std::uint32_t> item_of;  // of those only; then the last place of their chain
-  std::vector<std::uint32_t> next_source;                    // by source
+  std::vector<std::uint32_t> next_source;                     // by source
   void LinkDuplicates();
   std::vector<float> sums;
 
@@ -227,7 +223,7 @@ EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<Me
   numbers_ = static_cast<std::uint32_t>(made->row_numbers(settings.dimension));
   settings_.admit_after = std::max(1u, settings.admit_after);
   if (budget == nullptr) budget = std::make_shared<MemoryBudget>(0);
-  parts_ = std::make_unique<Parts>(settings_, *made, numbers_, std::move(budget));
+  parts_ = std::make_unique<Parts>(settings_, *made, numbers_, stamps(), std::move(budget));
   parts_->index_share.SetTo(parts_->index.bytes());
 }
 
@@ -241,6 +237,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const Tab
   if (absl::Status checked = CheckInitializer(settings.initializer); !checked.ok()) return checked;
   const auto made = optimizer::Optimizer::Create(settings.optimizer);
   if (!made.ok()) return made.status();
+  if (made->is_moving_average()) return bad("optimizer", "one of gradients", settings.optimizer.type);
   if (settings.dimension == 0 || settings.dimension > kRowFloatsMax) return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
   if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension); floats > kRowFloatsMax)
     return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"), floats);
@@ -262,37 +259,74 @@ std::uint64_t EmbeddingTable::bytes_of(std::uint64_t rows, std::uint64_t waiting
 
 // ---------------------------------------------------------------- reading
 
-void EmbeddingTable::Read(std::span<const std::int64_t> ids, float* out) const {
+void EmbeddingTable::Read(std::span<const std::int64_t> ids, tensor::WireType wire, std::byte* out) const {
   EG_CHECK(!applying());
   const Parts& p = *parts_;
-  const std::size_t n = ids.size(), dimension = p.dimension, bytes = dimension * sizeof(float);
-  // Three stages, each so far behind the one before that the memory has answered: home in the index, row, values.
-  constexpr std::size_t kRing = 64;
-  std::uint64_t hashes[kRing];
-  const Entry* homes[kRing];
-  const float* rows[kRing];
-  for (std::size_t i = 0; i < n + kAheadIndex + kAheadRows; ++i) {
-    if (i < n) {
-      const std::uint64_t hash = p.HashOf(ids[i]);
-      hashes[i % kRing] = hash;
-      homes[i % kRing] = p.index.AskFor(hash);
+  const std::size_t n = ids.size(), dimension = p.dimension, bytes = dimension * sizeof(float), groups = (n + kGroup - 1) / kGroup;
+  const bool narrow = wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(out) % alignof(float) != 0;
+  const std::size_t wire_bytes = dimension * tensor::WireBytes(wire);
+  float made[kRowFloatsMax];  // a row that is not there, on its way to another type
+  // Four steps: home in the index; row if the home has it; row of the few that stand in the line behind it; values.
+  struct Group {
+    std::size_t first, size;
+    std::uint64_t hashes[kGroup];
+    RowIndex::Line* homes[kGroup];
+    const float* rows[kGroup];  // null: no row
+    std::uint32_t later[kGroup], laters;
+  } ring[kRing];
+  for (std::size_t step = 0; step < groups + 3 * kDelay; ++step) {
+    if (step < groups) {
+      Group& g = ring[step % kRing];
+      g.first = step * kGroup;
+      g.size = std::min(kGroup, n - g.first);
+      for (std::size_t k = 0; k < g.size; ++k) {
+        g.hashes[k] = p.HashOf(ids[g.first + k]);
+        g.homes[k] = p.index.AskFor(g.hashes[k]);
+      }
     }
-    if (i >= kAheadIndex && i - kAheadIndex < n) {
-      const std::size_t k = (i - kAheadIndex) % kRing;
-      const Entry* const e = RowIndex::Find(homes[k], hashes[k]);
-      rows[k] = e != nullptr && IsRow(*e) ? p.arena.At(e->row) : nullptr;
-      if (rows[k] != nullptr) PrefetchRow<0>(rows[k], bytes);
+    if (step >= kDelay && step - kDelay < groups) {
+      Group& g = ring[(step - kDelay) % kRing];
+      g.laters = 0;
+      for (std::size_t k = 0; k < g.size; ++k) {
+        const std::uint32_t row = p.index.RowInHome(g.homes[k], g.hashes[k]);
+        g.rows[k] = nullptr;
+        if (row < kWaiting) {
+          g.rows[k] = p.arena.At(row);
+          PrefetchRow<0>(g.rows[k], bytes);
+        } else if (!p.index.IsInHome(g.homes[k], g.hashes[k])) {
+          g.later[g.laters++] = static_cast<std::uint32_t>(k);
+        }
+      }
     }
-    if (i >= kAheadIndex + kAheadRows) {
-      const std::size_t j = i - kAheadIndex - kAheadRows, k = j % kRing;
-      float* const to = out + j * dimension;
-      if (rows[k] != nullptr) {
-        Copy(rows[k], dimension, to);
-      } else if (settings_.admit_after > 1) {
+    if (step >= 2 * kDelay && step - 2 * kDelay < groups) {
+      Group& g = ring[(step - 2 * kDelay) % kRing];
+      for (std::size_t l = 0; l < g.laters; ++l) {
+        const std::uint32_t k = g.later[l];
+        const RowIndex::Ref e = p.index.Find(g.homes[k], g.hashes[k]);
+        if (!e || !IsRow(e)) continue;
+        g.rows[k] = p.arena.At(e.row());
+        PrefetchRow<0>(g.rows[k], bytes);
+      }
+    }
+    if (step < 3 * kDelay) continue;
+    const Group& g = ring[(step - 3 * kDelay) % kRing];
+    float* to = narrow ? made : reinterpret_cast<float*>(out) + g.first * dimension;
+    const auto absent = [&](std::size_t k) {
+      if (settings_.admit_after > 1) {
         std::fill_n(to, dimension, settings_.default_row);
       } else {
-        p.initial.Fill(p.RowKey(hashes[k]), {to, dimension});
+        p.initial.Fill(p.RowKey(g.hashes[k]), {to, dimension});
       }
+    };
+    if (narrow) {
+      for (std::size_t k = 0; k < g.size; ++k) {
+        if (g.rows[k] == nullptr) absent(k);
+        tensor::Narrow(wire, g.rows[k] != nullptr ? g.rows[k] : made, dimension, out + (g.first + k) * wire_bytes);
+      }
+    } else if (dimension == 16) {
+      for (std::size_t k = 0; k < g.size; ++k, to += 16) g.rows[k] != nullptr ? Copy(g.rows[k], 16, to) : absent(k);
+    } else {
+      for (std::size_t k = 0; k < g.size; ++k, to += dimension) g.rows[k] != nullptr ? Copy(g.rows[k], dimension, to) : absent(k);
     }
   }
 }
@@ -311,7 +345,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const bool stamped = stamps();
   p.ids = ids.size();
   p.next_item = 0;
-  p.items.resize(ids.size());
+  p.item_count = 0;
+  if (p.items.size() < ids.size()) p.items.resize(ids.size());
   p.stamps_before.clear();
   p.dropped.clear();
   p.item_of.clear();
@@ -326,67 +361,105 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
   bool memory = true;
   const std::size_t n = ids.size();
-  constexpr std::size_t kRing = 32;
-  std::uint64_t hashes[kRing];
-  const Entry* homes[kRing];
+  struct Group {
+    std::size_t first = 0, size = 0;
+    std::uint64_t hashes[kGroup];
+    RowIndex::Line* homes[kGroup];
+    std::uint32_t rows[kGroup];  // of the home line: kWaiting and above is anything else
+  } ring[kRing];
+  const std::size_t groups = (n + kGroup - 1) / kGroup;
   std::uint64_t homes_version = p.index.homes_version();
   std::size_t added = 0;
+  Item* const items = p.items.data();
+  std::uint32_t* const named = p.named.data();
+  const std::size_t named_mask = p.named_mask;
   const auto again = [&](std::uint64_t hash, std::uint32_t source) {
     p.item_of.emplace(hash, kNoNext);
     p.twice.push_back({hash, source});
   };
   const auto add = [&](std::uint64_t hash, std::uint32_t what, std::uint32_t source, std::uint32_t stamp_before) {
-    p.items[added++] = {hash, what, source};
+    items[added++] = {hash, what, source};
     if (stamped) p.stamps_before.push_back(stamp_before);
   };
-  for (std::size_t i = 0; memory && i < n + kAheadIndex; ++i) {
-    if (i < n) {
-      const std::uint64_t id_hash = p.HashOf(ids[i]);
-      hashes[i % kRing] = id_hash;
-      homes[i % kRing] = p.index.AskFor(id_hash);
-      __builtin_prefetch(&p.named[id_hash & p.named_mask], 1);
+  // A home may be looked at only after this: an id that was inserted since it was found may have made the index grow, and move.
+  const auto follow = [&] {
+    if (homes_version == p.index.homes_version()) return;
+    homes_version = p.index.homes_version();
+    for (Group& g : ring) {
+      for (std::size_t k = 0; k < g.size; ++k) g.homes[k] = p.index.Home(g.hashes[k]);
     }
-    if (i < kAheadIndex) continue;
-    const auto source = static_cast<std::uint32_t>(i - kAheadIndex);
-    const std::uint64_t hash = hashes[source % kRing];
-    if (homes_version != p.index.homes_version()) {  // something has grown, and moved
-      homes_version = p.index.homes_version();
-      for (std::size_t k = source; k <= i && k < n; ++k) homes[k % kRing] = p.index.Home(hashes[k % kRing]);
-    }
-    auto* e = const_cast<Entry*>(RowIndex::Find(homes[source % kRing], hash));
-    if (!p.Name(hash)) {
-      again(hash, source);
-      continue;
-    }
-    if (e != nullptr && IsRow(*e)) {
-      add(hash, e->row, source, e->stamp);
-      if (stamped) e->stamp = std::max(e->stamp, p.stamp);
-      continue;
-    }
-    const bool waited = e != nullptr;
-    if (!waited) {
-      e = p.index.Insert(hash);
-      if (e == nullptr) {
-        memory = false;
-        break;
+  };
+  // A push of few ids finds its rows near when it applies.
+  const std::size_t near = n * p.row_floats * sizeof(float) <= kNearBytesMax ? p.row_floats * sizeof(float) : 0;
+  for (std::size_t step = 0; memory && step < groups + 2 * kDelay; ++step) {
+    if (step < groups) {
+      Group& g = ring[step % kRing];
+      g.first = step * kGroup;
+      g.size = std::min(kGroup, n - g.first);
+      for (std::size_t k = 0; k < g.size; ++k) {
+        g.hashes[k] = p.HashOf(ids[g.first + k]);
+        g.homes[k] = p.index.AskFor(g.hashes[k]);
       }
-      e->row = kWaiting;
     }
-    if (CountOf(*e) + 1 >= settings_.admit_after) {
-      ++fresh;
-      fresh_waiting += waited;
-      add(hash, kMake, source, e->stamp);
-    } else {
-      new_waiting += !waited;
-      ++p.outcome.ids_waiting;
-      add(hash, kCount, source, e->stamp);
+    if (step >= kDelay && step - kDelay < groups) {
+      Group& g = ring[(step - kDelay) % kRing];
+      follow();
+      for (std::size_t k = 0; k < g.size; ++k) {
+        g.rows[k] = p.index.RowInHome(g.homes[k], g.hashes[k]);
+        if (g.rows[k] >= kWaiting) p.index.IsInHome(g.homes[k], g.hashes[k]);
+        __builtin_prefetch(named + (g.hashes[k] & named_mask), 1);
+      }
+    }
+    if (step < 2 * kDelay) continue;
+    Group& g = ring[(step - 2 * kDelay) % kRing];
+    for (std::size_t k = 0; k < g.size; ++k) {
+      const auto source = static_cast<std::uint32_t>(g.first + k);
+      const std::uint64_t hash = g.hashes[k];
+      std::size_t at = hash & named_mask;
+      while (named[at] != 0 && items[named[at] - 1].hash != hash) at = (at + 1) & named_mask;
+      if (named[at] != 0) {
+        again(hash, source);
+        continue;
+      }
+      named[at] = static_cast<std::uint32_t>(added) + 1;
+      if (g.rows[k] < kWaiting && !stamped) {  // wherever its place in the index is now
+        items[added++] = {hash, g.rows[k], source};
+        if (near != 0) PrefetchRow<1>(p.arena.At(g.rows[k]), near);
+        continue;
+      }
+      follow();
+      RowIndex::Ref e = p.index.Find(g.homes[k], hash);
+      if (e && IsRow(e)) {
+        add(hash, e.row(), source, e.stamp());
+        if (stamped) e.set_stamp(std::max(e.stamp(), p.stamp));
+        if (near != 0) PrefetchRow<1>(p.arena.At(e.row()), near);
+        continue;
+      }
+      const bool waited = static_cast<bool>(e);
+      if (!waited) {
+        e = p.index.Insert(hash);
+        if (!e) {
+          memory = false;
+          break;
+        }
+        e.set_row(kWaiting);
+      }
+      if (CountOf(e) + 1 >= settings_.admit_after) {
+        ++fresh;
+        fresh_waiting += waited;
+        add(hash, kMake, source, e.stamp());
+      } else {
+        new_waiting += !waited;
+        ++p.outcome.ids_waiting;
+        add(hash, kCount, source, e.stamp());
+      }
     }
   }
-  p.items.resize(added);
+  p.item_count = added;
   if (!p.twice.empty()) p.LinkDuplicates();
   p.outcome.duplicates = p.twice.size();
   p.outcome.rows_made = fresh;
-  p.outcome.rows_updated = p.items.size() - fresh - p.outcome.ids_waiting;
+  p.outcome.rows_updated = p.item_count - fresh - p.outcome.ids_waiting;
   p.index_share.SetTo(p.index.bytes());
   const auto refuse = [&](absl::string_view why, auto... details) {
     p.Forget(stamped);
@@ -417,7 +490,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const std::uint64_t rows_after = p.rows - p.outcome.evicted_ttl + fresh;
   const std::uint64_t waiting_after = p.waiting - p.outcome.waiting_dropped - fresh_waiting + new_waiting;
   const std::uint64_t row_bytes = bytes_of(1, 0);
-  const std::uint64_t waiting_free = waiting_after - p.outcome.ids_waiting;           // that are not named by this push
+  const std::uint64_t waiting_free = waiting_after - p.outcome.ids_waiting;  // that are not named by this push
   const std::uint64_t rows_free = rows_after - p.outcome.rows_updated - fresh;
   std::uint64_t drop_waiting = 0, drop_rows = 0;
   const bool grows = fresh + new_waiting > 0;
@@ -426,7 +499,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     drop_waiting = std::min((over + kIndexBytesPerId - 1) / kIndexBytesPerId, waiting_free);
     if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over) drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
-      return refuse("table is above bytes_max", " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows, " wanted=", fresh);
+      return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting), " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows, " wanted=", fresh);
     }
   }
   const auto more_rows = [&] {
@@ -440,7 +513,9 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (const std::uint64_t dropped = p.outcome.evicted() + p.outcome.waiting_dropped + drop_waiting; dropped < entries)
       drop_rows = std::max(drop_rows, entries - dropped);
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
-      return refuse("server's tables are above memory_bytes_max", " rows=", p.rows, " wanted=", fresh);
+      const MemoryBudget& budget = p.index_share.budget();
+      return refuse("server's tables are above memory_bytes_max", " held=", budget.used(), " memory_bytes_max=", budget.limit(), " rows=", p.rows,
+                    " wanted=", fresh);
     }
   }
   if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows()))) return refuse("no memory for a table's rows", " rows=", p.rows);
@@ -472,7 +547,7 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
     if (IsRow(e) == of_rows) ++histogram[(e.stamp - least) >> shift];
   });
   // As many more as may turn out to be named or gone.
-  const std::uint64_t enough = count + items.size() + gone.size();
+  const std::uint64_t enough = count + item_count + gone.size();
   std::uint32_t last = 0;
   for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size(); sum += histogram[last]) ++last;
   std::vector<Aged> candidates;
@@ -487,7 +562,7 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
 
 void EmbeddingTable::Parts::LinkDuplicates() {
   next_source.assign(ids, kNoNext);
-  for (const Item& item : items) {
+  for (const Item& item : std::span(items.data(), item_count)) {
     if (const auto it = item_of.find(item.hash); it != item_of.end()) it->second = item.source;
   }
   for (const Again& again : twice) {
@@ -499,17 +574,17 @@ void EmbeddingTable::Parts::LinkDuplicates() {
 
 // Takes back what the look-up of the items has left in the index.
 void EmbeddingTable::Parts::Forget(bool stamped) {
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  for (std::size_t i = 0; i < item_count; ++i) {
     const Item& item = items[i];
     if (IsRow(Entry{0, item.row, 0})) {
-      if (stamped) index.Find(item.hash)->stamp = stamps_before[i];
+      if (stamped) index.Find(item.hash).set_stamp(stamps_before[i]);
       continue;
     }
-    Entry* const e = index.Find(item.hash);
-    if (CountOf(*e) == 0) index.Erase(e);
+    const RowIndex::Ref e = index.Find(item.hash);
+    if (CountOf(e) == 0) index.Erase(e);
   }
   step = step_before;
-  items.clear();
+  item_count = 0;
   Settle();
 }
 
@@ -522,27 +597,27 @@ void EmbeddingTable::Cancel() {
 // ---------------------------------------------------------------- a push, its second half
 
 void EmbeddingTable::Parts::Drop(std::uint64_t hash) {
-  Entry* const e = index.Find(hash);
-  if (IsRow(*e)) {
-    if (Concerns(hash)) SaveRow(hash, e->row, e->stamp);
-    arena.Free(e->row);
+  const RowIndex::Ref e = index.Find(hash);
+  if (IsRow(e)) {
+    if (Concerns(hash)) SaveRow(hash, e.row(), e.stamp());
+    arena.Free(e.row());
     --rows;
   } else {
-    if (Concerns(hash)) SaveWaiting(hash, CountOf(*e), e->stamp);
+    if (Concerns(hash)) SaveWaiting(hash, CountOf(e), e.stamp());
     --waiting;
   }
   index.Erase(e);
 }
 
 std::uint32_t EmbeddingTable::Parts::Make(const Item& item, bool stamped) {
-  Entry* const e = index.Find(item.hash);
-  if (const std::uint32_t count = CountOf(*e); count > 0) {
-    if (Concerns(item.hash)) SaveWaiting(item.hash, count, e->stamp);
+  const RowIndex::Ref e = index.Find(item.hash);
+  if (const std::uint32_t count = CountOf(e); count > 0) {
+    if (Concerns(item.hash)) SaveWaiting(item.hash, count, e.stamp());
     --waiting;
   }
   const std::uint32_t row = arena.Take();
-  e->row = row;
-  e->stamp = stamped ? std::max(e->stamp, stamp) : 0;
+  e.set_row(row);
+  if (stamped) e.set_stamp(std::max(e.stamp(), stamp));
   ++rows;
   if (cut != nullptr && cut->state == Cut::State::kOpen && !cut->swept) {
     if (row >= cut->done.bits()) cut->done.Resize(std::bit_ceil(row + 1ull));
@@ -554,7 +629,7 @@ std::uint32_t EmbeddingTable::Parts::Make(const Item& item, bool stamped) {
   return row;
 }
 
-std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_max) {
+std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max) {
   EG_CHECK(applying());
   Parts& p = *parts_;
   const bool stamped = stamps(), counts = counts_per_row(), twice = !p.next_source.empty();
@@ -573,53 +648,78 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
     p.counted.duplicates += p.outcome.duplicates;
   }
   const bool cutting = p.cut != nullptr;
-  if (twice) p.sums.resize(2 * kGroup * dimension);
+  const bool convert = wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(gradient) % alignof(float) != 0;
+  const bool plain = !cutting && !counts && !twice && !convert;  // and a known row: nothing but its address is needed
+  const std::size_t wire_bytes = dimension * tensor::WireBytes(wire);
+  // Of the rows of all groups, and of one that is added to one of them.
+  if (twice || convert) p.sums.resize((kRing * kGroup + 1) * dimension);
+  const auto floats_of = [&](std::size_t source, float* room) {
+    if (!convert) return reinterpret_cast<const float*>(gradient) + source * dimension;
+    tensor::Widen(wire, gradient + source * wire_bytes, dimension, room);
+    return static_cast<const float*>(room);
+  };
 
-  // Two groups of rows: while one is updated, the memory is asked for the other.
+  // Groups of rows: while one is updated, the memory is asked for the others.
   struct Group {
     float* rows[kGroup];
     const float* gradients[kGroup];
     std::uint32_t t[kGroup];
     std::size_t count = 0;
-  } groups[2];
+  } groups[kRing];
   std::uint64_t bytes = 0;
   const auto fill = [&](std::size_t which) {
     Group& group = groups[which];
     group.count = 0;
-    while (p.next_item < p.items.size() && group.count < kGroup && bytes < bytes_max) {
+    if (plain) {
+      // At least one row; `bytes` is below `bytes_max` here or the loop is over.
+      const std::uint64_t left = bytes < bytes_max ? (bytes_max - bytes - 1) / (dimension * sizeof(float)) + 1 : 0;
+      const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(left, std::min(kGroup, p.item_count - p.next_item)));
+      const Item* const items = p.items.data() + p.next_item;
+      std::size_t k = 0;
+      for (; k < end && items[k].row < kMake; ++k) {
+        group.rows[k] = p.arena.At(items[k].row);
+        group.gradients[k] = floats_of(items[k].source, nullptr);
+      }
+      for (std::size_t j = 0; j < k; ++j) PrefetchRow<1>(group.rows[j], row_bytes);
+      group.count = k;
+      p.next_item += k;
+      bytes += k * dimension * sizeof(float);
+    }
+    while (p.next_item < p.item_count && group.count < kGroup && bytes < bytes_max) {
       const std::size_t i = p.next_item++;
       Item& item = p.items[i];
-      if (i + kAheadRows < p.items.size() && p.items[i + kAheadRows].row >= kMake) p.index.AskFor(p.items[i + kAheadRows].hash);
-      const float* from = gradient + item.source * dimension;
+      if (i + kAheadRows < p.item_count && p.items[i + kAheadRows].row >= kMake) p.index.AskFor(p.items[i + kAheadRows].hash);
+      float* const sum = twice || convert ? p.sums.data() + (which * kGroup + group.count) * dimension : nullptr;
+      const float* from = floats_of(item.source, sum);
       bytes += dimension * sizeof(float);
       if (twice && p.next_source[item.source] != kNoNext) {
-        float* const sum = p.sums.data() + (which * kGroup + group.count) * dimension;
-        std::copy_n(from, dimension, sum);
+        if (from != sum) std::copy_n(from, dimension, sum);
         for (std::uint32_t s = p.next_source[item.source]; s != kNoNext; s = p.next_source[s]) {
-          const float* const other = gradient + s * dimension;
+          const float* const other = floats_of(s, p.sums.data() + kRing * kGroup * dimension);
           for (std::size_t k = 0; k < dimension; ++k) sum[k] += other[k];
           bytes += dimension * sizeof(float);
         }
         from = sum;
       }
       if (item.row == kCount) {
-        Entry* const e = p.index.Find(item.hash);
-        const std::uint32_t before = CountOf(*e);
-        if (before > 0 && p.Concerns(item.hash)) p.SaveWaiting(item.hash, before, e->stamp);
+        const RowIndex::Ref e = p.index.Find(item.hash);
+        const std::uint32_t before = CountOf(e);
+        if (before > 0 && p.Concerns(item.hash)) p.SaveWaiting(item.hash, before, e.stamp());
         if (before == 0) {
           ++p.waiting;
           if (p.Concerns(item.hash)) p.LeaveOut(item.hash);
         }
-        e->row = kWaiting | (before + 1);
-        e->stamp = std::max(e->stamp, p.stamp);
+        e.set_row(kWaiting | (before + 1));
+        if (stamped) e.set_stamp(std::max(e.stamp(), p.stamp));
         continue;
       }
       if (item.row == kMake) {
-        item.row = p.Make(item, stamped);
+        item.row = p.Make(item, stamped);  // and it is near now
       } else if (cutting && p.Concerns(item.hash)) {
         p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
       }
       group.rows[group.count] = p.arena.At(item.row);
+      PrefetchRow<1>(group.rows[group.count], row_bytes);
       group.gradients[group.count] = from;
       if (counts) {
         std::uint32_t& gradients_seen = p.arena.Count(item.row);
@@ -629,16 +729,16 @@ std::uint64_t EmbeddingTable::Apply(const float* gradient, std::uint64_t bytes_m
       ++group.count;
     }
   };
-  fill(0);
-  for (std::size_t i = 0; i < groups[0].count; ++i) PrefetchRow<1>(groups[0].rows[i], row_bytes);
-  for (std::size_t which = 0; groups[which].count > 0; which = 1 - which) {
-    Group &group = groups[which], &next = groups[1 - which];
-    fill(1 - which);
-    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t, next.count, next.rows});
+  for (std::size_t step = 0;; ++step) {
+    fill(step % kRing);
+    if (step < kDelay) continue;
+    const Group& group = groups[(step - kDelay) % kRing];
+    if (group.count == 0) break;  // and so are those behind it
+    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t});
   }
-  if (p.next_item == p.items.size()) {
+  if (p.next_item == p.item_count) {
     phase_ = Phase::kIdle;
-    p.items.clear();
+    p.item_count = 0;
     p.Settle();
   }
   return bytes;
@@ -779,16 +879,16 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
     if ((from.stamps[i] | from.counts[i]) >> 32 != 0)
       return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
-    if (p.index.Find(hash) != nullptr) return bad("a restored row is there twice", " id=", from.ids[i]);
-    Entry* const e = p.index.Insert(hash);
-    if (e == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
-    e->row = p.arena.Take();
+    if (p.index.Find(hash)) return bad("a restored row is there twice", " id=", from.ids[i]);
+    const RowIndex::Ref e = p.index.Insert(hash);
+    if (!e) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    e.set_row(p.arena.Take());
     if (stamps()) {
-      e->stamp = static_cast<std::uint32_t>(from.stamps[i]);
-      p.step = std::max(p.step, e->stamp);
+      e.set_stamp(static_cast<std::uint32_t>(from.stamps[i]));
+      p.step = std::max(p.step, e.stamp());
     }
-    if (counts_per_row()) p.arena.Count(e->row) = static_cast<std::uint32_t>(from.counts[i]);
-    float* const at = p.arena.At(e->row);
+    if (counts_per_row()) p.arena.Count(e.row()) = static_cast<std::uint32_t>(from.counts[i]);
+    float* const at = p.arena.At(e.row());
     std::memcpy(at, from.values.data() + i * p.dimension, p.dimension * sizeof(float));
     if (numbers_ != 0) std::memcpy(at + p.dimension, from.numbers.data() + i * numbers_, numbers_ * sizeof(float));
     ++p.rows;
@@ -815,16 +915,17 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (from.stamps[i] >> 32 != 0 || from.counts[i] == 0 || from.counts[i] > kCountMax)
-      return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
+      return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i], " stamp=", from.stamps[i],
+                 " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
-    if (p.index.Find(hash) != nullptr) return bad("a restored id is there twice", " id=", from.ids[i]);
-    Entry* const e = p.index.Insert(hash);
-    if (e == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    if (p.index.Find(hash)) return bad("a restored id is there twice", " id=", from.ids[i]);
+    const RowIndex::Ref e = p.index.Insert(hash);
+    if (!e) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
     // A job that admits sooner than the one that was cut: the next push to it does.
-    e->row = kWaiting | std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1);
+    e.set_row(kWaiting | std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1));
     if (stamps()) {
-      e->stamp = static_cast<std::uint32_t>(from.stamps[i]);
-      p.step = std::max(p.step, e->stamp);
+      e.set_stamp(static_cast<std::uint32_t>(from.stamps[i]));
+      p.step = std::max(p.step, e.stamp());
     }
     ++p.waiting;
   }
@@ -851,18 +952,19 @@ TableStats EmbeddingTable::stats() const {
   s.waiting = p.waiting;
   s.value_bytes = p.rows * p.dimension * sizeof(float);
   s.number_bytes = p.rows * numbers_ * sizeof(float);
-  s.index_bytes = p.index.bytes();
-  s.counter_bytes = p.rows * (counts_per_row() ? sizeof(std::uint32_t) : 0);  // stamps lie in the index, in what would be padding
+  // Stamps lie in the index: 16 bytes a place for 12.8.
+  const std::uint64_t stamp_bytes = stamps() ? p.index.bytes() / 5 : 0;
+  s.index_bytes = p.index.bytes() - stamp_bytes;
+  s.counter_bytes = stamp_bytes + p.rows * (counts_per_row() ? sizeof(std::uint32_t) : 0);
   s.memory_bytes = p.arena_share.bytes() + p.index_share.bytes();
-  s.index_load = static_cast<double>(p.index.size()) / static_cast<double>(p.index.places());
+  s.index_places = p.index.places();
   return s;
 }
 
 std::vector<HotId> EmbeddingTable::Hottest(std::size_t count) const {
   const HotIds& hot = parts_->hot;
   std::vector<HotId> all;
-  for (std::size_t i = 0; i < hot.size(); ++i)
-    all.push_back({hot.id(i), hot.count(i) * HotIds::kSampledEvery, hot.error(i) * HotIds::kSampledEvery});
+  for (std::size_t i = 0; i < hot.size(); ++i) all.push_back({hot.id(i), hot.count(i) * HotIds::kSampledEvery, hot.error(i) * HotIds::kSampledEvery});
   std::sort(all.begin(), all.end(), [](const HotId& a, const HotId& b) { return a.pushes != b.pushes ? a.pushes > b.pushes : a.id < b.id; });
   all.resize(std::min(all.size(), count));
   return all;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/tensor/wire_type.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/storage/initializer.h"
 #include "ps_server/storage/memory_budget.h"
@@ -25,7 +26,8 @@ namespace evergrad::ps_server::storage {
 
 // A row's values and optimizer numbers together have at most as many floats (so 16 KiB), and so has a gradient.
 inline constexpr std::uint32_t kRowFloatsMax = 4096;
-// What an id costs in the index as `bytes_max` counts it: 16 bytes at a load of two thirds, where the index is at its emptiest.
+// What an id costs in the index as `bytes_max` counts it: 16 bytes (with a stamp; 12.8 without) at a load of two thirds, where the index is at its
+// emptiest.
 inline constexpr std::uint64_t kIndexBytesPerId = 24;
 
 struct TableSettings {
@@ -81,7 +83,8 @@ struct TableStats {
   std::uint64_t rows = 0, waiting = 0;  // at present
   // At present: what the rows need, beside the room that is free for more of them; `memory_bytes` is all that is held, free room included.
   std::uint64_t value_bytes = 0, number_bytes = 0, index_bytes = 0, counter_bytes = 0, memory_bytes = 0;
-  double index_load = 0;  // of the index: ids / places
+  std::uint64_t index_places = 0;
+  double index_load() const { return index_places == 0 ? 0 : static_cast<double>(rows + waiting) / static_cast<double>(index_places); }
   // Since this process holds the table.
   std::uint64_t admitted = 0, evicted_ttl = 0, evicted_lru = 0, waiting_dropped = 0, gradients_dropped = 0, duplicates = 0, refused = 0;
 };
@@ -102,7 +105,9 @@ class EmbeddingTable {
 
   // ids.size() x dimension floats to `out`, in the order of the ids, an id that is there twice twice. An id without a row reads its initial
   // value, f(seed, table name, id), or `default_row` when ids wait for their admission. Changes nothing.
-  void Read(std::span<const std::int64_t> ids, float* out) const;
+  // `wire`: converted to it (tensor/convert.h); `out` may then lie at any address.
+  void Read(std::span<const std::int64_t> ids, float* out) const { Read(ids, tensor::WireType::kFloat32, reinterpret_cast<std::byte*>(out)); }
+  void Read(std::span<const std::int64_t> ids, tensor::WireType wire, std::byte* out) const;
 
   // All that can fail. ResourceExhausted: above bytes_max or the server's limit with nothing that may give way, or no memory; the table is as it was.
   // InvalidArgument: global_step does not fit 32 bits. `global_step` may go back a little: the table's time is the highest that it has seen,
@@ -111,7 +116,11 @@ class EmbeddingTable {
   void Cancel();
   // In pieces: at least one row and at most about `bytes_max` of gradient at a time (the first one drops what is evicted). `gradient`: ids.size() x dimension floats in the order of
   // Prepare's ids, the same for every piece. Returns the bytes of gradient dealt with.
-  std::uint64_t Apply(const float* gradient, std::uint64_t bytes_max);
+  // `wire`: of that type, at any address.
+  std::uint64_t Apply(const float* gradient, std::uint64_t bytes_max) {
+    return Apply(tensor::WireType::kFloat32, reinterpret_cast<const std::byte*>(gradient), bytes_max);
+  }
+  std::uint64_t Apply(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max);
   bool applying() const { return phase_ != Phase::kIdle; }
 
   // A cut: the table as it is at BeginCut, handed out in pieces between pushes. One at a time (EG_CHECK). What a push changes or drops before it was

@@ -54,6 +54,7 @@ class BudgetShare {
   void SetTo(std::uint64_t bytes);
   std::uint64_t bytes() const { return bytes_; }
   bool over_limit() const { return budget_->over_limit(); }
+  const MemoryBudget& budget() const { return *budget_; }
 
  private:
   const std::shared_ptr<MemoryBudget> budget_;  // shared by all tables of a server

@@ -16,7 +16,7 @@ class RowArena {
   static constexpr std::uint32_t kRowsMax = 1u << 30;
 
   // `counted`: a 32-bit number beside each row. `pages` outlives it.
-  RowArena(PagePool* pages, std::size_t row_floats, bool counted) : pages_(pages), row_floats_(row_floats), counted_(counted) {}
+  RowArena(PagePool* pages, std::size_t row_floats, bool counted) : pages_(pages), row_floats_(row_floats), row_bytes_(row_floats * sizeof(float)), counted_(counted) {}
   ~RowArena();
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
@@ -28,8 +28,8 @@ class RowArena {
   void Free(std::uint32_t row);
 
   float* At(std::uint32_t row) const {
-    const Where w = Find(row);
-    return reinterpret_cast<float*>(blocks_[w.block]) + w.at * row_floats_;
+    const std::uint32_t shifted = row + kFirstRows;
+    return reinterpret_cast<float*>(bases_[std::countl_zero(shifted)] + shifted * row_bytes_);
   }
   std::uint32_t& Count(std::uint32_t row) const {
     const Where w = Find(row);
@@ -56,9 +56,11 @@ class RowArena {
   std::size_t BlockBytes(int block) const { return (std::size_t{kFirstRows} << block) * (row_floats_ + counted_) * sizeof(float); }
 
   PagePool* const pages_;
-  const std::size_t row_floats_;
+  const std::size_t row_floats_, row_bytes_;
   const bool counted_;
   void* blocks_[kBlocksMax] = {};
+  // By the leading zeros of row + kFirstRows, which say its block: where that block would begin if its first row had number 0.
+  std::uintptr_t bases_[32] = {};
   int made_ = 0;
   std::uint32_t high_water_ = 0, free_rows_ = 0, first_free_ = 0;  // a free row's first four bytes are the number of the next one
 };

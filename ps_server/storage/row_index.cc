@@ -9,22 +9,22 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Beyond this load a segment grows; it is made for the lower one. Between them an id costs 18.8 to 23.5 bytes.
-constexpr std::uint64_t kLoadNumerator = 17, kLoadDenominator = 20;  // 0.85
-constexpr double kLoadAfter = 0.68;
-constexpr std::uint32_t kCapacityMin = 16;
+// Beyond this load a segment grows; it is made for the lower one. Between them an id costs 15.6 to 19.7 bytes, 19.5 to 24.6 with a stamp.
+constexpr std::uint64_t kLoadNumerator = 41, kLoadDenominator = 50;  // 0.82
+constexpr double kLoadAfter = 0.66;
+constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Room behind the last home. Chains at load 0.85 are longer than 56 in one segment of ten million; one that needs more gets more.
-std::uint32_t SlackOf(std::uint32_t capacity) { return 8 + std::min<std::uint32_t>(capacity / 16, 48); }
+// Lines behind the last home. One segment of many has a chain that needs more at its end, and gets more.
+std::uint32_t SlackOf(std::uint32_t capacity) { return 2 + std::min<std::uint32_t>(capacity / 64, 8); }
 
 }  // namespace
 
-RowIndex::RowIndex(PagePool* pages) : pages_(pages) {
-  Segment* const first = New(kCapacityMin, SlackOf(kCapacityMin), 0);
+RowIndex::RowIndex(PagePool* pages, bool stamped) : pages_(pages), lanes_(stamped ? kStampedLanes : kLanes) {
+  Segment* const first = New(kLinesMin, SlackOf(kLinesMin), 0);
   EG_CHECK(first != nullptr);
   directory_.resize(1);
-  SetPlaces(0, first);
+  SetSegments(0, first);
 }
 
 RowIndex::~RowIndex() {
@@ -35,6 +35,12 @@ RowIndex::~RowIndex() {
   }
 }
 
+std::uint32_t RowIndex::LinesFor(std::size_t count) const {
+  return std::max(kLinesMin, static_cast<std::uint32_t>(static_cast<double>(count) / (kLoadAfter * lanes_)) + 1);
+}
+
+bool RowIndex::IsFull(const Segment& s) const { return (s.count + 1ull) * kLoadDenominator > std::uint64_t{s.capacity} * lanes_ * kLoadNumerator; }
+
 RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth) {
   Segment shape;
   shape.capacity = capacity;
@@ -44,55 +50,57 @@ RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, st
   void* const memory = pages_->New(bytes);
   if (memory == nullptr) return nullptr;
   auto* const segment = new (memory) Segment(shape);
-  std::memset(static_cast<void*>(segment->entries()), 0xff, bytes - sizeof(Segment));  // empty: row kNone, and a hash that ends every search
+  std::memset(static_cast<void*>(segment->lines()), 0xff, bytes - sizeof(Segment));  // empty
   bytes_ += PagePool::Rounded(bytes);
-  places_total_ += capacity;
+  places_total_ += std::uint64_t{capacity} * lanes_;
   return segment;
 }
 
 void RowIndex::Delete(Segment* segment) {
   const std::size_t bytes = BytesOf(*segment);
   bytes_ -= PagePool::Rounded(bytes);
-  places_total_ -= segment->capacity;
+  places_total_ -= std::uint64_t{segment->capacity} * lanes_;
   segment->~Segment();
   pages_->Delete(segment, bytes);
 }
 
-void RowIndex::SetPlaces(std::uint64_t hash, Segment* segment) {
+void RowIndex::SetSegments(std::uint64_t hash, Segment* segment) {
   const std::size_t width = std::size_t{1} << (depth_ - segment->depth), first = Slot(hash) & ~(width - 1);
-  std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), width, Place{segment->entries(), segment->capacity, segment->depth});
+  std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), width, Segments{segment->lines(), segment->capacity, segment->depth});
 }
 
-RowIndex::Entry* RowIndex::Insert(std::uint64_t hash) {
+RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
   for (;;) {
-    const Place& place = PlaceOf(hash);
-    Segment* const segment = place.segment();
-    if ((segment->count + 1ull) * kLoadDenominator <= segment->capacity * kLoadNumerator) {
-      Entry* e = HomeOf(place, hash);
-      while (e->hash < hash) ++e;
-      Entry* end = e;
-      while (end->row != kNone) ++end;
-      if (end < segment->entries() + segment->capacity + segment->slack) {
-        std::memmove(static_cast<void*>(e + 1), e, static_cast<std::size_t>(end - e) * sizeof(Entry));
-        e->hash = hash;
-        e->row = kNone;
-        e->stamp = 0;
+    const Segments& s = SegmentsOf(hash);
+    Segment* const segment = s.segment();
+    if (!IsFull(*segment)) {
+      const Ref place = FirstNotBelow(HomeOf(s, hash), hash);
+      Ref end = place;
+      while (end.row() != kNone) end = Next(end);
+      if (end.line_ < segment->lines() + segment->capacity + segment->slack) {
+        while (end.line_ != place.line_ || end.at_ != place.at_) {
+          const Ref before = Before(end);
+          Set(end, before.entry());
+          end = before;
+        }
+        Set(place, {hash, kNone, 0});
         ++segment->count;
         ++size_;
-        return e;
+        return place;
       }
     }
-    if (!Grow(hash)) return nullptr;
+    if (!Grow(hash)) return {};
   }
 }
 
-void RowIndex::Erase(Entry* entry) {
-  const Place& place = PlaceOf(entry->hash);
-  Entry* at = entry;
+void RowIndex::Erase(Ref entry) {
+  const Segments& s = SegmentsOf(entry.hash());
+  Ref at = entry;
   // What stands behind its home moves up, until one is at home or there is nobody.
-  for (Entry* next = at + 1; next->row != kNone && HomeOf(place, next->hash) < next; at = next++) *at = *next;
-  std::memset(static_cast<void*>(at), 0xff, sizeof(Entry));
-  --place.segment()->count;
+  for (Ref next = Next(at); next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_); at = next, next = Next(next))
+    Set(at, next.entry());
+  Set(at, {~0ull, kNone, ~0u});
+  --s.segment()->count;
   --size_;
 }
 
@@ -101,14 +109,16 @@ RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t 
   for (std::uint32_t slack = SlackOf(capacity);; slack *= 2) {
     Segment* const segment = New(capacity, slack, depth);
     if (segment == nullptr) return nullptr;
-    Entry* const entries = segment->entries();
-    std::uint32_t next = 0;
+    // One place is left for the entry that this was made for, wherever it will be.
+    const Line* const last = segment->lines() + capacity + slack - 1;
+    Ref next(segment->lines(), 0, lanes_);
     std::size_t i = begin;
     for (; i < end; ++i) {
-      next = std::max(next, HomeIn(capacity, depth, from[i].hash));
-      // One place is left for the entry that this was made for, wherever it will be.
-      if (next + 1 >= capacity + slack) break;
-      entries[next++] = from[i];
+      Line* const home = segment->lines() + HomeIn(capacity, depth, from[i].hash);
+      if (next.line_ < home) next = Ref(home, 0, lanes_);
+      if (next.line_ > last || (next.line_ == last && next.at_ + 1 == lanes_)) break;
+      Set(next, from[i]);
+      next = Next(next);
     }
     segment->count = static_cast<std::uint32_t>(end - begin);
     if (i == end) return segment;
@@ -117,56 +127,55 @@ RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t 
 }
 
 bool RowIndex::Grow(std::uint64_t hash) {
-  Segment* const old = PlaceOf(hash).segment();
+  Segment* const old = SegmentsOf(hash).segment();
   const std::uint32_t depth = old->depth;
   ++homes_version_;
   moving_.clear();
-  for (Entry *e = old->entries(), *end = e + old->capacity + old->slack; e < end; ++e) {
-    if (e->row != kNone) moving_.push_back(*e);
+  for (Line *line = old->lines(), *end = line + old->capacity + old->slack; line < end; ++line) {
+    for (std::uint32_t k = 0; k < lanes_; ++k) {
+      const Ref place(line, k, lanes_);
+      if (place.row() == kNone) break;
+      moving_.push_back(place.entry());
+    }
   }
-  const auto made_for = [](std::size_t count) {
-    return std::max(kCapacityMin, static_cast<std::uint32_t>(static_cast<double>(count) / kLoadAfter / kLine + 1) * static_cast<std::uint32_t>(kLine));
-  };
   // Hashes that somebody chose to share their upper bits must not make a directory without end: then the segment only becomes larger.
-  const bool split = old->count >= kSegmentEntries &&
-                     (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
+  const bool split = old->count >= kSegmentEntries && (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
   if (!split) {
-    const bool crowded = (old->count + 1ull) * kLoadDenominator > old->capacity * kLoadNumerator;
-    // Small ones are doubled. One that is not full, but has a chain beyond its end, gets more room there.
-    const std::uint32_t capacity = !crowded ? old->capacity : std::max(made_for(old->count), old->capacity < 256 ? 2 * old->capacity : 0);
     Segment* segment;
-    if (crowded) {
+    if (IsFull(*old)) {
+      // Small ones are doubled.
+      const std::uint32_t capacity = std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
       segment = Filled(moving_, 0, moving_.size(), capacity, depth);
-    } else {
-      segment = New(capacity, 2 * old->slack, depth);
+    } else {  // a chain beyond its end: more room there
+      segment = New(old->capacity, 2 * old->slack, depth);
       if (segment != nullptr) {
-        std::memcpy(static_cast<void*>(segment->entries()), old->entries(), (std::size_t{old->capacity} + old->slack) * sizeof(Entry));
+        std::memcpy(static_cast<void*>(segment->lines()), old->lines(), (std::size_t{old->capacity} + old->slack) * sizeof(Line));
         segment->count = old->count;
       }
     }
     if (segment == nullptr) return false;
-    SetPlaces(hash, segment);
+    SetSegments(hash, segment);
     Delete(old);
     return true;
   }
   const std::uint64_t bit = 1ull << (63 - depth);
   const auto middle = static_cast<std::size_t>(
       std::partition_point(moving_.begin(), moving_.end(), [bit](const Entry& e) { return (e.hash & bit) == 0; }) - moving_.begin());
-  Segment* const low = Filled(moving_, 0, middle, made_for(middle), depth + 1);
+  Segment* const low = Filled(moving_, 0, middle, LinesFor(middle), depth + 1);
   if (low == nullptr) return false;
-  Segment* const high = Filled(moving_, middle, moving_.size(), made_for(moving_.size() - middle), depth + 1);
+  Segment* const high = Filled(moving_, middle, moving_.size(), LinesFor(moving_.size() - middle), depth + 1);
   if (high == nullptr) {
     Delete(low);
     return false;
   }
   if (depth == depth_) {
-    std::vector<Place> twice(2 * directory_.size());
+    std::vector<Segments> twice(2 * directory_.size());
     for (std::size_t i = 0; i < twice.size(); ++i) twice[i] = directory_[i / 2];
     directory_ = std::move(twice);
     ++depth_;
   }
-  SetPlaces(hash & ~bit, low);
-  SetPlaces(hash | bit, high);
+  SetSegments(hash & ~bit, low);
+  SetSegments(hash | bit, high);
   Delete(old);
   return true;
 }

@@ -2,10 +2,16 @@
 //
 // Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash. The upper bits choose a segment (extendible
 // hashing), the rest the home of the entry in it, a cache line; entries of a segment are sorted by hash, each as close behind the beginning of its
-// home as there was room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss ends at the
-// first greater hash; and a segment that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move at a time.
-// Entries that are deleted leave no mark behind. Not thread-safe.
+// home as there was room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss
+// ends at the first greater hash; and a segment that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move at a
+// time. Entries that are deleted leave no mark behind. Not thread-safe.
+//
+// A line holds five entries of hash and row, or four that have a stamp besides: 12.8 or 16 bytes a place, and what a look-up costs is lines.
 #pragma once
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include <bit>
 #include <cstddef>
@@ -18,6 +24,7 @@ namespace evergrad::ps_server::storage {
 
 class RowIndex {
  public:
+  // What a place says. `stamp` is 0 in an index without stamps.
   struct Entry {
     std::uint64_t hash;
     std::uint32_t row;  // the owner's; never kNone
@@ -26,93 +33,160 @@ class RowIndex {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
 
+  // First the hashes, then as many rows, then as many stamps if there are any. Empty places are behind the others of their line, with row kNone and
+  // a hash that ends every search.
+  struct alignas(64) Line {
+    union {
+      std::uint64_t hashes[8];
+      std::uint32_t numbers[16];
+    };
+  };
+
   // `pages` outlives it.
-  explicit RowIndex(PagePool* pages);  // no memory is not survived: some hundred bytes
+  RowIndex(PagePool* pages, bool stamped);  // no memory is not survived: some hundred bytes
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
   std::uint64_t size() const { return size_; }
   std::uint64_t places() const { return places_total_; }  // for entries at their homes: size() / places() is the load
-  std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Place); }
+  std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
-  // Where Find begins; valid until homes_version() changes. In two halves, so that many look-ups can be under way.
-  const Entry* Home(std::uint64_t hash) const { return HomeOf(PlaceOf(hash), hash); }
-  // And asks the memory for it and for the line behind it. (Only for those that may have gone on into it: fewer lines, but who was not asked for
-  // costs a whole wait, and that was slower.)
-  const Entry* AskFor(std::uint64_t hash) const {
-    const Entry* const home = Home(hash);
+  // An entry in its place; none when `line` is null. Valid until the next Insert or Erase.
+  class Ref {
+   public:
+    Ref() = default;
+    Ref(Line* line, std::uint32_t at, std::uint32_t lanes) : line_(line), at_(at), lanes_(lanes) {}
+    explicit operator bool() const { return line_ != nullptr; }
+    std::uint64_t hash() const { return line_->hashes[at_]; }
+    std::uint32_t row() const { return line_->numbers[2 * lanes_ + at_]; }
+    std::uint32_t stamp() const { return lanes_ == kStampedLanes ? line_->numbers[3 * kStampedLanes + at_] : 0; }
+    void set_row(std::uint32_t row) const { line_->numbers[2 * lanes_ + at_] = row; }
+    // Only in an index with stamps.
+    void set_stamp(std::uint32_t stamp) const { line_->numbers[3 * kStampedLanes + at_] = stamp; }
+    Entry entry() const { return {hash(), row(), stamp()}; }
+
+   private:
+    friend class RowIndex;
+    Line* line_ = nullptr;
+    std::uint32_t at_ = 0, lanes_ = 0;
+  };
+
+  // Where Find begins; valid until homes_version() changes. In steps, so that many look-ups can be under way: ask the memory for the home, later look
+  // at it; the few whose entries may have gone on into the next line ask for that, and look later still. (Asking for both lines at once was a third
+  // slower: lines are what is scarce.)
+  Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
+  Line* AskFor(std::uint64_t hash) const {
+    Line* const home = Home(hash);
     __builtin_prefetch(home);
-    __builtin_prefetch(home + kLine);
     return home;
   }
-  std::uint64_t homes_version() const { return homes_version_; }
-  // nullptr: not there. Valid until the next Insert or Erase.
-  static const Entry* Find(const Entry* home, std::uint64_t hash) {
-    // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is dear: so the smaller ones of two lines are counted.
-    std::size_t below = 0;
-    for (std::size_t k = 0; k < kLooked; ++k) below += home[k].hash < hash;
-    const Entry* e = home + below;
-    while (e->hash < hash) ++e;
-    return e->hash == hash && e->row != kNone ? e : nullptr;
+  // The second step: the answer is in the home line; or else the next line is asked for.
+  bool IsInHome(const Line* home, std::uint64_t hash) const {
+    if (home->hashes[lanes_ - 1] >= hash) return true;
+    __builtin_prefetch(home + 1);
+    return false;
   }
-  const Entry* Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
-  Entry* Find(std::uint64_t hash) { return const_cast<Entry*>(static_cast<const RowIndex*>(this)->Find(hash)); }
-  // `hash` is not there. `row` must be set by the caller (and be other than kNone) at once. nullptr: no memory, nothing has changed.
-  Entry* Insert(std::uint64_t hash);
-  void Erase(Entry* entry);  // from Find
+  // The row of `hash` if it stands in its home line; anything that is not in it gives kNone, which says nothing about the next line.
+  std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
+#if defined(__AVX2__)
+    const __m256i four = _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(home)), _mm256_set1_epi64x(static_cast<long long>(hash)));
+    std::uint32_t found = static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
+#else
+    std::uint32_t found = 0;
+    for (std::uint32_t k = 0; k < kStampedLanes; ++k) found |= std::uint32_t{home->hashes[k] == hash} << k;
+#endif
+    if (lanes_ == kLanes) found |= std::uint32_t{home->hashes[kStampedLanes] == hash} << kStampedLanes;
+    return found != 0 ? home->numbers[2 * lanes_ + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
+  }
+  std::uint64_t homes_version() const { return homes_version_; }
+  Ref Find(Line* home, std::uint64_t hash) const {
+    const Ref first = FirstNotBelow(home, hash);
+    return first.hash() == hash && first.row() != kNone ? first : Ref();
+  }
+  Ref Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
+  // `hash` is not there. Its row must be set by the caller (and be other than kNone) at once; its stamp is 0. None: no memory, nothing has changed.
+  Ref Insert(std::uint64_t hash);
+  void Erase(Ref entry);  // from Find
 
-  // Calls visit(entry) -> bool (go on) for entries with hash >= `from` in rising order. False: `visit` ended it. Entries may be changed but for their hash.
+  // Calls visit(Entry) -> bool (go on) for entries with hash >= `from` in rising order. False: `visit` ended it. Nothing may change meanwhile.
   template <class Visit>
-  bool ForEachFrom(std::uint64_t from, Visit visit);
+  bool ForEachFrom(std::uint64_t from, Visit visit) const;
   template <class Visit>
   void ForEach(Visit visit) const {
-    const_cast<RowIndex*>(this)->ForEachFrom(0, [&](const Entry& e) { return visit(e), true; });
+    ForEachFrom(0, [&](const Entry& e) { return visit(e), true; });
   }
 
  private:
-  static constexpr std::size_t kLine = 64 / sizeof(Entry), kLooked = 2 * kLine;
+  static constexpr std::uint32_t kLanes = 5, kStampedLanes = 4;
 
-  struct alignas(64) Segment {  // followed by capacity + slack + kLooked entries, the last kLooked of which are always empty
-    std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;
-    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
+  struct alignas(64) Segment {                                    // followed by capacity + slack + 1 lines, the last of which is always empty
+    std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
+    Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
-  struct Place {  // of the directory: a segment stands in 2^(depth_ - its depth) of them
-    Entry* entries = nullptr;
+  struct Segments {  // of the directory: a segment stands in 2^(depth_ - its depth) of them
+    Line* lines = nullptr;
     std::uint32_t capacity = 0, depth = 0;
-    Segment* segment() const { return reinterpret_cast<Segment*>(entries) - 1; }
+    Segment* segment() const { return reinterpret_cast<Segment*>(lines) - 1; }
   };
 
   std::size_t Slot(std::uint64_t hash) const { return (hash >> 1) >> (63 - depth_); }
-  const Place& PlaceOf(std::uint64_t hash) const { return directory_[Slot(hash)]; }
-  static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {  // `capacity` is whole lines
-    return static_cast<std::uint32_t>((((hash << depth) >> 32) * (capacity / kLine)) >> 32) * kLine;
+  const Segments& SegmentsOf(std::uint64_t hash) const { return directory_[Slot(hash)]; }
+  static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {
+    return static_cast<std::uint32_t>((((hash << depth) >> 32) * capacity) >> 32);
   }
-  static Entry* HomeOf(const Place& place, std::uint64_t hash) { return place.entries + HomeIn(place.capacity, place.depth, hash); }
+  static Line* HomeOf(const Segments& s, std::uint64_t hash) { return s.lines + HomeIn(s.capacity, s.depth, hash); }
 
-  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + kLooked) * sizeof(Entry); }
+  // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is dear: so the smaller ones of a line are counted.
+  std::uint32_t Below(const Line* line, std::uint64_t hash) const {
+    const std::uint64_t* const h = line->hashes;
+    std::uint32_t below = (h[0] < hash) + (h[1] < hash) + (h[2] < hash) + (h[3] < hash);
+    if (lanes_ == kLanes) below += h[4] < hash;
+    return below;
+  }
+  Ref FirstNotBelow(Line* line, std::uint64_t hash) const {
+    std::uint32_t below = Below(line, hash);
+    while (below == lanes_) below = Below(++line, hash);
+    return {line, below, lanes_};
+  }
+  Ref Next(Ref r) const { return r.at_ + 1 < lanes_ ? Ref{r.line_, r.at_ + 1, lanes_} : Ref{r.line_ + 1, 0, lanes_}; }
+  Ref Before(Ref r) const { return r.at_ > 0 ? Ref{r.line_, r.at_ - 1, lanes_} : Ref{r.line_ - 1, lanes_ - 1, lanes_}; }
+  void Set(Ref place, const Entry& e) const {
+    place.line_->hashes[place.at_] = e.hash;
+    place.set_row(e.row);
+    if (lanes_ == kStampedLanes) place.set_stamp(e.stamp);
+  }
+
+  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + 1) * sizeof(Line); }
+  std::uint32_t LinesFor(std::size_t count) const;
+  bool IsFull(const Segment& s) const;
   Segment* New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth);
   void Delete(Segment* segment);
   Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end, std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
-  void SetPlaces(std::uint64_t hash, Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
+  void SetSegments(std::uint64_t hash, Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
 
   PagePool* const pages_;
-  std::vector<Place> directory_;
+  const std::uint32_t lanes_;
+  std::vector<Segments> directory_;
   std::vector<Entry> moving_;  // of the segment that is grown
   std::uint32_t depth_ = 0;
   std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0, homes_version_ = 0;
 };
 
 template <class Visit>
-bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) {
+bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) const {
   for (std::size_t slot = Slot(from); slot < directory_.size();) {
-    const Place& place = directory_[slot];
-    Segment* const segment = place.segment();
-    Entry* const end = place.entries + segment->capacity + segment->slack;
-    const std::size_t width = std::size_t{1} << (depth_ - place.depth), first = slot & ~(width - 1);
-    for (Entry* e = Slot(from) >= first && Slot(from) < first + width ? HomeOf(place, from) : place.entries; e < end; ++e) {
-      if (e->row != kNone && e->hash >= from && !visit(*e)) return false;
+    const Segments& s = directory_[slot];
+    Segment* const segment = s.segment();
+    Line* const end = s.lines + segment->capacity + segment->slack;
+    const std::size_t width = std::size_t{1} << (depth_ - s.depth), first = slot & ~(width - 1);
+    for (Line* line = Slot(from) >= first && Slot(from) < first + width ? HomeOf(s, from) : s.lines; line < end; ++line) {
+      for (std::uint32_t k = 0; k < lanes_; ++k) {
+        const Ref place(line, k, lanes_);
+        if (place.row() == kNone) break;
+        if (place.hash() >= from && !visit(place.entry())) return false;
+      }
     }
     slot = first + width;
   }

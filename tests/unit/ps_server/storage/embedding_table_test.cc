@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/random/philox.h"
 #include "common/sharding/slots.h"
 #include "ps_server/storage/embedding_table.h"
@@ -500,6 +501,7 @@ TEST_CASE("at the server's limit a push is refused, or old rows give way; what a
       const auto outcome = PushOnes(table.get(), Rising(i * 100, i * 100 + 100), static_cast<std::uint64_t>(i));
       if (!outcome.ok()) {
         CHECK(outcome.status().message().find("server's tables are above memory_bytes_max") == 0);
+        CHECK(outcome.status().message().find(absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) != absl::string_view::npos);
         CHECK(table->Digest() == before);
         refused = true;
       } else {
@@ -567,22 +569,30 @@ TEST_CASE("a cut whose pre-images do not fit is lost, and the push that lost it 
   CHECK(CutOf(table.get()).all.ids.size() == 1000);
 }
 
-TEST_CASE("a row costs what the header says: 24 bytes for its place and key at most, 20 at 80 % load, and four more for Adam's count") {
+TEST_CASE("a row costs what the header says: 16 bytes for its place and key at 80 % load, four more for a stamp, and four for Adam's count") {
   for (const char* optimizer : {"adagrad", "adam"}) {
-    for (const std::int64_t rows : {20000, 100000, 131072}) {
-      TableSettings s = Settings(16, optimizer);
-      auto table = Make(s);
-      for (std::int64_t at = 0; at < rows; at += 10000) REQUIRE(PushOnes(table.get(), Rising(at, std::min(rows, at + 10000))).ok());
-      const TableStats stats = table->stats();
-      const double per_row = static_cast<double>(stats.index_bytes) / static_cast<double>(rows);
-      INFO(optimizer << " rows " << rows << " load " << stats.index_load << " index bytes a row " << per_row);
-      CHECK(stats.index_load > 0.67);
-      CHECK(per_row <= 25);
-      CHECK(per_row * stats.index_load / 0.8 <= 21);  // 20, and directory, headers, the room behind each segment's end, whole pages
-      CHECK(stats.counter_bytes == (table->counts_per_row() ? 4u : 0u) * static_cast<std::uint64_t>(rows));
-      const std::uint64_t numbers = 16 * sizeof(float) * (table->counts_per_row() ? 3 : 2);
-      CHECK(stats.memory_bytes <= stats.index_bytes + static_cast<std::uint64_t>(rows) * (numbers + stats.counter_bytes / static_cast<std::uint64_t>(rows)) +
-                                      (256u << 10) + 64);
+    for (const bool stamped : {false, true}) {
+      for (const std::int64_t rows : {20000, 100000, 131072}) {
+        TableSettings s = Settings(16, optimizer);
+        if (stamped) s.ttl_steps = 1000000;
+        auto table = Make(s);
+        for (std::int64_t at = 0; at < rows; at += 10000) REQUIRE(PushOnes(table.get(), Rising(at, std::min(rows, at + 10000))).ok());
+        const TableStats stats = table->stats();
+        const auto count = static_cast<double>(rows);
+        const double per_row = static_cast<double>(stats.index_bytes) / count;
+        const double counters = static_cast<double>(stats.counter_bytes) / count - (table->counts_per_row() ? 4 : 0);
+        INFO(optimizer << " rows " << rows << " load " << stats.index_load() << " index bytes a row " << per_row << " stamps " << counters);
+        CHECK(stats.index_load() > 0.65);
+        CHECK(per_row <= 20.5);
+        CHECK(per_row * stats.index_load() / 0.8 <= 17);  // 16, and directory, headers, the room behind each segment's end, whole pages
+        if (stamped) {
+          CHECK(counters * stats.index_load() / 0.8 <= 4.3);
+        } else {
+          CHECK(counters == 0);
+        }
+        const std::uint64_t numbers = 16 * sizeof(float) * (table->counts_per_row() ? 3 : 2);
+        CHECK(stats.memory_bytes <= stats.index_bytes + stats.counter_bytes + static_cast<std::uint64_t>(rows) * numbers + (256u << 10) + 64);
+      }
     }
   }
 }
@@ -657,6 +667,32 @@ TEST_CASE("the ids that most pushes name are known, from a sample and in fixed m
 }
 
 // Ids whose hashes share their upper bits, as somebody might choose them: slow at worst, never wrong and never without end.
+// The look-up of a push runs a few groups of ids ahead of what is inserted: homes that were found before the index grew had been looked at after it, in
+// memory that was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
+TEST_CASE("an index that grows in the middle of a push is not looked at where it was before") {
+  for (const bool stamped : {false, true}) {
+    TableSettings settings = Settings(1, "counting");
+    settings.initializer = {};
+    settings.evict_lru = stamped;
+    const auto table = Make(settings);
+    // Pushes of new ids among known ones: the index grows dozens of times, each time in mid-push.
+    std::map<std::int64_t, float> times;
+    for (std::int64_t push = 0; push < 40; ++push) {
+      Ids ids;
+      for (std::int64_t i = 0; i < 400; ++i) ids.push_back(i % 2 == 0 ? push * 200 + i / 2 : (push * 200 + i) / 3);
+      for (const std::int64_t id : ids) ++times[id];
+      REQUIRE(PushOnes(table.get(), ids, static_cast<std::uint64_t>(push)).ok());
+    }
+    CHECK(table->rows() == times.size());
+    Ids all;
+    for (const auto& [id, count] : times) all.push_back(id);
+    const std::vector<float> values = Read(*table, all);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) wrong += values[i] != times[all[i]];
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("ids chosen to meet in one place of the index are kept like others") {
   const TableSettings s = Settings(1, "sgd");
   const std::uint64_t key = random::KeyOf(s.initializer.seed, s.name);
