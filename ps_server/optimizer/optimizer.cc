@@ -139,6 +139,13 @@ struct FtrlPower {
   }
 };
 
+// Keras' batch normalisation: assign_moving_average. The "gradient" is the value that it moves towards.
+struct MovingAverage {
+  static constexpr int kSlots = 0;
+  float one_minus_momentum;
+  void operator()(float g, float& w, float&, float&) const { w = w - (w - g) * one_minus_momentum; }
+};
+
 struct Counting {
   static constexpr int kSlots = 1;
   void operator()(float g, float& w, float& s, float&) const {
@@ -185,19 +192,12 @@ inline void ApplyRow(const Rule& rule, std::size_t dimension, const float* __res
   }
 }
 
-void Prefetch(const Rows& r, std::size_t i, std::size_t row_bytes) {
-  if (i >= r.soon_count) return;
-  const auto begin = reinterpret_cast<std::uintptr_t>(r.soon[i]);
-  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + row_bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), 1);
-}
-
 // `rule_of(i)`: the rule of row i.
 template <std::size_t kDimension, class RuleOf>
 void ApplyRowsOf(const Rows& r, RuleOf rule_of) {
   const std::size_t dimension = kDimension == 0 ? r.dimension : kDimension;
   for (std::size_t i = 0; i < r.count; ++i) {
     const auto rule = rule_of(i);
-    Prefetch(r, i, dimension * (1 + decltype(rule)::kSlots) * sizeof(float));
     ApplyRow<kDimension>(rule, dimension, r.gradients[i], r.rows[i]);
   }
 }
@@ -227,7 +227,6 @@ float MeanSquare(const float* g, std::size_t n) {
 
 void ApplyRowwiseAdagrad(float learning_rate, float epsilon, const Rows& r) {
   for (std::size_t i = 0; i < r.count; ++i) {
-    Prefetch(r, i, (r.dimension + 1) * sizeof(float));
     float* __restrict w = r.rows[i];
     const float* __restrict g = r.gradients[i];
     float& accumulator = w[r.dimension];
@@ -247,10 +246,16 @@ absl::StatusOr<Optimizer> Optimizer::Create(const OptimizerSettings& settings) {
     o.slots_ = 1;
     return o;
   }
+  if (type == "moving_average") {
+    if (!(settings.momentum >= 0 && settings.momentum < 1)) return OutOfRange(type, "momentum", settings.momentum, "0 to below 1");
+    o.kind_ = Kind::kMovingAverage;
+    o.one_minus_momentum_ = static_cast<float>(1.0 - settings.momentum);
+    return o;
+  }
   static constexpr const char* kTypes[] = {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl"};
   if (std::none_of(std::begin(kTypes), std::end(kTypes), [&](const char* known) { return type == known; })) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl or counting: type=", type.substr(0, 64)));
+        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=", type.substr(0, 64)));
   }
   const auto not_negative = [](double x) { return std::isfinite(static_cast<float>(x)) && x >= 0; };
   if (!not_negative(settings.learning_rate)) return OutOfRange(type, "learning_rate", settings.learning_rate, "a finite number >= 0");
@@ -340,6 +345,7 @@ void Optimizer::WithRule(const Step& step, With with) const {
     case Kind::kRmspropMomentum: return with(RmspropMomentum{step.rate, momentum_, one_minus_rho_, epsilon_});
     case Kind::kFtrl: return with(Ftrl{step.rate, l1_, two_l2_});
     case Kind::kFtrlPower: return with(FtrlPower{step.rate, l1_, two_l2_, minus_power_});
+    case Kind::kMovingAverage: return with(MovingAverage{one_minus_momentum_});
     case Kind::kCounting: return with(Counting{});
     case Kind::kRowwiseAdagrad: EG_CHECK_MSG(false, "rowwise_adagrad has no rule for one element");
   }

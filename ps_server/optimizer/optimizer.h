@@ -14,7 +14,7 @@
 namespace evergrad::ps_server {
 
 struct OptimizerSettings {
-  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | counting
+  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | moving_average (not of tables) | counting
   double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
   bool nesterov = false;
   double initial_accumulator_value = 0.1;                                                                    // adagrad, rowwise_adagrad, ftrl
@@ -43,9 +43,6 @@ struct Rows {
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
   const std::uint32_t* t = nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
-  // Rows that come next: their memory is asked for on the way. May be none.
-  std::size_t soon_count = 0;
-  const float* const* soon = nullptr;
 };
 
 class Optimizer {
@@ -53,11 +50,13 @@ class Optimizer {
   // InvalidArgument: unknown type, numbers out of range.
   static absl::StatusOr<Optimizer> Create(const OptimizerSettings& settings);
   // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1 (rms), or 2 with momentum (rms, momentum);
-  // ftrl 2 (accumulator, linear); counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
+  // ftrl 2 (accumulator, linear); moving_average 0; counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
   int slots() const { return slots_; }
   // What slot k begins with: initial_accumulator_value, or 0.
   float slot_initial(int k) const { return k == 0 ? first_initial_ : 0.0f; }
   bool for_tables_only() const { return kind_ == Kind::kRowwiseAdagrad; }
+  // Its updates are no gradients but values that it moves towards.
+  bool is_moving_average() const { return kind_ == Kind::kMovingAverage; }
   // Floats behind a row's `dimension` values: slot by slot, `dimension` each; rowwise_adagrad: one. They begin with slot_initial of their slot.
   std::size_t row_numbers(std::size_t dimension) const { return for_tables_only() ? 1 : static_cast<std::size_t>(slots_) * dimension; }
   void FillRowNumbers(std::size_t dimension, float* numbers) const;
@@ -73,7 +72,7 @@ class Optimizer {
   void ApplyRows(const Rows& rows) const;
 
  private:
-  enum class Kind { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad, kRowwiseAdagrad, kRmsprop, kRmspropMomentum, kFtrl, kFtrlPower, kCounting };
+  enum class Kind { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad, kRowwiseAdagrad, kRmsprop, kRmspropMomentum, kFtrl, kFtrlPower, kMovingAverage, kCounting };
   // Calls `with` with the update rule of kind_, a function of one element.
   template <class With>
   void WithRule(const Step& step, With with) const;
@@ -82,7 +81,7 @@ class Optimizer {
   int slots_ = 0;
   float first_initial_ = 0;
   double learning_rate_ = 0, beta_1_ = 0, beta_2_ = 0;
-  float momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0, epsilon_ = 0, decay_ = 0;
+  float momentum_ = 0, one_minus_momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0, epsilon_ = 0, decay_ = 0;
   float rho_ = 0, one_minus_rho_ = 0, l1_ = 0, two_l2_ = 0;
   double minus_power_ = 0;
 };

@@ -44,6 +44,8 @@ std::vector<Named> Cases() {
                    {.type = "ftrl", .learning_rate = 0.1, .l1_regularization_strength = 0.4, .l2_regularization_strength = 0.2, .beta = 0.3}});
   cases.push_back({"ftrl with another power", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7, .l1_regularization_strength = 0.1}});
   cases.push_back({"ftrl with power 0", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = 0}});
+  cases.push_back({"moving average", {.type = "moving_average", .momentum = 0.9}});
+  cases.push_back({"moving average without memory", {.type = "moving_average", .momentum = 0}});
   cases.push_back({"counting", {.type = "counting"}});
   return cases;
 }
@@ -107,7 +109,9 @@ Reference TrainInFloat64(const OptimizerSettings& s) {
     ++t;
     for (std::size_t i = 0; i < kElements; ++i) {
       const double g = gradient[i];
-      if (s.type == "counting") {
+      if (s.type == "moving_average") {
+        r.value[i] = s.momentum * r.value[i] + (1 - s.momentum) * g;
+      } else if (s.type == "counting") {
         r.value[i] += g;
         r.slot[0][i] += 2 * g;
       } else if (s.type == "sgd") {
@@ -199,7 +203,7 @@ std::vector<std::vector<float>> TrainRows(const OptimizerSettings& settings, std
     std::vector<const float*> gradients;
     for (std::size_t i = 0; i < rows.size(); ++i) at.push_back(rows[i].data()), gradients.push_back(gradient.data() + i * dimension);
     const std::vector<std::uint32_t> counts(rows.size(), t);
-    made->ApplyRows({rows.size(), dimension, at.data(), gradients.data(), counts.data(), rows.size() / 2, at.data()});
+    made->ApplyRows({rows.size(), dimension, at.data(), gradients.data(), counts.data()});
   }
   return rows;
 }
@@ -305,7 +309,7 @@ TEST_CASE("counting counts exactly in values and twice in its slot") {
 
 TEST_CASE("numbers out of range are refused and named") {
   const auto message = [](const OptimizerSettings& s) { return std::string(Optimizer::Create(s).status().message()); };
-  CHECK(message({.type = "lamb"}) == "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl or counting: type=lamb");
+  CHECK(message({.type = "lamb"}) == "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=lamb");
   CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") != std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") != std::string::npos);
   CHECK(message({.type = "sgd", .momentum = 1.5}).find("momentum=1.5") != std::string::npos);
@@ -317,6 +321,7 @@ TEST_CASE("numbers out of range are refused and named") {
   CHECK(message({.type = "rowwise_adagrad", .epsilon = -1}).find("epsilon=-1") != std::string::npos);
   CHECK(message({.type = "adamw", .weight_decay = -0.1}).find("weight_decay=-0.1") != std::string::npos);
   CHECK(message({.type = "rmsprop", .rho = 1}).find("rho=1") != std::string::npos);
+  CHECK(message({.type = "moving_average", .momentum = 1}).find("momentum=1 want=0 to below 1") != std::string::npos);
   CHECK(message({.type = "ftrl", .learning_rate = 0}).find("learning_rate=0") != std::string::npos);
   CHECK(message({.type = "ftrl", .learning_rate_power = 0.5}).find("learning_rate_power=0.5") != std::string::npos);
   CHECK(message({.type = "ftrl", .l1_regularization_strength = -1}).find("l1_regularization_strength=-1") != std::string::npos);
