@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr unsigned kExecutorsDefaultMax = 8;
+constexpr std::uint64_t kLaneBytesMin = 256ull << 10;  // Room for the smallest lane.
 // A frame offset is counted in 32 bits (common/wire/FORMAT.md).
 constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 
@@ -32,6 +33,10 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
                   "rows of embedding tables, their index and their counters; 0: 0.8 of what the machine or the control group has", {0, 1ull << 50});
   table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
+  table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
+                  "memory shared with workers and servers of this host, all together, through which their payload goes instead of through a "
+                  "socket; 0: none",
+                  {0, 1ull << 40});
   table->Add("drain_max", &config->drain_max, "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
 }
@@ -56,6 +61,10 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         "--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max, " max=", config->small_reserve_bytes_max)));
+  }
+  if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--lane-bytes-max has no room for one worker: got=", config->lane_bytes_max, " min=", kLaneBytesMin, " or 0 for none")));
   }
   return absl::OkStatus();
 }

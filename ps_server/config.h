@@ -22,6 +22,7 @@ struct Config {
   std::uint64_t snapshot_bytes_max = 1ull << 30;
   std::uint64_t memory_bytes_max = 0;  // of embedding tables; 0 until Resolve: 0.8 of what the process may take
   std::uint32_t streams_max = 4096;
+  std::uint64_t lane_bytes_max = 64ull << 20;  // 0: no shared memory
   std::string unix_dir;  // "": no unix socket
   std::chrono::milliseconds drain_max{10000};
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/client/said_once.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "ps_server/service/control.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
 // Who coordinates may be on its way back: a start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
+constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;  // Shared with a server of this host whose shards move here, for each direction.
 constexpr absl::string_view kServing("\x08\x01", 2);
 
 // The name of the socket must not collide with a server of another cluster or of another life in the same folder.
@@ -107,6 +109,7 @@ struct Server::Impl {
           &Stats::peer_small_refused);
     bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max, nullptr, &Stats::frame_refused);
     bound("streams", "Connections", limits.streams_max, &Stats::streams, &Stats::streams_refused);
+    bound("lane_bytes", "Memory shared with peers of this host", limits.lane_bytes_max, &Stats::lane_bytes, &Stats::lane_bytes_refused);
     registry.AddCallbackGauge("evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
                               [largest = host->largest_frame()] { return static_cast<double>(largest->load(std::memory_order_relaxed)); });
     gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant", &Stats::budget_waiting);
@@ -173,6 +176,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.frame_bytes_max = config.frame_bytes_max;
   server_options.streams_max = config.streams_max;
   server_options.data_peers = "worker,ps_server";
+  server_options.lane_bytes_max = config.lane_bytes_max;
+  server_options.on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](const std::string& address,
+                                                                                                      const absl::Status& status) {
+    // A peer elsewhere is no news.
+    if (status.ok() || !said->First(std::string(status.message()))) return;
+    logger->Info(absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
+  };
   server_options.unix_path = SocketPath(config, dependencies.process_uid);
 
   ShardHost::Options host;
@@ -247,8 +257,10 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
   impl->identity = std::move(identity);
   session_options.coordinator_address = impl->identity.coordinator_address;
   session_options.jitter_seed = impl->dependencies.process_uid;
-  impl->peers = std::make_unique<client::ParameterClient>(impl->dependencies.transport, session_options.channel,
-                                                          absl::StrCat("ps_server/", impl->config.index));
+  transport::ChannelOptions to_peers = session_options.channel;
+  if (impl->config.lane_bytes_max > 0) to_peers.lane_ring_bytes = kPeerLaneBytes;
+  impl->peers =
+      std::make_unique<client::ParameterClient>(impl->dependencies.transport, std::move(to_peers), absl::StrCat("ps_server/", impl->config.index));
   impl->control_executor->Post([impl, session_options = std::move(session_options), on_refused = std::move(on_refused),
                                 on_drain = std::move(on_drain)]() mutable {
     Control::Options control;

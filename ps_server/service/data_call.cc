@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
+#include "common/client/wire_type.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -59,7 +60,7 @@ DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::u
 }
 
 bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
-  const std::uint64_t bytes_max = std::min(request_.header.response_bytes_max(), answer_bytes_max_);
+  const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t before = copied_.load(std::memory_order_relaxed);
   do {
     if (bytes > bytes_max || before > bytes_max - bytes) {
@@ -85,11 +86,11 @@ void DataCall::Answer() {
     result->set_answer(AnswerOf(outcome.result.code));
     if (outcome.result.code == PushCode::kStale) *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
-    result->set_message(std::move(outcome.result.message));
+    if (!outcome.result.message.empty()) result->set_message(std::move(outcome.result.message));  // an empty one would be allocated
     result->set_lsn(outcome.result.lsn);
   }
-  // What was reserved for the answer is what it may take: a pull beyond it is refused, and those before it are served.
-  const std::uint64_t bytes_max = std::min(request_.header.response_bytes_max(), answer_bytes_max_);
+  // A pull beyond it is refused, and those before it are served.
+  const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
   std::vector<std::vector<tensor::SharedBytes>> payloads(pulls_.size());
   for (std::size_t i = 0; i < pulls_.size(); ++i) {
@@ -105,12 +106,12 @@ void DataCall::Answer() {
     v1::PullResult* result = header.add_pulls();
     result->set_shard(request_.header.pulls(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome));
-    result->set_message(std::move(outcome.invalid));
+    if (!outcome.invalid.empty()) result->set_message(std::move(outcome.invalid));
     if (result->answer() == v1::PULL_STALE) *result->mutable_version() = client::ToProto(outcome.version);
     if (result->answer() == v1::VALUES || result->answer() == v1::UNCHANGED) {
       *result->mutable_start() = client::ToProto(outcome.result.start);
       result->set_vlsn(outcome.result.vlsn);
-      result->set_dtype(v1::DTYPE_FLOAT32);
+      result->set_dtype(client::ToProto(outcome.result.wire));
     }
   }
   // The request's bytes and their place in the budget go before the answer takes its own way.

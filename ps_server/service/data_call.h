@@ -1,6 +1,7 @@
 // One data request on its way through the shards: taken apart into sections, answered once when the last one is.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -48,6 +49,9 @@ class DataCall {
   void FinishSection();
   // For a request without sections.
   void Answer();
+
+  // What was reserved for the answer is what it may take.
+  std::uint64_t answer_bytes_max() const { return std::min(request_.header.response_bytes_max(), answer_bytes_max_); }
 
   static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
   // The answer to a frame that was not understood: nothing has changed.

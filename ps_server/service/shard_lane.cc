@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/checked_math.h"
 #include "common/client/protocol.h"
 #include "common/runtime/arrival.h"
 
@@ -23,12 +24,12 @@ ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
 
 // What is wrong with a push apart from its numbers; "" when nothing is. The shard answers it in its place (line 11).
 std::string DefectOf(const v1::PushSection& push) {
-  if (push.kind() != v1::GRADIENT && push.kind() != v1::SKIP) {
-    return absl::StrCat("update kind is not built, expected GRADIENT or SKIP, got=", static_cast<int>(push.kind()));
+  if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
+    return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=", static_cast<int>(push.kind()));
   }
   if (push.codec() != v1::CODEC_NONE) return absl::StrCat("codec is not built, expected CODEC_NONE, got=", static_cast<int>(push.codec()));
-  if (push.dtype() != v1::DTYPE_FLOAT32 && !(push.kind() == v1::SKIP && push.dtype() == v1::DTYPE_UNSPECIFIED)) {
-    return absl::StrCat("gradient dtype mismatch, want=DTYPE_FLOAT32 got=", static_cast<int>(push.dtype()));
+  if (push.dtype() < v1::DTYPE_UNSPECIFIED || push.dtype() > v1::DTYPE_INT64) {
+    return absl::StrCat("gradient dtype mismatch, no such type: got=", static_cast<int>(push.dtype()));
   }
   return "";
 }
@@ -47,7 +48,7 @@ void Describe(const storage::EmbeddingTable& table, bool digests, v1::TableState
   state->set_bytes(stats.value_bytes);
   state->set_slot_bytes(stats.number_bytes);
   state->set_memory_bytes(stats.memory_bytes);
-  if (stats.index_load > 0) state->set_index_places(static_cast<std::uint64_t>(static_cast<double>(stats.rows + stats.waiting) / stats.index_load + 0.5));
+  state->set_index_places(stats.index_places);
   state->set_admitted(stats.admitted);
   state->set_evicted_ttl(stats.evicted_ttl);
   state->set_evicted_lru(stats.evicted_lru);
@@ -132,7 +133,31 @@ void ShardLane::Turn() {
       ready_.push_back(key);
     }
   }
+  room_ = nullptr;
   if (!ready_.empty()) PostTurn();
+}
+
+tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes) {
+  if (room_ == nullptr || room_of_ != &call || room_left_.size() < bytes) {
+    constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
+    room_ = nullptr;
+    room_of_ = &call;
+    // A spare block of the pool, whose pages are there; what an answer has no use for is not worth one.
+    if (bytes <= kBlock && call.answer_bytes_max() >= kBlock / 2) {
+      if (auto block = std::make_shared<storage::ChunkRef>(storage::ChunkRef::New(storage::kChunkFloats, options_.pool)); *block) {
+        room_left_ = std::as_writable_bytes(std::span((*block)->data(), storage::kChunkFloats));
+        room_ = std::move(block);
+      }
+    }
+    if (room_ == nullptr) {
+      auto buffer = std::make_shared<tensor::AlignedBuffer>(std::max(bytes, std::min(call.answer_bytes_max(), kBlock)));
+      room_left_ = {buffer->data(), buffer->size()};
+      room_ = std::move(buffer);
+    }
+  }
+  tensor::SharedBytes place{room_, room_left_.first(bytes)};
+  room_left_ = room_left_.subspan(std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)));
+  return place;
 }
 
 void ShardLane::PostTurn() {
@@ -167,7 +192,7 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
     }
   }
   if (section.is_push) return kSectionCost + BeginPush(slot, std::move(section));
-  const std::uint64_t bytes = RunPull(slot->shard.get(), section);
+  const std::uint64_t bytes = RunPull(slot, section);
   section.call->FinishSection();
   return kSectionCost + bytes;
 }
@@ -181,12 +206,13 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   push.closure = ClosureId(from.closure());
   push.update = UpdateIndex(from.update());
   push.attempt = client::FromProto<Attempt>(from.attempt());
-  push.kind = from.kind() == v1::SKIP ? UpdateKind::kSkip : UpdateKind::kGradient;
+  push.kind = from.kind() == v1::SKIP ? UpdateKind::kSkip : from.kind() == v1::MOVING_AVERAGE ? UpdateKind::kMovingAverage : UpdateKind::kGradient;
   push.global_step = from.global_step();
   push.rows = from.rows();
   push.payload = section.call->request().payloads[section.index];
   push.rows_of = RowsOf(from, section.call->request().push_ids[section.index]);
   push.skip_reason = from.skip_reason();
+  push.wire = static_cast<tensor::WireType>(from.dtype());
   push.defect = defect;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
   outcome.result = shard->BeginApply(push);
@@ -196,7 +222,7 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   }
   if (outcome.result.code == PushCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
-  if (outcome.result.code == PushCode::kApplied) AfterApplied(section);  // a skip
+  if (outcome.result.code == PushCode::kApplied) AfterApplied(section, slot);  // a skip
   section.call->FinishSection();
   return 0;
 }
@@ -207,7 +233,7 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
   const Section section = *std::exchange(slot->applying, std::nullopt);
   options_.metrics->push_bytes->Add(section.call->request().payloads[section.index].size());
   options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
-  AfterApplied(section);
+  AfterApplied(section, slot);
   section.call->FinishSection();
   // Who waits for the end of an apply comes before the next one begins: an unbroken row of pushes holds up no report.
   const bool awaited = !slot->after_apply.empty();
@@ -215,7 +241,10 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
   return awaited ? std::max(bytes, kTurnBytes) : bytes;
 }
 
-void ShardLane::AfterApplied(const Section& section) {
+void ShardLane::AfterApplied(const Section& section, Slot* slot) {
+  const wire::Request& request = section.call->request();
+  ++slot->traffic.pushes;
+  slot->traffic.bytes_received += request.payloads[section.index].size() + request.push_ids[section.index].size_bytes();
   if (options_.failpoints == nullptr || !options_.failpoints->AnyArmed()) return;
   if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
 }
@@ -247,18 +276,25 @@ std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
   return 256;
 }
 
-std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
+std::uint64_t ShardLane::RunPull(Slot* slot, const Section& section) {
+  Shard* const shard = slot->shard.get();
   const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
   if (from.has_image()) return ReadImage(shard, section);
-  const Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
-                  RowsOf(from, section.call->request().pull_ids[section.index])};
+  Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
+            RowsOf(from, section.call->request().pull_ids[section.index])};
   const std::uint64_t copied = shard->ReadBytes(pull);
   if (copied != 0 && !section.call->ReserveCopy(copied, &outcome.invalid)) {
     options_.metrics->pulls[3]->Add();
     return 0;
   }
+  tensor::SharedBytes rows;
+  if (copied != 0) {
+    rows = RoomFor(*section.call, copied);
+    pull.into = const_cast<std::byte*>(rows.bytes.data());
+  }
   outcome.result = shard->Read(pull);
+  if (copied != 0 && outcome.result.code == PullCode::kValues) outcome.result.chunks.push_back(std::move(rows));
   outcome.invalid = std::move(outcome.result.invalid);
   if (!outcome.invalid.empty()) {
     options_.metrics->pulls[3]->Add();
@@ -266,8 +302,15 @@ std::uint64_t ShardLane::RunPull(Shard* shard, const Section& section) {
   }
   options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
   if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
-  if (outcome.result.code == PullCode::kValues) options_.metrics->pull_bytes->Add(copied != 0 ? copied : shard->value_bytes());
-  return outcome.result.chunks.size() * 256 + copied;  // references have no bytes
+  if (outcome.result.code == PullCode::kValues) {
+    std::uint64_t bytes = 0;
+    for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
+    options_.metrics->pull_bytes->Add(bytes);
+    ++slot->traffic.pulls;
+    slot->traffic.bytes_sent += bytes;
+    slot->traffic.bytes_received += section.call->request().pull_ids[section.index].size_bytes();
+  }
+  return (copied != 0 ? 0 : outcome.result.chunks.size() * 256) + copied;  // references have no bytes
 }
 
 void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done) {
@@ -438,10 +481,21 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
     for (const auto& [reason, count] : shard.skips()) skips += count;
     state.set_skips(skips);
     state.set_duplicates_refused(shard.duplicates());
+    const Slot::Traffic& traffic = it->second.traffic;
+    state.set_pulls(traffic.pulls);
+    state.set_pushes(traffic.pushes);
+    state.set_bytes_sent(traffic.bytes_sent);
+    state.set_bytes_received(traffic.bytes_received);
     for (const storage::EmbeddingTable* table : shard.Tables()) Describe(*table, task->digests, state.add_tables());
     if (task->digests) {
-      state.set_digest(shard.Digest());
-      state.set_slot_digest(shard.SlotDigest());
+      if (state.tables_size() == 0) {
+        state.set_digest(shard.Digest());
+        state.set_slot_digest(shard.SlotDigest());
+      }
+      for (const v1::TableState& table : state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
+        state.set_digest(state.digest() + table.digest());
+        state.set_slot_digest(state.slot_digest() + table.slot_digest());
+      }
       spent += shard.value_bytes() + shard.slot_bytes();
     }
     state.set_open_closures(static_cast<std::uint32_t>(shard.ledger().open().size()));

@@ -90,6 +90,9 @@ class ShardLane {
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
+    struct Traffic {  // as ShardState's
+      std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
+    } traffic;
     std::deque<Section> queue;                       // Bounded by the transport's budget: each entry is part of a request that it granted.
     bool waiting = false;                            // in ready_, or paused by a failpoint's delay
     std::optional<Section> applying;                 // its push has been admitted, its arithmetic has not ended
@@ -103,9 +106,10 @@ class ShardLane {
   std::uint64_t Run(ShardKey key, Slot* slot);
   std::uint64_t BeginPush(Slot* slot, Section section);
   std::uint64_t ContinuePush(Slot* slot);
-  void AfterApplied(const Section& section);
+  void AfterApplied(const Section& section, Slot* slot);
   void EndApply(Slot* slot);
-  std::uint64_t RunPull(Shard* shard, const Section& section);
+  std::uint64_t RunPull(Slot* slot, const Section& section);
+  tensor::SharedBytes RoomFor(const DataCall& call, std::uint64_t bytes);
   std::uint64_t ReadImage(Shard* shard, const Section& section);
   void AnswerUnheld(const Section& section);
   void Remove(std::map<ShardKey, Slot>::iterator it);
@@ -120,6 +124,10 @@ class ShardLane {
   std::map<ShardKey, Slot> slots_;
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
+  // Where copied values of the request in hand go: the sections of one request share blocks, each at a multiple of 64. Not beyond the end of a turn.
+  std::shared_ptr<const void> room_;  // shared with the answers
+  std::span<std::byte> room_left_;
+  const DataCall* room_of_ = nullptr;  // only compared
 };
 
 }  // namespace evergrad::ps_server

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/client/wire_type.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
 
@@ -50,7 +51,7 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     return bad("slot out of range: slot=", from.slot(), " slots=", from.slots(), " max=", sharding::kSlotsMax);
   if (from.tables_size() == 0 || from.tables_size() > snapshot::kTablesMax)
     return bad("a slot needs 1 to ", snapshot::kTablesMax, " tables, got=", from.tables_size());
-  SlotSettings slot{from.slot(), from.slots(), {}};
+  SlotSettings slot{from.slot(), from.slots(), {}, {}};
   for (int t = 0; t < from.tables_size(); ++t) {
     const v1::TableSpec& spec = from.tables(t);
     EG_RETURN_IF_ERROR(CheckName(spec.name(), "table", shard));
@@ -68,6 +69,7 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     if (spec.bytes_max() != 0 && table.bytes_max == 0) return bad("bytes_max of a table is less than a byte a slot: table=", spec.name());
     table.evict_lru = spec.evict_lru();
     slot.tables.push_back(std::move(table));
+    EG_ASSIGN_OR_RETURN(slot.wire.emplace_back(), client::WireTypeOf(spec));
   }
   return slot;
 }
@@ -87,6 +89,7 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   EG_RETURN_IF_ERROR(CheckName(variable.name(), "variable", spec.shard()));
   EG_RETURN_IF_ERROR(CheckDType(variable.dtype(), variable.name()));
   settings.variable = variable.name();
+  EG_ASSIGN_OR_RETURN(settings.wire, client::WireTypeOf(variable));
   settings.variable_index = variable.index();
   EG_ASSIGN_OR_RETURN(settings.variable_shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
   settings.row_begin = spec.row_begin();

@@ -1,5 +1,6 @@
 #include "ps_server/shard/dense_contents.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,10 +8,14 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/sharding/partitioner.h"
+#include "common/tensor/convert.h"
 #include "ps_server/storage/initializer.h"
 
 namespace evergrad::ps_server {
 namespace {
+
+// Floats of a gradient widened at a time: they stay in the first cache.
+constexpr std::size_t kWidenFloats = 2048;
 
 // Elements of the shard's rows. InvalidArgument: rows out of the shape, or more bytes than a partition may have.
 absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
@@ -35,10 +40,11 @@ absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
 
 // All or nothing, before the ledger is touched.
 bool DenseContents::Reserve() {
-  bool reserved = values_.ReserveWrites();
+  bool reserved = values_.ReserveWrites() && wire_values_.ReserveWrites();
   for (int k = 0; reserved && k < optimizer_.slots(); ++k) reserved = slots_[k].ReserveWrites();
   if (reserved) return true;
   values_.CancelWrites();
+  wire_values_.CancelWrites();
   for (storage::DenseArray& slot : slots_) slot.CancelWrites();
   return false;
 }
@@ -60,6 +66,8 @@ absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromSeed(const Sha
   contents->rows_ = settings.row_end - settings.row_begin;
   contents->first_element_ = settings.row_begin * settings.variable_shape.row_elements();
   storage::FillInitial(settings.initializer, settings.variable, contents->first_element_, &contents->values_);
+  contents->wire_ = settings.wire;
+  EG_RETURN_IF_ERROR(contents->MakeWireValues());
   return contents;
 }
 
@@ -88,23 +96,48 @@ absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromCut(const Shar
   }
   contents->rows_ = settings.row_end - settings.row_begin;
   contents->first_element_ = settings.row_begin * settings.variable_shape.row_elements();
+  contents->wire_ = settings.wire;
+  EG_RETURN_IF_ERROR(contents->MakeWireValues());
   return contents;
+}
+
+absl::Status DenseContents::MakeWireValues() {
+  if (wire_ == tensor::WireType::kFloat32) return absl::OkStatus();
+  EG_ASSIGN_OR_RETURN(wire_values_, storage::DenseArray::Create((values_.size() + 1) / 2, values_.pool()));
+  for (std::size_t c = 0; c < values_.chunks(); ++c) WriteWireValues(c, values_.chunk(c).data(), values_.chunk(c).size());
+  return absl::OkStatus();
+}
+
+void DenseContents::WriteWireValues(std::size_t c, const float* values, std::size_t size) {
+  if (wire_ == tensor::WireType::kFloat32) return;
+  // The second half of a chunk ends it; BeginWrite gives the same memory to both.
+  const storage::DenseArray::Write write = wire_values_.BeginWrite(c / 2);
+  tensor::Narrow(wire_, values, size, reinterpret_cast<std::byte*>(write.to) + (c % 2) * storage::kChunkFloats * tensor::WireBytes(wire_));
+  if (c % 2 == 1 || c + 1 == values_.chunks()) wire_values_.EndWrite(c / 2);
 }
 
 std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::string_view where) {
   const auto invalid = [&](auto&&... text) { return Refusal{PushCode::kInvalid, absl::StrCat(text...)}; };
   if (push.rows_of.present) return invalid("a dense shard takes no id list: ", where);
-  if (push.rows != rows_) return invalid("gradient rows mismatch: ", where, " want=", rows_, " got=", push.rows);
-  if (push.payload.size() != value_bytes()) {
-    return invalid("gradient bytes mismatch: ", where, " want=", value_bytes(), " got=", push.payload.size());
+  const UpdateKind want = optimizer_.is_moving_average() ? UpdateKind::kMovingAverage : UpdateKind::kGradient;
+  if (push.kind != want) {
+    const auto name = [](UpdateKind kind) { return kind == UpdateKind::kMovingAverage ? "MOVING_AVERAGE" : "GRADIENT"; };
+    return invalid("update kind mismatch: ", where, " want=", name(want), " got=", name(push.kind));
   }
-  if (reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) return invalid("gradient is not aligned: ", where);
+  if (push.rows != rows_) return invalid("gradient rows mismatch: ", where, " want=", rows_, " got=", push.rows);
+  if (push.wire != wire_)
+    return invalid("gradient dtype mismatch: ", where, " want=", tensor::WireTypeName(wire_), " got=", tensor::WireTypeName(push.wire));
+  if (const std::uint64_t bytes = values_.size() * tensor::WireBytes(wire_); push.payload.size() != bytes) {
+    return invalid("gradient bytes mismatch: ", where, " want=", bytes, " got=", push.payload.size());
+  }
+  if (wire_ == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) return invalid("gradient is not aligned: ", where);
   if (!Reserve()) return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where, " bytes=", value_bytes() + slot_bytes())};
   return std::nullopt;
 }
 
 std::uint64_t DenseContents::Begin(const Push& push, std::uint64_t t) {
-  gradient_ = reinterpret_cast<const float*>(push.payload.data());
+  gradient_ = push.payload.data();
+  applying_ = true;
   next_chunk_ = 0;
   t_ = t;
   return 0;
@@ -116,20 +149,43 @@ std::uint64_t DenseContents::Continue(std::uint64_t bytes_max) {
   std::uint64_t bytes = 0;
   for (; next_chunk_ < values_.chunks() && (bytes == 0 || bytes < bytes_max); ++next_chunk_) {
     const storage::DenseArray::Write value = values_.BeginWrite(next_chunk_);
-    optimizer::Run run{value.size, gradient_, value.from, value.to, {}, {}};
-    for (int k = 0; k < optimizer_.slots(); ++k) {
-      const storage::DenseArray::Write slot = slots_[k].BeginWrite(next_chunk_);
-      run.slot_from[k] = slot.from;
-      run.slot_to[k] = slot.to;
-    }
-    optimizer_.Apply(step, run);
+    storage::DenseArray::Write slots[optimizer::kSlotsMax];
+    for (int k = 0; k < optimizer_.slots(); ++k) slots[k] = slots_[k].BeginWrite(next_chunk_);
+    ApplyRun(step, value, slots);
     values_.EndWrite(next_chunk_);
     for (int k = 0; k < optimizer_.slots(); ++k) slots_[k].EndWrite(next_chunk_);
-    gradient_ += value.size;
     bytes += value.size * sizeof(float);
   }
-  if (next_chunk_ == values_.chunks()) gradient_ = nullptr;
+  if (next_chunk_ == values_.chunks()) {
+    applying_ = false;
+    gradient_ = nullptr;
+  }
   return bytes;
+}
+
+void DenseContents::ApplyRun(const optimizer::Optimizer::Step& step, const storage::DenseArray::Write& value,
+                             const storage::DenseArray::Write (&slots)[optimizer::kSlotsMax]) {
+  const auto apply = [&](std::size_t at, std::size_t size, const float* gradient) {
+    optimizer::Run run{size, gradient, value.from + at, value.to + at, {}, {}};
+    for (int k = 0; k < optimizer_.slots(); ++k) {
+      run.slot_from[k] = slots[k].from + at;
+      run.slot_to[k] = slots[k].to + at;
+    }
+    optimizer_.Apply(step, run);
+  };
+  const std::size_t element = tensor::WireBytes(wire_);
+  if (wire_ == tensor::WireType::kFloat32) {
+    apply(0, value.size, reinterpret_cast<const float*>(gradient_));
+  } else {
+    alignas(tensor::kAlignment) float wide[kWidenFloats];
+    for (std::size_t at = 0; at < value.size; at += kWidenFloats) {
+      const std::size_t size = std::min(kWidenFloats, value.size - at);
+      tensor::Widen(wire_, gradient_ + at * element, size, wide);
+      apply(at, size, wide);
+    }
+  }
+  gradient_ += value.size * element;
+  WriteWireValues(next_chunk_, value.to, value.size);
 }
 
 void DenseContents::ApplyNothing(std::uint64_t t) {
@@ -146,7 +202,14 @@ void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view
     result->invalid = absl::StrCat("a dense shard takes no id list: ", where);
     return;
   }
-  result->chunks = values_.Share();
+  result->wire = wire_;
+  if (wire_ == tensor::WireType::kFloat32) {
+    result->chunks = values_.Share();
+    return;
+  }
+  result->chunks = wire_values_.Share();
+  // Of an odd number the last float is half a pair.
+  if (values_.size() % 2 == 1) result->chunks.back().bytes = result->chunks.back().bytes.first(result->chunks.back().bytes.size() - tensor::WireBytes(wire_));
 }
 
 void DenseContents::Cut(std::uint64_t, ShardCut* cut) {

@@ -15,12 +15,12 @@ constexpr std::size_t kSkipReasonBytesMax = 64;
 
 // What a shard of `settings` holds at the seed, and what a cut holds.
 absl::StatusOr<std::unique_ptr<Contents>> SeedOf(const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
-                                                 const std::shared_ptr<storage::MemoryBudget>& budget) {
-  if (settings.slot) return SlotContents::FromSeed(settings, budget);
+                                                 const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
+  if (settings.slot) return SlotContents::FromSeed(settings, budget, mutant);
   return DenseContents::FromSeed(settings, pool);
 }
-absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut) {
-  if (settings.slot) return SlotContents::FromCut(settings, std::move(cut));
+absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant) {
+  if (settings.slot) return SlotContents::FromCut(settings, std::move(cut), mutant);
   return DenseContents::FromCut(settings, std::move(cut));
 }
 
@@ -32,7 +32,7 @@ Shard::~Shard() = default;
 absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
                                                        fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool,
                                                        std::shared_ptr<storage::MemoryBudget> budget) {
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget));
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget, mutant));
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->epoch_ = epoch;
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& setti
   shard->mutant_ = mutant;
   shard->skips_ = std::move(cut.skips);
   shard->ledger_ = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
-  EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut)));
+  EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut), mutant));
   shard->BecomeOwned(epoch, start, refused);
   return shard;
 }
@@ -89,7 +89,10 @@ absl::StatusOr<SlotSlice> Shard::NextSlice(std::uint64_t serial, std::uint64_t b
 
 void Shard::EndCut(std::uint64_t serial) const { contents_->EndCut(serial); }
 
-std::string Shard::Where() const { return absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString()); }
+const std::string& Shard::Where() const {
+  if (where_.empty()) where_ = absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString());
+  return where_;
+}
 
 PushResult Shard::Invalid(std::string message) const { return {PushCode::kInvalid, lsn_, std::move(message)}; }
 
@@ -130,6 +133,8 @@ PushResult Shard::BeginApply(const Push& push) {
   if (mutant_ == fault::Mutant::kRefusedPushLeavesBit) ledger_.Record(push.closure, push.update, push.attempt);
   if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
+    const bool fits = push.wire == tensor::WireType::kSeveral || (settings_->slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings_->wire);
+    if (!fits) return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(), " want=", tensor::WireTypeName(settings_->wire), " got=", tensor::WireTypeName(push.wire)));
     if (!push.payload.empty()) return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(), " got=", push.payload.size()));
     if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax) {
       return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(), " got=", push.skip_reason.size()));
@@ -138,7 +143,7 @@ PushResult Shard::BeginApply(const Push& push) {
   if (ledger_.open().size() >= kOpenClosuresMax && !ledger_.open().contains(push.closure)) {
     return {PushCode::kBusy, lsn_, absl::StrCat("too many closures are open: ", Where(), " max=", kOpenClosuresMax)};
   }
-  if (push.kind == UpdateKind::kGradient) {
+  if (push.kind != UpdateKind::kSkip) {
     if (auto refusal = contents_->Prepare(push, Where())) return {refusal->code, lsn_, std::move(refusal->message)};
   }
 
@@ -165,6 +170,7 @@ PullResult Shard::Read(const Pull& pull) const {
   PullResult result;
   result.start = start_;
   result.vlsn = vlsn_;
+  result.wire = settings_->wire;  // a slot says it with the rows
   if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) || (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
     result.code = PullCode::kStale;
   } else if (pull.has && !settings_->slot && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {

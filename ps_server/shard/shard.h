@@ -19,6 +19,7 @@
 #include "common/base/interval_set.h"
 #include "common/fault/mutant.h"
 #include "common/tensor/tensor.h"
+#include "common/tensor/wire_type.h"
 #include "ps_server/ledger/ledger.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/storage/dense_array.h"
@@ -27,7 +28,7 @@
 
 namespace evergrad::ps_server {
 
-enum class UpdateKind { kGradient, kSkip };
+enum class UpdateKind { kGradient, kMovingAverage, kSkip };
 
 enum class PushCode { kApplied, kDuplicate, kStale, kSuperseded, kRefused, kBusy, kOverBudget, kInvalid };
 
@@ -46,9 +47,11 @@ struct Push {
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
   std::uint64_t rows = 0;              // as declared
-  std::span<const std::byte> payload;  // as received, 4-byte aligned or refused; float32; length checked by the shard. kSkip: empty
+  std::span<const std::byte> payload;  // as received; length checked by the shard; of float32: 4-byte aligned or refused. kSkip: empty
   TableRows rows_of;                   // of a slot; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
+  // What the payload is of: the variable's wire type; of a slot that of the tables it names, kSeveral where they have several. A kSkip may leave it out.
+  tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;            // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
 };
 struct PushResult {
@@ -64,12 +67,14 @@ struct Pull {
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
   TableRows rows_of = {};  // of a slot, which never answers kUnchanged; a dense shard refuses it
+  std::byte* into = nullptr;  // of a slot: the rows are written here, ReadBytes of them, and `chunks` stays empty; aligned for floats
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
   MapVersion start;
   std::uint64_t vlsn = 0;
   std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
+  tensor::WireType wire = tensor::WireType::kFloat32;  // kValues, kUnchanged: of the values, as Push's
   std::string invalid;                      // not "": the section does not fit the shard, and the rest means nothing
 };
 
@@ -77,6 +82,8 @@ struct PullResult {
 struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
   std::vector<storage::TableSettings> tables;  // by index in the plan; bytes_max of this slot's partition
+  std::vector<tensor::WireType> wire = {};        // by index; none: all float32
+  tensor::WireType wire_of(std::size_t table) const { return table < wire.size() ? wire[table] : tensor::WireType::kFloat32; }
 };
 
 // A dense partition, or a slot: then `slot` is set, `variable` says so for messages, and shape, rows, initializer and optimizer mean nothing.
@@ -90,6 +97,7 @@ struct ShardSettings {
   InitializerSettings initializer;
   OptimizerSettings optimizer;
   std::optional<SlotSettings> slot = std::nullopt;
+  tensor::WireType wire = tensor::WireType::kFloat32;  // of gradients and values on their way; held and computed is float32
 };
 
 // A piece of a slot's cut: some rows of one table.
@@ -160,7 +168,7 @@ class Shard {
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
   PullResult Read(const Pull& pull) const;
-  // Bytes that Read copies for this pull: of a slot those of the rows asked for, of a dense shard none.
+  // Bytes that Read copies for this pull: of a slot those of the rows asked for, as on the wire, of a dense shard none.
   std::uint64_t ReadBytes(const Pull& pull) const;
   // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
   void Seal() { sealed_ = true; }
@@ -208,13 +216,14 @@ class Shard {
  private:
   Shard();
   PushResult Invalid(std::string message) const;
-  std::string Where() const;
+  const std::string& Where() const;  // for messages, made when first asked for
 
   std::shared_ptr<const ShardSettings> settings_;  // shared with snapshots: fixed for the job
   ShardEpoch epoch_;
   MapVersion start_;
   std::uint64_t lsn_ = 0, vlsn_ = 0, updates_applied_ = 0;
   mutable std::uint64_t duplicates_ = 0;
+  mutable std::string where_;
   bool sealed_ = false, stopped_ = false;
   fault::Mutant mutant_ = fault::Mutant::kNone;
   std::map<std::string, std::uint64_t> skips_;

@@ -26,8 +26,10 @@ absl::Status RestoreSlice(const storage::TableSlice& slice, storage::EmbeddingTa
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(const ShardSettings& settings,
-                                                                     const std::shared_ptr<storage::MemoryBudget>& budget) {
+                                                                     const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
   auto contents = std::make_unique<SlotContents>();
+  contents->mutant_ = mutant;
+  contents->wire_ = settings.slot->wire;
   for (const storage::TableSettings& table : settings.slot->tables) {
     EG_ASSIGN_OR_RETURN(auto made, storage::EmbeddingTable::Create(table, budget));
     contents->tables_.push_back(std::move(made));
@@ -35,7 +37,7 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(const Shard
   return contents;
 }
 
-absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardSettings& settings, ShardCut cut) {
+absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant) {
   const SlotSettings& want = *settings.slot;
   if (!cut.settings->slot || cut.settings->slot->slot != want.slot || cut.settings->slot->slots != want.slots ||
       cut.tables.size() != want.tables.size()) {
@@ -43,63 +45,77 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardS
                                                    " want_tables=", want.tables.size(), " got_tables=", cut.tables.size(), " got=", cut.settings->variable));
   }
   auto contents = std::make_unique<SlotContents>();
+  contents->mutant_ = mutant;
+  contents->wire_ = want.wire;
   contents->tables_ = std::move(cut.tables);
   return contents;
 }
 
-std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* floats) const {
+std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const {
   if (!rows.present) return "a slot needs an id list";
   if (rows.tables.size() != rows.rows.size() || rows.tables.empty())
     return absl::StrCat("tables and their rows do not pair: tables=", rows.tables.size(), " rows=", rows.rows.size());
   std::uint64_t ids = 0;
-  *floats = 0;
+  *bytes = 0;
   for (std::size_t k = 0; k < rows.tables.size(); ++k) {
     const std::uint32_t table = rows.tables[k];
     if (table >= tables_.size()) return absl::StrCat("no such table: table=", table, " tables=", tables_.size());
     if (k > 0 && table <= rows.tables[k - 1]) return absl::StrCat("tables do not rise: table=", table, " after=", rows.tables[k - 1]);
     if (rows.rows[k] == 0) return absl::StrCat("a table without rows: table=", table);
     ids += rows.rows[k];
-    *floats += std::uint64_t{rows.rows[k]} * tables_[table]->dimension();  // < 2^32 x 2^12, at most 2^12 times
+    *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() * tensor::WireBytes(wire_of(table));  // < 2^32 x 2^14, at most 2^12 times
+    *wire = k == 0 || *wire == wire_of(table) ? wire_of(table) : tensor::WireType::kSeveral;
   }
   if (ids != rows.ids.size()) return absl::StrCat("rows and ids differ: rows=", ids, " ids=", rows.ids.size());
   return "";
 }
 
 std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::string_view where) {
-  std::uint64_t floats = 0;
-  std::string defect = Misfit(push.rows_of, &floats);
+  std::uint64_t bytes = 0;
+  tensor::WireType wire = tensor::WireType::kSeveral;
+  std::string defect = Misfit(push.rows_of, &bytes, &wire);
+  if (defect.empty() && push.kind != UpdateKind::kGradient) defect = "update kind mismatch: want=GRADIENT got=MOVING_AVERAGE";
   if (defect.empty() && push.rows != push.rows_of.ids.size())
     defect = absl::StrCat("gradient rows mismatch: want=", push.rows_of.ids.size(), " got=", push.rows);
-  if (defect.empty() && push.payload.size() != floats * sizeof(float))
-    defect = absl::StrCat("gradient bytes mismatch: want=", floats * sizeof(float), " got=", push.payload.size());
-  if (defect.empty() && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) defect = "gradient is not aligned";
+  if (defect.empty() && push.wire != wire)
+    defect = absl::StrCat("gradient dtype mismatch: want=", tensor::WireTypeName(wire), " got=", tensor::WireTypeName(push.wire));
+  if (defect.empty() && push.payload.size() != bytes)
+    defect = absl::StrCat("gradient bytes mismatch: want=", bytes, " got=", push.payload.size());
+  if (defect.empty() && wire == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) defect = "gradient is not aligned";
   if (!defect.empty()) return Refusal{PushCode::kInvalid, absl::StrCat(defect, ": ", where)};
 
   // All tables, or none: nothing that can be seen changes before Apply.
   parts_.clear();
   next_part_ = 0;
   evicts_ = false;
-  std::size_t first_id = 0, first_float = 0;
+  std::size_t first_id = 0, first_byte = 0;
   for (std::size_t k = 0; k < push.rows_of.tables.size(); ++k) {
     storage::EmbeddingTable* const table = tables_[push.rows_of.tables[k]].get();
     const std::size_t n = push.rows_of.rows[k];
     const auto outcome = table->Prepare(push.rows_of.ids.subspan(first_id, n), push.global_step);
     if (!outcome.ok()) {
-      for (const Part& part : parts_) part.table->Cancel();
+      for (const Part& part : parts_) {
+        if (mutant_ != fault::Mutant::kHalfAdmitted) {
+          part.table->Cancel();
+        } else {
+          while (part.table->applying()) part.table->Apply(part.wire, push.payload.data() + part.first_byte, ~0ull);
+        }
+      }
       parts_.clear();
       return Refusal{absl::IsInvalidArgument(outcome.status()) ? PushCode::kInvalid : PushCode::kOverBudget,
                      absl::StrCat(outcome.status().message(), ": ", where, " table=", table->settings().name)};
     }
     evicts_ = evicts_ || outcome->evicted() > 0;
-    parts_.push_back({table, first_float});
+    const tensor::WireType of = wire_of(push.rows_of.tables[k]);
+    parts_.push_back({table, of, first_byte});
     first_id += n;
-    first_float += n * table->dimension();
+    first_byte += n * table->dimension() * tensor::WireBytes(of);
   }
   return std::nullopt;
 }
 
 std::uint64_t SlotContents::Begin(const Push& push, std::uint64_t) {
-  gradient_ = reinterpret_cast<const float*>(push.payload.data());
+  gradient_ = push.payload.data();
   applying_ = true;
   return evicts_ ? 1 : 0;
 }
@@ -109,7 +125,7 @@ std::uint64_t SlotContents::Continue(std::uint64_t bytes_max) {
   std::uint64_t bytes = 0;
   while (next_part_ < parts_.size() && (bytes == 0 || bytes < bytes_max)) {
     const Part& part = parts_[next_part_];
-    bytes += part.table->Apply(gradient_ + part.first_float, bytes_max - bytes);
+    bytes += part.table->Apply(part.wire, gradient_ + part.first_byte, bytes_max - bytes);
     if (!part.table->applying()) ++next_part_;
   }
   if (next_part_ == parts_.size()) {
@@ -120,27 +136,33 @@ std::uint64_t SlotContents::Continue(std::uint64_t bytes_max) {
 }
 
 std::uint64_t SlotContents::ReadBytes(const Pull& pull) const {
-  std::uint64_t floats = 0;
-  return Misfit(pull.rows_of, &floats).empty() ? floats * sizeof(float) : 0;
+  std::uint64_t bytes = 0;
+  tensor::WireType wire = tensor::WireType::kSeveral;
+  return Misfit(pull.rows_of, &bytes, &wire).empty() ? bytes : 0;
 }
 
 void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view where) const {
-  std::uint64_t floats = 0;
-  if (const std::string defect = Misfit(pull.rows_of, &floats); !defect.empty()) {
+  std::uint64_t bytes = 0;
+  result->wire = tensor::WireType::kSeveral;
+  if (const std::string defect = Misfit(pull.rows_of, &bytes, &result->wire); !defect.empty()) {
     result->invalid = absl::StrCat(defect, ": ", where);
     return;
   }
-  const auto buffer = std::make_shared<tensor::AlignedBuffer>(floats * sizeof(float));
-  float* out = buffer->floats().data();
+  std::shared_ptr<tensor::AlignedBuffer> buffer;
+  if (pull.into == nullptr) {
+    buffer = std::make_shared<tensor::AlignedBuffer>(bytes);
+    result->chunks = {tensor::SharedBytes{buffer, {buffer->data(), buffer->size()}}};
+  }
+  std::byte* out = pull.into != nullptr ? pull.into : buffer->data();
   std::size_t first_id = 0;
   for (std::size_t k = 0; k < pull.rows_of.tables.size(); ++k) {
     const storage::EmbeddingTable& table = *tables_[pull.rows_of.tables[k]];
     const std::size_t n = pull.rows_of.rows[k];
-    table.Read(pull.rows_of.ids.subspan(first_id, n), out);
+    const tensor::WireType wire = wire_of(pull.rows_of.tables[k]);
+    table.Read(pull.rows_of.ids.subspan(first_id, n), wire, out);
     first_id += n;
-    out += n * table.dimension();
+    out += n * table.dimension() * tensor::WireBytes(wire);
   }
-  result->chunks = {tensor::SharedBytes{buffer, {buffer->data(), buffer->size()}}};
 }
 
 void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
@@ -148,9 +170,12 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
   cut->serial = ++cut_serial_;
   cut_table_ = 0;
   cut_open_ = true;
+  cut_late_ = mutant_ == fault::Mutant::kRowsAfterCut;
+  preimage_bytes_max_ = preimage_bytes_max;
   for (const auto& table : tables_) {
     table->EndCut();
     const storage::EmbeddingTable::CutInfo info = table->BeginCut(preimage_bytes_max / tables_.size());
+    if (cut_late_) table->EndCut();
     cut->table_rows.push_back(info.rows);
     cut->table_filtered.push_back(info.waiting);
     cut->table_steps.push_back(info.step);
@@ -162,6 +187,10 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
 
 absl::StatusOr<SlotSlice> SlotContents::NextSlice(std::uint64_t serial, std::uint64_t bytes_max) {
   if (!cut_open_ || serial != cut_serial_) return absl::AbortedError("this cut of the slot has ended");
+  for (const auto& table : tables_) {
+    if (cut_late_) table->BeginCut(preimage_bytes_max_);
+  }
+  cut_late_ = false;
   SlotSlice slice;
   for (; cut_table_ < tables_.size(); ++cut_table_) {
     storage::EmbeddingTable& table = *tables_[cut_table_];
@@ -192,6 +221,8 @@ void SlotContents::EndCut(std::uint64_t serial) {
 std::unique_ptr<Contents> SlotContents::Copy() const {
   EG_CHECK(!applying());
   auto copy = std::make_unique<SlotContents>();
+  copy->wire_ = wire_;
+  copy->mutant_ = mutant_;
   for (const auto& table : tables_) {
     auto made = storage::EmbeddingTable::Create(table->settings(), nullptr);
     EG_CHECK(made.ok());

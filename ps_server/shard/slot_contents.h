@@ -13,8 +13,9 @@ namespace evergrad::ps_server {
 class SlotContents final : public Contents {
  public:
   // As Shard::FromSeed and Shard::Restore, which see. A cut brings whole tables (ShardCut::tables).
-  static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget);
-  static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings, ShardCut cut);
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
+                                                                fault::Mutant mutant);
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant);
 
   std::optional<Refusal> Prepare(const Push& push, absl::string_view where) override;
   std::uint64_t Begin(const Push& push, std::uint64_t t) override;
@@ -35,21 +36,28 @@ class SlotContents final : public Contents {
   void ApplyNothing(std::uint64_t) override {}
 
  private:
-  // "" when the tables and rows that a section names are there, and are as many as its ids; `floats` is what their rows hold then.
-  std::string Misfit(const TableRows& rows, std::uint64_t* floats) const;
+  // "" when the tables and rows that a section names are there, and are as many as its ids; then `bytes` is what their rows have on the wire, and `wire`
+  // the type of all of them, or kSeveral.
+  std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
+  tensor::WireType wire_of(std::size_t table) const { return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32; }
 
+  std::vector<tensor::WireType> wire_;  // as SlotSettings'
   std::vector<std::shared_ptr<storage::EmbeddingTable>> tables_;  // never null; shared with nobody once the contents are made
   struct Part {
     storage::EmbeddingTable* table = nullptr;
-    std::size_t first_float = 0;  // of its gradient
+    tensor::WireType wire = tensor::WireType::kFloat32;
+    std::size_t first_byte = 0;  // of its gradient
   };
   std::vector<Part> parts_;  // of the push that was prepared, those not yet applied last
   std::size_t next_part_ = 0;
   bool applying_ = false, evicts_ = false;
-  const float* gradient_ = nullptr;
+  const std::byte* gradient_ = nullptr;
   std::uint64_t cut_serial_ = 0;   // of the newest cut
   std::size_t cut_table_ = 0;      // tables before it are handed out
   bool cut_open_ = false;
+  bool cut_late_ = false;  // of a mutant
+  std::uint64_t preimage_bytes_max_ = 0;
+  fault::Mutant mutant_ = fault::Mutant::kNone;
 };
 
 }  // namespace evergrad::ps_server

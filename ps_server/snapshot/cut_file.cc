@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "common/snapshot/messages.h"
 #include "ps_server/snapshot/row_block.h"
 
@@ -27,23 +28,6 @@ void FillInitializer(const InitializerSettings& from, v1::Initializer* to) {
   to->set_seed(from.seed);
 }
 
-void FillOptimizer(const OptimizerSettings& from, v1::Optimizer* to) {
-  to->set_type(from.type);
-  to->set_learning_rate(from.learning_rate);
-  to->set_momentum(from.momentum);
-  to->set_nesterov(from.nesterov);
-  to->set_beta_1(from.beta_1);
-  to->set_beta_2(from.beta_2);
-  to->set_epsilon(from.epsilon);
-  to->set_initial_accumulator_value(from.initial_accumulator_value);
-  to->set_weight_decay(from.weight_decay);
-  to->set_rho(from.rho);
-  to->set_learning_rate_power(from.learning_rate_power);
-  to->set_l1_regularization_strength(from.l1_regularization_strength);
-  to->set_l2_regularization_strength(from.l2_regularization_strength);
-  to->set_beta(from.beta);
-}
-
 void FillSlot(const SlotSettings& from, v1::SlotSpec* to) {
   to->set_slot(from.slot);
   to->set_slots(from.slots);
@@ -53,7 +37,7 @@ void FillSlot(const SlotSettings& from, v1::SlotSpec* to) {
     spec.set_dtype(v1::DTYPE_FLOAT32);
     spec.set_dimension(table.dimension);
     FillInitializer(table.initializer, spec.mutable_initializer());
-    FillOptimizer(table.optimizer, spec.mutable_optimizer());
+    client::FillOptimizer(table.optimizer, spec.mutable_optimizer());
     spec.set_index(static_cast<std::uint32_t>(to->tables_size() - 1));
     spec.set_admit_after(table.admit_after);
     spec.set_default_row(table.default_row);
@@ -74,7 +58,7 @@ v1::ShardSpec SpecOf(const ShardSettings& settings) {
   for (const std::uint64_t dim : settings.variable_shape.dims()) variable.add_shape(dim);
   variable.set_dtype(v1::DTYPE_FLOAT32);
   FillInitializer(settings.initializer, variable.mutable_initializer());
-  FillOptimizer(settings.optimizer, variable.mutable_optimizer());
+  client::FillOptimizer(settings.optimizer, variable.mutable_optimizer());
   return spec;
 }
 
@@ -213,12 +197,17 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
 
 namespace {
 
+// The error of a file that is whole, and not the one that was wanted.
+auto DiffersIn(const CutSource& source) {
+  return [&source](absl::string_view what, const std::string& want, const std::string& got) {
+    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
+  };
+}
+
 // Of a slot: all of its tables, whole. Budgeted like any other table.
 absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
-  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
-  };
+  const auto differs = DiffersIn(source);
   const SlotSettings& want = *settings.slot;
   const v1::SlotSpec& got = header.slot();
   if (got.slot() != want.slot || got.slots() != want.slots)
@@ -268,9 +257,7 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, 
 
 absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
-  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
-  };
+  const auto differs = DiffersIn(source);
   const v1::ShardSpec& spec = header.dense();
   const tensor::Shape shape(std::vector<std::uint64_t>(spec.variable().shape().begin(), spec.variable().shape().end()));
   const auto rows = [](const std::string& name, const tensor::Shape& s, std::uint64_t begin, std::uint64_t end) {
@@ -311,9 +298,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, s
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source) {
   EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(*source.files, source.uri, source.expected));
   const v1::ShardFileHeader& header = reader->header();
-  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
-  };
+  const auto differs = DiffersIn(source);
   if ((header.kind() == v1::SHARD_KIND_SLOT) != settings.slot.has_value())
     return differs("kind of shard", settings.slot ? "a slot of tables" : "dense", settings.slot ? "dense" : "a slot of tables");
   if (header.job_uid() != source.file_job.value()) return differs("job", JobUidString(source.file_job), JobUidString(JobUid(header.job_uid())));

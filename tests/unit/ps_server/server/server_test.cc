@@ -414,7 +414,7 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   coordinator.Next(v1::TaskMessage::kAssigned);
   REQUIRE(f.PushPull(1, 0, 0).ok());
   std::string text = f.registry.PrometheusText();
-  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams"}) {
+  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams", "lane_bytes"}) {
     INFO(name);
     for (const char* part : {"current", "limit", "refused_total"})
       CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
@@ -570,6 +570,11 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   config = Config{};
   config.peer_small_bytes_max = config.small_reserve_bytes_max + 1;
   CHECK_FALSE(Resolve("ps-4", 2, 1000, &config).ok());
+  config = Config{};
+  config.lane_bytes_max = 100000;
+  CHECK(Resolve("ps-4", 2, 1000, &config).message().find("--lane-bytes-max has no room for one worker") == 0);
+  config.lane_bytes_max = 0;
+  CHECK(Resolve("ps-4", 2, 1000, &config).ok());
 }
 
 // Drain on a thread of its own, as main has it.

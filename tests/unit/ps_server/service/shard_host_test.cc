@@ -112,14 +112,16 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
        "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
       {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID, "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
       {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID,
-       "gradient dtype mismatch, want=DTYPE_FLOAT32 got=5"},
+       "gradient dtype mismatch: variable=count shard=0 want=float32 got=another"},
       {"dtype from the future", [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "got=4711"},
       {"no dtype", [&](RequestBuilder& r) { section(r)->clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
       {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID,
        "codec is not built, expected CODEC_NONE, got=3"},
       {"kind not given", [&](RequestBuilder& r) { section(r)->clear_kind(); }, v1::INVALID, "update kind is not built"},
       {"kind not built", [&](RequestBuilder& r) { section(r)->set_kind(v1::ASSIGN); }, v1::INVALID,
-       "update kind is not built, expected GRADIENT or SKIP, got=3"},
+       "update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=3"},
+      {"kind of a moving average", [&](RequestBuilder& r) { section(r)->set_kind(v1::MOVING_AVERAGE); }, v1::INVALID,
+       "update kind mismatch: variable=count shard=0 want=GRADIENT got=MOVING_AVERAGE"},
       {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID, "a dense shard takes no id list"},
       {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID,
        "update number out of range: variable=count shard=0 update=4096 max=4095"},
@@ -515,6 +517,44 @@ TEST_CASE("a report has every shard's numbers in order, digests only when asked"
   CHECK(states[2].digest() != states[1].digest());
   CHECK(states[0].digest() == states[1].digest());
   CHECK(f.Report(false)[2].digest() == 0);
+}
+
+TEST_CASE("a report counts what each shard was asked for and answered: sections with values or an update, and their bytes") {
+  HostFixture f;
+  f.Hold(CountingShard(0));
+  f.Hold(CountingSlot(1));
+  f.Hold(CountingShard(2));
+  RequestBuilder request;
+  request.Push(0, 0, 0, Floats(4, 1));
+  request.PushRows(1, 0, 0, {7, -1}, {1, 2, 3, 4});
+  request.Pull(0);
+  request.PullRows(1, {-1, 5, 7});
+  CHECK(f.Send(request)->push() == v1::APPLIED);
+  RequestBuilder skip;
+  v1::PushSection& section = skip.Push(0, 0, 1, {});
+  section.set_kind(v1::SKIP);
+  section.set_skip_reason("nan");
+  CHECK(f.Send(skip)->push() == v1::APPLIED);
+  // A repeat brings values again and no update; what is refused or stale is no traffic of the shard's.
+  CHECK(f.Send(request)->push() == v1::DUPLICATE);
+  RequestBuilder stale;
+  *stale.Push(2, 0, 0, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
+  stale.Push(2, 0, 0, Floats(3, 1));
+  CHECK(f.Send(stale)->push() == v1::STALE);
+  RequestBuilder unchanged;
+  v1::PullSection& pull = unchanged.Pull(0);
+  pull.set_has(true);
+  *pull.mutable_have_start() = client::ToProto(kStart);
+  pull.set_have_vlsn(1);
+  CHECK(f.Send(unchanged)->pull() == v1::UNCHANGED);
+  const auto states = f.Report();
+  REQUIRE(states.size() == 3);
+  const auto traffic = [&](std::size_t i) {
+    return std::vector<std::uint64_t>{states[i].pulls(), states[i].pushes(), states[i].bytes_received(), states[i].bytes_sent()};
+  };
+  CHECK(traffic(0) == std::vector<std::uint64_t>{2, 2, 16, 2 * 16});
+  CHECK(traffic(1) == std::vector<std::uint64_t>{2, 1, 2 * 8 + 16 + 2 * 3 * 8, 2 * 3 * 8});
+  CHECK(traffic(2) == std::vector<std::uint64_t>{0, 0, 0, 0});
 }
 
 TEST_CASE("failpoints: lost before the apply nothing has changed, lost after it the repeat is a duplicate") {

@@ -72,7 +72,10 @@ TEST_CASE("a slot's file is the state of one moment, whatever is pushed while it
     REQUIRE(durable.ok());
     CHECK(slices > 10);
     CHECK_FALSE(StateOf(*shard) == at_cut);
-    REQUIRE(snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, durable->file)).ok());
+    const auto verified = snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, durable->file));
+    REQUIRE(verified.ok());
+    CHECK(verified->value_digest == same->Digest());
+    CHECK(verified->slot_digest == same->SlotDigest());
 
     const auto restored = RestoreShard(Restoring(files, *durable, settings));
     REQUIRE(restored.ok());
