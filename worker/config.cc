@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::size_t kNameBytesMax = 63;
+constexpr std::uint64_t kLaneUnit = 64ull << 10, kLaneBytesMax = 64ull << 20;
 
 }  // namespace
 
@@ -26,6 +27,10 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for this long is sent again", std::chrono::milliseconds(100),
              std::chrono::minutes(10));
+  table->AddBytes("lane_bytes", &config->lane_bytes,
+                  "memory shared with each server of this host, for each direction, through which payload goes instead of through a socket; a "
+                  "multiple of 64KiB; 0: none",
+                  {0, kLaneBytesMax});
   table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
                    "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
 }
@@ -46,6 +51,9 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
   if (!good || config->name.size() > kNameBytesMax) {
     return UserError(absl::InvalidArgumentError(
         absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ", kNameBytesMax, " of them got=", config->name)));
+  }
+  if (config->lane_bytes % kLaneUnit != 0) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
   return absl::OkStatus();

@@ -20,7 +20,8 @@ struct Config {
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
-  std::string not_finite = "fail";  // fail | skip
+  std::uint64_t lane_bytes = 2ull << 20;  // 0: no shared memory
+  std::string not_finite = "fail";        // fail | skip
 };
 
 // `config` outlives the table.

@@ -6,6 +6,7 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/client/said_once.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/runner/runner.h"
@@ -125,7 +126,14 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
   impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused), on_drain = std::move(on_drain)]() mutable {
     const std::string called = impl->name.empty() ? absl::StrCat(impl->identity.host, ":", impl->identity.pid) : impl->name;
     impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
-    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, session.channel, absl::StrCat("worker/", called),
+    transport::ChannelOptions to_servers = session.channel;
+    to_servers.lane_ring_bytes = impl->config.lane_bytes;
+    to_servers.on_lane = [logger = impl->dependencies.logger, said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
+      const std::string text = status.ok() ? "pushes and pulls of a server on this host go through shared memory"
+                                           : absl::StrCat("pushes and pulls go through the socket: ", status.message());
+      if (said->First(text)) logger->Info(text);
+    };
+    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, std::move(to_servers), absl::StrCat("worker/", called),
                                                              impl->identity.host_id);
     impl->AddMetrics();
 

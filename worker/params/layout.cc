@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
+#include "common/client/wire_type.h"
 #include "common/sharding/slots.h"
 #include "evergrad/v1/session.pb.h"
 #include "evergrad/v1/types.pb.h"
@@ -49,11 +50,14 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
                  absl::StrCat("variable=", variable.name(), " want=", v1::DType_Name(v1::DTYPE_FLOAT32), " got=", v1::DType_Name(variable.dtype())));
     }
     EG_ASSIGN_OR_RETURN(tensor::Shape shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
+    EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(variable));
     LaidVariable& laid = layout.variables_[variable.index()];
     if (laid.shards.empty()) {
       laid.name = variable.name();
       laid.shape = shape;
-    } else if (laid.name != variable.name() || !(laid.shape == shape)) {
+      laid.moving_average = variable.optimizer().type() == "moving_average";
+      laid.wire = wire;
+    } else if (laid.name != variable.name() || !(laid.shape == shape) || laid.wire != wire) {
       return Bad("variable described in two ways",
                  absl::StrCat("index=", variable.index(), " first=", laid.name, laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
     }
@@ -63,6 +67,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     }
     ShardSlice& slice = layout.slices_[spec.shard()];
     slice.variable = variable.index();
+    slice.wire = wire;
     slice.row_begin = spec.row_begin();
     slice.row_end = spec.row_end();
     const std::uint64_t row_elements = shape.row_elements();  // rows > 0 here
@@ -95,7 +100,8 @@ absl::Status Layout::LayTables(const v1::Plan& plan) {
   for (const v1::TableSpec& table : plan.tables()) {
     if (table.name().empty() || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
       return Bad("table described badly", absl::StrCat("table=", table.name(), " dimension=", table.dimension(), " dtype=", v1::DType_Name(table.dtype())));
-    tables_.push_back({table.name(), table.dimension(), sharding::SlotKey(table.name())});
+    EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(table));
+    tables_.push_back({table.name(), table.dimension(), sharding::SlotKey(table.name()), wire});
   }
   for (const v1::ShardSpec& spec : plan.shards()) slots_ += spec.has_slot();
   if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax) return Bad("slots and tables do not fit", absl::StrCat("tables=", tables_.size(), " slots=", slots_));

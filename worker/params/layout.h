@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/tensor/tensor.h"
+#include "common/tensor/wire_type.h"
 
 namespace evergrad::v1 {
 class Plan;
@@ -24,23 +25,30 @@ struct ShardSlice {
   std::uint64_t first_element = 0, elements = 0;  // within the variable
   std::uint64_t rows() const { return row_end - row_begin; }
   std::uint64_t bytes() const { return elements * sizeof(float); }
+  // On the wire values and gradients are of this type.
+  tensor::WireType wire = tensor::WireType::kFloat32;
+  std::uint64_t wire_bytes() const { return elements * tensor::WireBytes(wire); }
 };
 struct LaidVariable {
   std::string name;
   tensor::Shape shape;
+  tensor::WireType wire = tensor::WireType::kFloat32;
   std::vector<ShardId> shards;  // in row order; never empty
+  bool moving_average = false;  // its updates are values that it moves towards, not gradients
 };
 
 struct LaidTable {
   std::string name;
   std::uint32_t dimension = 0;
   std::uint64_t slot_key = 0;  // sharding::SlotKey of the name
+  tensor::WireType wire = tensor::WireType::kFloat32;
+  std::size_t row_bytes() const { return dimension * tensor::WireBytes(wire); }
 };
 
 class Layout {
  public:
   // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each, rows that leave a gap or
-  // overlap, one variable described in two ways, an element type other than float32, sizes that overflow; slots that are not the last shards in
+  // overlap, one variable described in two ways, an element type other than float32, a wire type that is not built, sizes that overflow; slots that are not the last shards in
   // their order, or without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 

@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/sharding/slots.h"
+#include "common/tensor/convert.h"
 
 namespace evergrad::worker {
 
@@ -13,8 +14,9 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
   const std::uint32_t slots = layout_->slots();
   constexpr std::uint32_t kNone = ~0u;
   struct Slot {
-    std::size_t rows = 0, tables = 0, floats = 0;
+    std::size_t rows = 0, tables = 0, bytes = 0;
     std::uint32_t last_table = kNone;
+    tensor::WireType wire = tensor::WireType::kSeveral;
   };
   std::vector<Slot> sizes(slots);
   std::vector<std::uint32_t> slot_of;
@@ -28,8 +30,9 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
       slot_of.push_back(slot);
       Slot& size = sizes[slot];
       ++size.rows;
-      size.floats += tables[t].dimension;
-      if (size.last_table != t) ++size.tables;
+      size.bytes += tables[t].row_bytes();
+      if (size.last_table == t) continue;
+      size.wire = size.tables++ == 0 || size.wire == tables[t].wire ? tables[t].wire : tensor::WireType::kSeveral;
       size.last_table = t;
     }
   }
@@ -40,10 +43,10 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
     if (size.rows == 0) continue;
     next[slot].rows = rows;
     next[slot].tables = entries;
-    parts_.push_back({layout_->slot_shard(slot), rows, size.rows, entries, size.tables, floats_, size.floats});
+    parts_.push_back({layout_->slot_shard(slot), rows, size.rows, entries, size.tables, wire_bytes_, size.bytes, size.wire});
     rows += size.rows;
     entries += size.tables;
-    floats_ += size.floats;
+    wire_bytes_ += size.bytes;
   }
   tables_.resize(entries);
   table_rows_.resize(entries);
@@ -78,29 +81,45 @@ std::vector<tensor::AlignedBuffer> SlotRows::MakeRows() const {
 
 template <class Copy>
 void SlotRows::ForEachRow(const Part& part, Copy copy) const {
-  std::size_t row = part.first_row, first_float = 0;
+  std::size_t row = part.first_row, in_part = 0;
   for (std::size_t k = part.first_table; k < part.first_table + part.tables; ++k) {
-    const std::uint32_t dimension = layout_->tables()[tables_[k]].dimension;
-    for (std::uint32_t i = 0; i < table_rows_[k]; ++i, ++row, first_float += dimension) {
-      copy(tables_[k], std::size_t{position_[row]} * dimension, first_float, dimension);
-    }
+    const std::size_t row_bytes = layout_->tables()[tables_[k]].row_bytes();
+    for (std::uint32_t i = 0; i < table_rows_[k]; ++i, ++row, in_part += row_bytes) copy(tables_[k], position_[row] * row_bytes, in_part, row_bytes);
   }
 }
 
 bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const {
-  if (values.size() != part.floats * sizeof(float)) return false;
-  ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::uint32_t dimension) {
-    std::memcpy((*rows)[table].floats().data() + in_table, values.data() + in_part * sizeof(float), dimension * sizeof(float));
+  if (values.size() != part.bytes) return false;
+  std::vector<std::byte*> homes;  // of each table's rows as they came
+  homes.reserve(rows->size());
+  for (std::size_t t = 0; t < rows->size(); ++t) {
+    const std::span<float> floats = (*rows)[t].floats();
+    homes.push_back(floats.empty() ? nullptr : tensor::NarrowHome(layout_->tables()[t].wire, floats.data(), floats.size()));
+  }
+  ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::size_t row_bytes) {
+    std::memcpy(homes[table] + in_table, values.data() + in_part, row_bytes);
   });
   return true;
 }
 
-tensor::AlignedBuffer SlotRows::Gather(const std::vector<std::span<const float>>& gradients) const {
-  tensor::AlignedBuffer all(floats_ * sizeof(float));
+void SlotRows::Widen(std::vector<tensor::AlignedBuffer>* rows) const {
+  for (std::size_t t = 0; t < rows->size(); ++t) tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(), (*rows)[t].floats().size());
+}
+
+tensor::AlignedBuffer SlotRows::Gather(std::vector<tensor::AlignedBuffer>* gradients, int* overflowed) const {
+  *overflowed = -1;
+  for (std::size_t t = 0; t < gradients->size(); ++t) {
+    const tensor::WireType wire = layout_->tables()[t].wire;
+    if (wire == tensor::WireType::kFloat32) continue;
+    const std::span<float> floats = (*gradients)[t].floats();
+    tensor::NarrowInPlace(wire, floats.data(), floats.size());
+    if (*overflowed < 0 && !tensor::AllFinite(wire, (*gradients)[t].data(), floats.size())) *overflowed = static_cast<int>(t);
+  }
+  tensor::AlignedBuffer all(wire_bytes_);
   for (const Part& part : parts_) {
-    float* const to = all.floats().data() + part.first_float;
-    ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::uint32_t dimension) {
-      std::memcpy(to + in_part, gradients[table].data() + in_table, dimension * sizeof(float));
+    std::byte* const to = all.data() + part.first_byte;
+    ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::size_t row_bytes) {
+      std::memcpy(to + in_part, (*gradients)[table].data() + in_table, row_bytes);
     });
   }
   return all;

@@ -24,7 +24,9 @@ class SlotRows {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // into ids
     std::size_t first_table = 0, tables = 0;  // into tables() and table_rows()
-    std::size_t first_float = 0, floats = 0;  // into what Gather makes
+    std::size_t first_byte = 0, bytes = 0;    // into what Gather makes: the rows as they are on the wire
+    // Of all of its tables; kSeveral: they have several, and each row is of its table's.
+    tensor::WireType wire = tensor::WireType::kSeveral;
   };
 
   // `ids`: one list for each table of the layout, each id once. O(ids + slots).
@@ -33,16 +35,19 @@ class SlotRows {
   const std::vector<Part>& parts() const { return parts_; }  // slots without rows have none; shards rise
   std::span<const std::uint32_t> tables(const Part& part) const { return std::span(tables_).subspan(part.first_table, part.tables); }
   std::span<const std::uint32_t> table_rows(const Part& part) const { return std::span(table_rows_).subspan(part.first_table, part.tables); }
-  std::uint64_t floats() const { return floats_; }
+  std::uint64_t wire_bytes() const { return wire_bytes_; }
   // Keeps `self` alive.
   static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
 
-  // Room for the rows of each table, [ids, dimension]. Not initialised.
+  // Room for the rows of each table, [ids, dimension] float32. Not initialised.
   std::vector<tensor::AlignedBuffer> MakeRows() const;
   // What a pull of `part` returned into those. False: not the bytes of its rows, and nothing has changed.
   bool Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const;
-  // Gradients of each table, [ids, dimension], in the order of the parts.
-  tensor::AlignedBuffer Gather(const std::vector<std::span<const float>>& gradients) const;
+  // Once every part is there: float32 from now on.
+  void Widen(std::vector<tensor::AlignedBuffer>* rows) const;
+  // Gradients of each table, [ids, dimension] float32, as they go on the wire, in the order of the parts. Converted where they lie. `overflowed` (-1: none):
+  // the first table with a gradient that was finite and is not any more.
+  tensor::AlignedBuffer Gather(std::vector<tensor::AlignedBuffer>* gradients, int* overflowed) const;
 
  private:
   template <class Copy>
@@ -54,7 +59,7 @@ class SlotRows {
   std::vector<std::uint32_t> tables_, table_rows_;
   std::vector<std::uint32_t> position_;  // of each row in its table's list
   tensor::AlignedBuffer ids_;
-  std::uint64_t floats_ = 0;
+  std::uint64_t wire_bytes_ = 0;
 };
 
 }  // namespace evergrad::worker

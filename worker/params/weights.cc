@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/tensor/convert.h"
 
 namespace evergrad::worker {
 namespace {
@@ -19,7 +20,7 @@ PullCache::PullCache(std::shared_ptr<const Layout> layout)
 absl::Status PullCache::Accept(PulledShard pulled) {
   if (pulled.shard.value() >= held_.size())
     return absl::InvalidArgumentError(absl::StrCat("unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
-  const std::uint64_t want = layout_->slice(pulled.shard).bytes();
+  const std::uint64_t want = layout_->slice(pulled.shard).wire_bytes();
   if (pulled.values.bytes.size() != want) {
     return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
                                                    " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
@@ -45,11 +46,11 @@ WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout)
 void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
   for (PulledShard& shard : pulled) {
     const ShardSlice& slice = layout_->slice(shard.shard);
-    EG_CHECK(shard.values.bytes.size() == slice.bytes());
+    EG_CHECK(shard.values.bytes.size() == slice.wire_bytes());
     Whole& whole = wholes_[slice.variable];
     const LaidVariable& variable = layout_->variables()[slice.variable];
     const bool aligned = reinterpret_cast<std::uintptr_t>(shard.values.bytes.data()) % tensor::kAlignment == 0;
-    if (variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
+    if (slice.wire == tensor::WireType::kFloat32 && variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
       whole.assembled = tensor::AlignedBuffer();
       whole.borrowed = {reinterpret_cast<const float*>(shard.values.bytes.data()), slice.elements};
       whole.owner = std::move(shard.values.owner);
@@ -58,7 +59,8 @@ void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
       if (whole.assembled.size() != whole_bytes) whole.assembled = tensor::AlignedBuffer(whole_bytes);
       whole.owner.reset();
       whole.borrowed = {};
-      if (slice.elements > 0) std::memcpy(whole.assembled.data() + slice.first_element * sizeof(float), shard.values.bytes.data(), slice.bytes());
+      if (slice.elements > 0)
+        tensor::Widen(slice.wire, shard.values.bytes.data(), slice.elements, whole.assembled.floats().data() + slice.first_element);
     }
     if (!present_[shard.shard.value()]) {
       present_[shard.shard.value()] = true;
@@ -90,9 +92,24 @@ std::vector<std::span<float>> GradientBuffer::Spans() {
   return spans;
 }
 
+int GradientBuffer::ToWire() {
+  EG_CHECK(!on_wire_);
+  on_wire_ = true;
+  int overflowed = -1;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    const tensor::WireType wire = layout_->variables()[i].wire;
+    if (wire == tensor::WireType::kFloat32) continue;
+    const std::span<float> floats = buffers_[i].floats();
+    tensor::NarrowInPlace(wire, floats.data(), floats.size());
+    if (overflowed < 0 && !tensor::AllFinite(wire, buffers_[i].data(), floats.size())) overflowed = static_cast<int>(i);
+  }
+  return overflowed;
+}
+
 tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard) {
+  EG_CHECK(self->on_wire_);
   const ShardSlice& slice = self->layout_->slice(shard);
-  return {self, {self->buffers_[slice.variable].data() + slice.first_element * sizeof(float), slice.bytes()}};
+  return {self, {self->buffers_[slice.variable].data() + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
 }
 
 }  // namespace evergrad::worker

@@ -49,9 +49,9 @@ class PullCache {
   std::vector<std::optional<PulledShard>> fresh_;
 };
 
-// One contiguous span per variable. A variable of one shard is read where the frame brought it (no copy), unless that would
+// One contiguous span per variable, float32. A variable of one shard is read where the frame brought it (no copy), unless that would
 // keep a frame alive for less than a quarter of it; a variable of several shards is assembled, and only changed shards are
-// copied. Not thread-safe; compute thread.
+// copied; one of a 16-bit wire type is widened. Not thread-safe; compute thread.
 class WeightBuffer {
  public:
   explicit WeightBuffer(std::shared_ptr<const Layout> layout);
@@ -72,19 +72,24 @@ class WeightBuffer {
   std::uint32_t missing_;
 };
 
-// One gradient per variable. Sent from this memory without a copy, so it is shared with the pushes that carry it.
+// One gradient per variable: float32 while it is computed, then, after ToWire, what goes on the wire. Sent from this memory without a copy, so it is
+// shared with the pushes that carry it.
 class GradientBuffer {
  public:
   // Not initialised, or zeros.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // The rows of `shard`; keeps `self` alive.
+  // Once, before the first Slice: each variable in its wire type, in the same memory. Returns the first variable with a gradient that was finite and is not
+  // any more (beyond its range), or -1.
+  int ToWire();
+  // The rows of `shard`, as on the wire; keeps `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard);
 
  private:
   std::shared_ptr<const Layout> layout_;
   std::vector<tensor::AlignedBuffer> buffers_;
+  bool on_wire_ = false;
 };
 
 }  // namespace evergrad::worker

@@ -73,6 +73,9 @@ class AttemptBook {
   explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone, OverBudget over_budget = OverBudget::kFail)
       : mutant_(mutant), over_budget_(over_budget) {}
 
+  // Of the job whose attempts follow.
+  void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
+
   // --- session
   // Line 26: one message. Whatever `adopted` does not name is dropped; returns what was dropped. (The line says so of older
   // terms; one of this term that is not named was superseded while the session was cut. Grants come only inside a session,

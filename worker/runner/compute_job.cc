@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/client/wire_type.h"
+#include "common/plan/counting_rows.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
 
@@ -131,7 +133,11 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
   std::uint64_t parameters = 0;
   for (const Variable& variable : graph_->variables()) {
-    const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, variable.name);
+    config::OptimizerSpec moving;
+    moving.type = "moving_average";
+    moving.momentum = variable.momentum;
+    moving.learning_rate = 0;
+    const config::OptimizerSpec* const optimizer = variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
     if (optimizer == nullptr)
       return UserError(absl::InvalidArgumentError(absl::StrCat("no entry of `optimizers` matches: variable=", variable.name)));
     if (optimizer->type == "rowwise_adagrad")
@@ -141,6 +147,7 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     spec.set_name(variable.name);
     for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
     spec.set_dtype(v1::DTYPE_FLOAT32);
+    client::FillWireType(*spec_, variable.name, &spec);
     client::FillInitializer({variable.initializer, variable.initial_value, variable.stddev}, variable.fan_in, variable.fan_out, seed_,
                             spec.mutable_initializer());
     client::FillOptimizer(*optimizer, spec.mutable_optimizer());
@@ -153,6 +160,7 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     spec.set_index(static_cast<std::uint32_t>(result.tables_size() - 1));
     spec.set_name(table.name);
     spec.set_dtype(v1::DTYPE_FLOAT32);
+    client::FillWireType(*spec_, table.name, &spec);
     spec.set_dimension(table.dimension);
     client::FillInitializer(table.initializer, 1, table.dimension, seed_, spec.mutable_initializer());
     client::FillOptimizer(*optimizer, spec.mutable_optimizer());
@@ -256,11 +264,41 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
   return inputs;
 }
 
-absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, const BatchRows* rows, std::uint64_t dropout_key) {
+namespace {
+
+std::string Overflow(absl::string_view name, tensor::WireType wire) { return absl::StrCat(name, " wire_dtype=", tensor::WireTypeName(wire)); }
+
+// The gradients go onto the wire: which variable's wire type could not say one, or "".
+std::string ToWire(const Layout& layout, GradientBuffer* gradients) {
+  const int variable = gradients->ToWire();
+  if (variable < 0) return "";
+  const LaidVariable& laid = layout.variables()[static_cast<std::size_t>(variable)];
+  return Overflow(absl::StrCat("variable=", laid.name), laid.wire);
+}
+
+}  // namespace
+
+std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t closure, std::uint32_t update, const std::shared_ptr<const Layout>& layout) const {
+  std::vector<plan::CountingRows> drawn;
+  std::vector<std::span<const std::int64_t>> ids;
+  for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
+    drawn.push_back(plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension, spec_->counting.table_ids));
+  for (const plan::CountingRows& table : drawn) ids.emplace_back(table.ids);
+  auto rows = std::make_shared<BatchRows>();
+  rows->slots = std::make_shared<const SlotRows>(layout, ids);
+  if (rows->slots->parts().empty()) return nullptr;
+  rows->values = rows->slots->MakeRows();
+  for (std::size_t t = 0; t < drawn.size(); ++t) std::copy(drawn[t].values.begin(), drawn[t].values.end(), rows->values[t].floats().begin());
+  return rows;
+}
+
+absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   Step step;
   if (spec_->type == "counting") {
     step.gradients = CountingGradient(layout_, batch.examples);
+    step.overflowed = ToWire(*layout_, step.gradients.get());
+    if (rows != nullptr) GatherRows(*rows->slots, &rows->values, &step);
     return step;
   }
   step.gradients = std::make_shared<GradientBuffer>(layout_);
@@ -270,9 +308,17 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, cons
   if (rows != nullptr) row_gradients = rows->slots->MakeRows();
   for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
   EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans));
-  if (rows != nullptr)
-    step.row_gradients = std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather({row_spans.begin(), row_spans.end()}));
+  step.overflowed = ToWire(*layout_, step.gradients.get());
+  if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
   return step;
+}
+
+void ComputeJob::GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const {
+  int table = -1;
+  step->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots.Gather(gradients, &table));
+  if (table < 0 || !step->overflowed.empty()) return;
+  const LaidTable& laid = layout_->tables()[static_cast<std::size_t>(table)];
+  step->overflowed = Overflow(absl::StrCat("table=", laid.name), laid.wire);
 }
 
 absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCall& call) {
@@ -290,6 +336,7 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
     const std::span<const float> gradient = step.gradients->variable(variable);
     step.finite = step.finite && std::all_of(gradient.begin(), gradient.end(), [](float g) { return std::isfinite(g); });
   }
+  if (step.gradients != nullptr) step.overflowed = ToWire(*layout_, step.gradients.get());
   if (step.outcome.last) step.result = call.result();
   return step;
 }

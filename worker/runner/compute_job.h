@@ -48,10 +48,12 @@ class ComputeJob {
     std::shared_ptr<const SlotRows> slots;
     std::vector<tensor::AlignedBuffer> values;  // as pulled, [ids, dimension] of each table
   };
+  // `overflowed`: not "": the first variable or table with a gradient that its wire type cannot say, and the type.
   struct Step {
     StepResult result;
-    std::shared_ptr<GradientBuffer> gradients;
-    std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // in the order of BatchRows::slots; null without tables
+    std::shared_ptr<GradientBuffer> gradients;                   // as on the wire
+    std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // likewise, in the order of BatchRows::slots; null without tables
+    std::string overflowed;
   };
 
   ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
@@ -71,14 +73,17 @@ class ComputeJob {
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch);
   // Which rows of tables the batch reads; null when the model has none. Once open, on any thread, beside a step of another batch.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout, UniqueIds* scratch) const;
-  // `rows`: RowsOf's of this batch with their values; null without tables.
-  absl::StatusOr<Step> Train(const ReadyBatch& batch, const BatchRows* rows, std::uint64_t dropout_key);
+  // Of a counting job: the rows that update (closure, update) pushes, with the gradients in the place of values; null without tables, or without rows.
+  std::shared_ptr<BatchRows> CountedRows(std::uint64_t closure, std::uint32_t update, const std::shared_ptr<const Layout>& layout) const;
+  // `rows`: RowsOf's of this batch with their values, or CountedRows', which are used up; null without tables.
+  absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key);
   // The next step of a user's function; gradients only of what it pushed.
   struct FunctionStep {
     sdk::FunctionCall::Outcome outcome;
     std::shared_ptr<GradientBuffer> gradients;
     bool finite = true;
-    std::string result;  // with the last step
+    std::string overflowed;  // as Step's
+    std::string result;      // with the last step
   };
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows);
@@ -89,6 +94,8 @@ class ComputeJob {
  private:
   absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
+  // Rows' gradients onto the wire.
+  void GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source, const Dataset* train) const;
   // What the graph reads of a data set. User errors: a field that it does not have, or of another shape or type.
   absl::Status Bind(const Dataset& data, absl::string_view which);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/client/wire_type.h"
 
 namespace evergrad::worker {
 
@@ -20,12 +21,26 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
     variable.add_shape(rows);
     variable.add_shape(1);
     variable.set_dtype(v1::DTYPE_FLOAT32);
+    client::FillWireType(spec, name, &variable);
     variable.mutable_initializer()->set_type("zeros");
     variable.mutable_initializer()->set_seed(seed);
     variable.mutable_optimizer()->set_type(spec.counting.optimizer);
   };
   add(kCountingSamples, spec.counting.examples);
   add(kCountingUpdates, spec.counting.shards);
+  for (std::uint32_t t = 0; t < spec.counting.tables; ++t) {
+    v1::TableSpec& table = *result.add_tables();
+    table.set_index(t);
+    table.set_name(absl::StrCat(kCountingTable, t));
+    table.set_dtype(v1::DTYPE_FLOAT32);
+    client::FillWireType(spec, table.name(), &table);
+    table.set_dimension(1 + t % 4);
+    table.mutable_initializer()->set_type("zeros");
+    table.mutable_initializer()->set_seed(seed);
+    table.mutable_optimizer()->set_type(spec.counting.optimizer);
+    table.set_admit_after(1);
+    if (t + 1 == spec.counting.tables) table.set_bytes_max(spec.counting.table_bytes_max);
+  }
   result.set_parameters(spec.counting.examples + spec.counting.shards);
   result.set_data_fingerprint(absl::StrCat("counting examples=", spec.counting.examples));
   result.set_model_summary(absl::StrCat("counting job: ", spec.counting.examples, " samples, ", spec.counting.shards, " counts of updates\n"));

@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/client/wire_type.h"
 #include "worker/runner/failpoint_site.h"
 
 namespace evergrad::worker {
@@ -77,7 +78,9 @@ bool Exchange::RowsDone(std::uint64_t count) const {
 
 std::vector<tensor::AlignedBuffer> Exchange::TakeRows(std::uint64_t count) {
   EG_CHECK(RowsDone(count));
-  return std::move(row_pulls_.extract(count).mapped().values);
+  RowPull pull = std::move(row_pulls_.extract(count).mapped());
+  pull.rows->Widen(&pull.values);
+  return std::move(pull.values);
 }
 
 void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason) {
@@ -142,7 +145,7 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
   announced_.clear();
   const ShardMap& map = env_.book->map();
   std::map<std::string, Size> sizes;
-  const auto padded = [this](std::uint32_t shard) { return layout_->slice(ShardId(shard)).bytes() + kSectionAlignment; };
+  const auto padded = [this](std::uint32_t shard) { return layout_->slice(ShardId(shard)).wire_bytes() + kSectionAlignment; };
   for (const ShardId shard : shards) {
     if (shard.value() >= map.shards.size() || !env_.endpoints->contains(map.shards[shard.value()].server)) continue;
     Size& size = sizes[map.shards[shard.value()].server];
@@ -192,18 +195,20 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     section.set_closure(closure_.value());
     section.set_update(key.first);
     *section.mutable_attempt() = ToProto(attempt_);
-    section.set_kind(item.skip_reason.empty() ? v1::GRADIENT : v1::SKIP);
+    section.set_kind(!item.skip_reason.empty() ? v1::SKIP : item.part == nullptr && layout_->variable_of(ShardId(key.second)).moving_average ? v1::MOVING_AVERAGE : v1::GRADIENT);
     section.set_skip_reason(item.skip_reason);
     section.set_global_step(item.global_step);
-    section.set_dtype(v1::DTYPE_FLOAT32);
     section.set_codec(v1::CODEC_NONE);
     ids.emplace_back();
     if (item.part != nullptr) {
+      section.set_dtype(ToProto(item.part->wire));
       section.set_rows(item.part->rows);
       name_rows(*item.rows, *item.part, &section);
       ids.back() = SlotRows::Ids(item.rows, *item.part);
     } else {
-      section.set_rows(item.skip_reason.empty() ? layout_->slice(ShardId(key.second)).rows() : 0);
+      const ShardSlice& slice = layout_->slice(ShardId(key.second));  // of a slot, whose SKIP names no rows: nothing
+      if (!layout_->is_slot(ShardId(key.second))) section.set_dtype(ToProto(slice.wire));
+      section.set_rows(item.skip_reason.empty() ? slice.rows() : 0);
     }
     payloads.push_back(item.bytes);
     request->pushes.emplace_back(key, mark(item, key.second));
@@ -220,13 +225,13 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
       const std::shared_ptr<const SlotRows>& rows = row_pulls_.at(key.first).rows;
       name_rows(*rows, *pull.part, &section);
       ids.back() = SlotRows::Ids(rows, *pull.part);
-      response_bytes += pull.part->floats * sizeof(float) + kSectionAlignment;
+      response_bytes += pull.part->bytes + kSectionAlignment;
     } else {
       const PullCache::Held& held = env_.cache->held(ShardId(shard));
       section.set_has(held.has);
       *section.mutable_have_start() = ToProto(held.start);
       section.set_have_vlsn(held.vlsn);
-      response_bytes += layout_->slice(ShardId(shard)).bytes() + kSectionAlignment;
+      response_bytes += layout_->slice(ShardId(shard)).wire_bytes() + kSectionAlignment;
     }
     request->pulls.push_back({key, mark(pull, shard), pulls_wanted_});
   }
@@ -294,6 +299,7 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
       continue;
     }
     unsettled.insert(key.second);
+    it->second.no_room.clear();
     switch (disposition.next) {
       case Next::kSettled: break;
       case Next::kWaitForMap: WaitOrBackoff(it->second, disposition.wait_for); break;
@@ -301,10 +307,19 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
         it->second.state = State::kBackoff;
         it->second.serial = ++serial_;
         later_pushes.push_back(key);
+        if (push_answer == PushAnswer::kOverBudget) it->second.no_room = absl::StrCat("ps_server/", request->server, ": ", result.message());
         if (push_answer == PushAnswer::kBusy) busy_after_ms = std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
         break;
       case Next::kDropAttempt: return events_.on_dropped();
       case Next::kFail:
+        if (push_answer == PushAnswer::kOverBudget) {
+          return events_.on_failed(WithOrigin(
+              UserError(absl::ResourceExhaustedError(
+                  absl::StrCat("no room at ps_server/", request->server, ": ", result.message(), " closure=", closure_.value(), " update=", key.first,
+                               "; give the servers more room (--memory-bytes-max; bytes_max of the table), more servers, let rows go (evict: lru, "
+                               "ttl_steps, admit_after), or let the job wait (training.on_over_budget: pause)"))),
+              absl::StrCat("ps_server/", request->server)));
+        }
         return events_.on_failed(WithOrigin(
             absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=",
                                              closure_.value(), " update=", key.first, " shard=", key.second, " message=", result.message())),
@@ -328,6 +343,9 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     absl::Status problem;
     if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED) {
       problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.key.second, " message=", result.message()));
+    } else if (const v1::DType want = ToProto(pull.part != nullptr ? pull.part->wire : layout_->slice(ShardId(sent.key.second)).wire); result.dtype() != want) {
+      problem = absl::InternalError(absl::StrCat("values of another wire type: shard=", sent.key.second, " want=", v1::DType_Name(want),
+                                                 " got=", v1::DType_Name(result.dtype())));
     } else {
       Count(result.answer() == v1::VALUES ? env_.counters.pulls_values : env_.counters.pulls_unchanged);
       problem = pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i) : AcceptRows(sent, got.payloads[i]);
@@ -372,7 +390,7 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
   const SlotRows::Part& part = *pulls_.at(sent.key).part;
   if (!pull.rows->Scatter(part, payload, &pull.values)) {
     return absl::InternalError(
-        absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.floats * sizeof(float), " got=", payload.size()));
+        absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.bytes, " got=", payload.size()));
   }
   pulls_.erase(sent.key);
   --pull.missing;
@@ -393,6 +411,7 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     if (disposition.next == Next::kDropAttempt) return events_.on_dropped();
     EG_CHECK(disposition.next == Next::kBackoff);
     it->second.state = State::kBackoff;
+    it->second.no_room.clear();
     it->second.serial = ++serial_;
     pushes.push_back(key);
   }
@@ -471,7 +490,13 @@ std::string Exchange::WaitingFor() const {
   const bool for_map =
       std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
   if (for_map) return "a newer shard map: some shard has no owner";
+  const auto no_room = std::find_if(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
+  if (no_room != pushes_.end()) return absl::StrCat("room at ", no_room->second.no_room);
   return last_error_;
+}
+
+bool Exchange::WaitsForRoom() const {
+  return std::any_of(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
 }
 
 }  // namespace evergrad::worker

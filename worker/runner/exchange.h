@@ -59,7 +59,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Events {
     std::function<void()> on_progress;            // something was settled or pulled
     std::function<void()> on_dropped;             // SUPERSEDED or REFUSED: the book has dropped the attempt
-    std::function<void(absl::Status)> on_failed;  // INVALID, or a server that cannot be talked to
+    std::function<void(absl::Status)> on_failed;  // INVALID, OVER_BUDGET under `fail`, or a server that cannot be talked to
   };
   struct Gradient {
     ShardId shard;
@@ -92,6 +92,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void OnMap();
   // "" or what is waited for, for people.
   std::string WaitingFor() const;
+  // A push was answered OVER_BUDGET and is sent again and again until there is room (AttemptBook::OverBudget::kPause).
+  bool WaitsForRoom() const;
 
  private:
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
@@ -110,6 +112,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::string skip_reason;
     std::shared_ptr<const SlotRows> rows;
     const SlotRows::Part* part = nullptr;
+    std::string no_room;  // not "": its last answer was OVER_BUDGET; by whom, and why
   };
   struct PullItem : Item {
     std::uint64_t have = 0;                // dense: pulls done

@@ -127,6 +127,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool busy = false;                   // a step is being computed, or waits
     bool paused = false;                 // a failpoint holds the run
     bool finishing = false;
+    bool recalled = false;               // it goes on all the same, unless it waits for room
     bool batch_asked = false;
     std::optional<ReadyBatch> batch;
     std::shared_ptr<ComputeJob::BatchRows> rows;  // of `batch`; null without tables. Used by one thread at a time
@@ -243,6 +244,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
       if (parsed.spec) {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
+        book.SetOverBudget(job->spec->training.on_over_budget == "pause" ? AttemptBook::OverBudget::kPause : AttemptBook::OverBudget::kFail);
         job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max, &data_limit);
         if (job->counting() && !options.allow_counting) {
           job->spec_error =
@@ -413,6 +415,17 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       Forget(given_back);
       SendDropped(*work, reason);
     }
+    if (run && run->work.attempt == attempt) {
+      run->recalled = true;
+      GiveBackPaused();
+    }
+  }
+
+  // Who is wanted elsewhere does not wait for room: that may last until the other job has ended.
+  bool GiveBackPaused() {
+    if (!run->exchange || run->finishing || !(run->recalled || draining) || !run->exchange->WaitsForRoom()) return false;
+    GiveUpRun(run->recalled ? "recalled while its pushes waited for room" : "draining");
+    return true;
   }
 
   void OnDoneAnswer(const v1::DoneAnswer& answer) {
@@ -731,7 +744,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // The next thing that can be done for the running attempt, if anything.
   void Advance() {
-    if (!run || !run->exchange || run->finishing) return;
+    if (!run || !run->exchange || run->finishing || GiveBackPaused()) return;
     while (run->settled_steps < run->next_step && book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused &&
            run->work.kind == WorkKind::kTrain) {
       ++run->settled_steps;
@@ -830,9 +843,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       *batch = *std::move(run->batch);
       run->batch.reset();
     }
-    const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
+    const std::shared_ptr<ComputeJob::BatchRows> rows =
+        job->counting() && job->layout->slots() > 0 ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout) : TakeRows();
     // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves.
-    if (rows && run->next_step + 1 < run->steps) AskBatch();
+    if (rows && job->reads_data() && run->next_step + 1 < run->steps) AskBatch();
     // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
     if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
       run->exchange->WantPulls(2);
@@ -880,18 +894,19 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
     std::string skip_reason;
-    if (!done->result.finite) {
+    if (!done->result.finite || !done->overflowed.empty()) {
       std::vector<std::uint64_t> named(batch.examples.begin(),
                                        batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
       const absl::Status status = UserError(absl::OutOfRangeError(
-          absl::StrCat("loss or gradient is not finite (NaN or Inf): closure=", run->work.closure.value(), " step=", step,
+          absl::StrCat(done->result.finite ? "gradient is beyond the range of its wire type: " : "loss or gradient is not finite (NaN or Inf): ",
+                       done->result.finite ? absl::StrCat(done->overflowed, " ") : "", "closure=", run->work.closure.value(), " step=", step,
                        " loss=", done->result.loss_sum / static_cast<double>(batch.size), " examples=", absl::StrJoin(named, ","),
                        batch.examples.size() > named.size() ? absl::StrCat(",… (", batch.examples.size(), " in the batch)") : "")));
       if (!options.skip_not_finite) return Fail(run->work, status);
       env.logger->Warning(absl::StrCat("update skipped: ", status.message()), About());
       skips_total.Add();
-      skip_reason = "nan";
-      done->result.loss_sum = 0;
+      skip_reason = done->result.finite ? "overflow" : "nan";
+      if (!done->result.finite) done->result.loss_sum = 0;
     }
     auto shards = Touch(batch);
     if (!shards.ok()) return Fail(run->work, shards.status());
@@ -946,12 +961,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     if (outcome.last) run->steps = run->next_step + 1;
     std::string skip_reason;
-    if (!done->finite) {
-      const absl::Status status = UserError(absl::OutOfRangeError("gradient is not finite (NaN or Inf)"));
+    if (!done->finite || !done->overflowed.empty()) {
+      const absl::Status status = UserError(absl::OutOfRangeError(
+          done->finite ? absl::StrCat("gradient is beyond the range of its wire type: ", done->overflowed) : "gradient is not finite (NaN or Inf)"));
       if (!options.skip_not_finite) return Fail(run->work, AboutFunction(status));
       env.logger->Warning(absl::StrCat("update skipped: ", AboutFunction(status).message()), About());
       skips_total.Add();
-      skip_reason = "nan";
+      skip_reason = done->finite ? "overflow" : "nan";
     }
     run->metrics.set_examples(run->metrics.examples() + outcome.examples);
     run->metrics.set_steps(run->metrics.steps() + 1);
@@ -1036,7 +1052,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         pushes.push_back({part->shard, {}});
         continue;
       }
-      const std::span<const std::byte> bytes(rows.gradients->data() + part->first_float * sizeof(float), part->floats * sizeof(float));
+      const std::span<const std::byte> bytes(rows.gradients->data() + part->first_byte, part->bytes);
       pushes.push_back({part->shard, {rows.gradients, bytes}, rows.slots, part});
     }
     run->exchange->Push(update, global_step, std::move(pushes), skip_reason);
@@ -1223,9 +1239,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     CheckDrained();
   }
 
-  void GiveUpRun() {
+  void GiveUpRun(absl::string_view reason = "draining") {
     if (!run) return;
-    SendDropped(run->work, "draining");
+    SendDropped(run->work, reason);
     book.Drop(run->work.attempt);
     AbortRun();
   }
@@ -1259,7 +1275,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     progress.set_computing(computing > 0);
     progress.set_waiting_for(waiting_for);
     if (run) {
-      progress.set_state(StateName(run->work.kind));
+      progress.set_state(run->exchange && run->exchange->WaitsForRoom() ? "paused" : StateName(run->work.kind));
       progress.set_running_closure(run->work.closure.value());
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
       progress.set_running_step(run->next_step);

@@ -42,6 +42,17 @@ TEST_CASE("a name that cannot be an identity is refused") {
   }
 }
 
+TEST_CASE("memory shared with a server is whole units of it, or none") {
+  for (const auto& [bytes, good] :
+       {std::pair{0u, true}, std::pair{64u << 10, true}, std::pair{2u << 20, true}, std::pair{1000u, false}, std::pair{(2u << 20) + 1, false}}) {
+    Config config;
+    config.lane_bytes = bytes;
+    const absl::Status status = Resolve("", 2, &config);
+    CHECK(status.ok() == good);
+    if (!good) CHECK(status.message().find("--lane-bytes is not a multiple of 64KiB") == 0);
+  }
+}
+
 TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {
   Config config;
   daemon::OptionTable table("evergrad-worker", "test");
@@ -56,8 +67,8 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   CHECK(config.prefetch_bytes_max == 1 << 20);
   CHECK(config.call_deadline == std::chrono::milliseconds(250));
   CHECK(config.not_finite == "skip");
-  for (const auto& [flag, value] :
-       {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"}}) {
+  for (const auto& [flag, value] : {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"},
+                                    std::pair{"--threads", "-1"}, std::pair{"--lane-bytes", "65MiB"}}) {
     Config other;
     daemon::OptionTable fresh("evergrad-worker", "test");
     AddOptions(&fresh, &other);

@@ -1,8 +1,11 @@
 // How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and gradients.
 #include <catch2/catch.hpp>
 
+#include <cstring>
+
 #include "evergrad/v1/session.pb.h"
 #include "worker/params/layout.h"
+#include "common/tensor/convert.h"
 #include "worker/params/weights.h"
 
 namespace evergrad::worker {
@@ -150,6 +153,7 @@ TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piec
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   auto gradient = std::make_shared<GradientBuffer>(layout, true);
   gradient->Spans()[0][6] = 42;
+  CHECK(gradient->ToWire() == -1);
   const float* row = &gradient->variable(0)[6];
   tensor::SharedBytes piece = GradientBuffer::Slice(gradient, ShardId(2));
   CHECK(reinterpret_cast<const float*>(piece.bytes.data()) == row);
@@ -159,6 +163,60 @@ TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piec
   CHECK(*reinterpret_cast<const float*>(piece.bytes.data()) == 42);
   piece = {};
   CHECK(alive.expired());
+}
+
+TEST_CASE("a variable's wire type: values are widened on arrival, gradients narrowed where they lie, and what it cannot say is named") {
+  using tensor::WireType;
+  for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
+    v1::Plan plan = Small();  // a/kernel travels in 16 bits, the others do not
+    for (int i = 0; i < 2; ++i) plan.mutable_shards(i)->mutable_variable()->set_wire_dtype(static_cast<v1::DType>(wire));
+    const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
+    CHECK(layout->variables()[0].wire == wire);
+    CHECK(layout->variables()[1].wire == WireType::kFloat32);
+    CHECK(layout->slice(ShardId(2)).wire_bytes() == 8);
+    CHECK(layout->slice(ShardId(1)).wire_bytes() == 8);
+
+    PullCache cache(layout);
+    WeightBuffer weights(layout);
+    CHECK_THAT(std::string(cache.Accept(Pulled(0, 6, 0, 1)).message()), Catch::Contains("a/kernel") && Catch::Contains("want=12 got=24"));
+    const auto narrow = [&](std::uint32_t shard, const std::vector<float>& values) {
+      auto frame = std::make_shared<tensor::AlignedBuffer>(values.size() * 2);
+      tensor::Narrow(wire, values.data(), values.size(), frame->data());
+      return PulledShard{ShardId(shard), {1, 1}, 1, {frame, {frame->data(), frame->size()}}, frame->size()};
+    };
+    const std::vector<float> rows = {1, 2.5f, -3, 0.1f, 1e-7f, 100.25f, 7, 8, 9, 10};
+    REQUIRE(cache.Accept(narrow(0, {rows.begin(), rows.begin() + 6})).ok());
+    REQUIRE(cache.Accept(narrow(2, {rows.begin() + 6, rows.end()})).ok());
+    REQUIRE(cache.Accept(Pulled(1, 2, 5, 1)).ok());
+    REQUIRE(cache.Accept(Pulled(3, 1, 3, 1)).ok());
+    weights.Absorb(cache.Take());
+    REQUIRE(weights.complete());
+    for (std::size_t i = 0; i < rows.size(); ++i) CHECK(weights.Spans()[0][i] == tensor::WidenOne(wire, tensor::NarrowOne(wire, rows[i])));
+    CHECK(weights.Spans()[1][1] == 6);
+
+    auto gradient = std::make_shared<GradientBuffer>(layout, true);
+    for (std::size_t i = 0; i < rows.size(); ++i) gradient->variable(0)[i] = rows[i];
+    gradient->variable(1)[1] = 1e30f;  // its wire type can say it
+    CHECK(gradient->ToWire() == -1);
+    const tensor::SharedBytes piece = GradientBuffer::Slice(gradient, ShardId(2));
+    REQUIRE(piece.bytes.size() == 8);
+    for (std::size_t i = 0; i < 4; ++i) {
+      std::uint16_t element;
+      std::memcpy(&element, piece.bytes.data() + 2 * i, 2);
+      CHECK(element == tensor::NarrowOne(wire, rows[6 + i]));
+    }
+    const tensor::SharedBytes bias = GradientBuffer::Slice(gradient, ShardId(1));
+    CHECK(reinterpret_cast<const float*>(bias.bytes.data())[1] == 1e30f);
+    GradientBuffer large(layout, true);
+    large.variable(0)[3] = 70000.f;
+    CHECK(large.ToWire() == (wire == WireType::kFloat16 ? 0 : -1));
+  }
+  v1::Plan odd = Small();
+  odd.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_INT64);
+  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()), Catch::Contains("wire type is not built") && Catch::Contains("a/kernel"));
+  odd = Small();
+  odd.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
+  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()), Catch::Contains("described in two ways"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/sharding/slots.h"
+#include "common/tensor/convert.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::worker {
@@ -75,12 +76,18 @@ TEST_CASE("a plan with tables: the slots are its last shards, and dense variable
   refused("table described badly", [](v1::Plan* p) { p->mutable_tables(1)->set_dimension(0); });
 }
 
-TEST_CASE("each id lies in its slot once, its row comes back to its place, and so does its gradient") {
+TEST_CASE("each id lies in its slot once, its row comes back to its place, and so does its gradient, in each table's wire type") {
+  using tensor::WireType;
   const std::uint32_t seed = GENERATE(1u, 2u, 3u);
+  const std::vector<WireType> wire = GENERATE(std::vector<WireType>{WireType::kFloat32, WireType::kFloat32, WireType::kFloat32},
+                                           std::vector<WireType>{WireType::kBFloat16, WireType::kBFloat16, WireType::kBFloat16},
+                                           std::vector<WireType>{WireType::kFloat16, WireType::kFloat32, WireType::kBFloat16});
   INFO("seed " << seed);
   std::mt19937 random(seed);
   const std::vector<std::uint32_t> dimensions = {4, 1, 7};
-  const auto layout = LaidOut(PlanOf(dimensions, 16));
+  v1::Plan plan = PlanOf(dimensions, 16);
+  for (int t = 0; t < 3; ++t) plan.mutable_tables(t)->set_wire_dtype(static_cast<v1::DType>(wire[static_cast<std::size_t>(t)]));
+  const auto layout = LaidOut(plan);
   std::vector<std::vector<std::int64_t>> ids(3);
   for (const std::size_t t : {0u, 2u}) {  // a batch may read nothing of a table
     std::set<std::int64_t> all;
@@ -91,7 +98,7 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
   const auto rows = std::make_shared<const SlotRows>(layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
 
   // A server's table: the row of id i of table t is i * 10 + t in each element.
-  const auto element = [](std::uint32_t table, std::int64_t id) { return static_cast<float>(id % 1000 * 10 + table); };
+  const auto element = [](std::uint32_t table, std::int64_t id) { return static_cast<float>(id % 60 * 4 + table); };  // fits all types
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();
   std::set<std::pair<std::uint32_t, std::int64_t>> seen;
   std::uint32_t last_shard = 0;
@@ -101,7 +108,8 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
     const tensor::SharedBytes bytes = SlotRows::Ids(rows, part);
     REQUIRE(bytes.bytes.size() == part.rows * 8);
     const auto* id = reinterpret_cast<const std::int64_t*>(bytes.bytes.data());
-    std::vector<float> values;
+    std::vector<std::byte> values;
+    std::set<WireType> types;
     std::int64_t last_table = -1;
     for (std::size_t k = 0; k < part.tables; ++k) {
       const std::uint32_t table = rows->tables(part)[k];
@@ -110,31 +118,38 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
       for (std::uint32_t i = 0; i < rows->table_rows(part)[k]; ++i, ++id) {
         CHECK(layout->slot_shard(sharding::SlotOf(layout->tables()[table].slot_key, *id, 16)) == part.shard);
         CHECK(seen.insert({table, *id}).second);
-        values.insert(values.end(), dimensions[table], element(table, *id));
+        const std::vector<float> row(dimensions[table], element(table, *id));
+        values.resize(values.size() + row.size() * tensor::WireBytes(wire[table]));
+        tensor::Narrow(wire[table], row.data(), row.size(), &values.back() + 1 - row.size() * tensor::WireBytes(wire[table]));
+        types.insert(wire[table]);
       }
     }
-    CHECK(values.size() == part.floats);
-    CHECK(rows->Scatter(part, std::as_bytes(std::span<const float>(values)), &got));
+    CHECK(values.size() == part.bytes);
+    CHECK(part.wire == (types.size() == 1 ? *types.begin() : WireType::kSeveral));
+    CHECK(rows->Scatter(part, values, &got));
     values.pop_back();
-    CHECK_FALSE(rows->Scatter(part, std::as_bytes(std::span<const float>(values)), &got));
+    CHECK_FALSE(rows->Scatter(part, values, &got));
   }
+  rows->Widen(&got);
   CHECK(seen.size() == 60 + 180);
-  std::vector<std::span<const float>> gradients;
   for (std::uint32_t t = 0; t < 3; ++t) {
     REQUIRE(got[t].size() == ids[t].size() * dimensions[t] * sizeof(float));
     for (std::size_t i = 0; i < ids[t].size(); ++i)
       for (std::uint32_t d = 0; d < dimensions[t]; ++d) REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
-    gradients.push_back(got[t].floats());
   }
   // What goes out has the order of the ids that go with it.
-  const tensor::AlignedBuffer out = rows->Gather(gradients);
-  CHECK(out.size() == rows->floats() * sizeof(float));
-  for (const SlotRows::Part& part : rows->parts()) {
-    const float* const from = reinterpret_cast<const float*>(out.data()) + part.first_float;
-    CHECK(rows->Scatter(part, std::as_bytes(std::span(from, part.floats)), &got));
-  }
+  int overflowed = 0;
+  const tensor::AlignedBuffer out = rows->Gather(&got, &overflowed);
+  CHECK(overflowed == -1);
+  CHECK(out.size() == rows->wire_bytes());
+  got = rows->MakeRows();
+  for (const SlotRows::Part& part : rows->parts()) CHECK(rows->Scatter(part, {out.data() + part.first_byte, part.bytes}, &got));
+  rows->Widen(&got);
   for (std::uint32_t t = 0; t < 3; ++t)
     for (std::size_t i = 0; i < ids[t].size(); ++i) CHECK(got[t].floats()[i * dimensions[t]] == element(t, ids[t][i]));
+  got[0].floats()[5] = 70000.f;
+  rows->Gather(&got, &overflowed);
+  CHECK(overflowed == (wire[0] == WireType::kFloat16 ? 0 : -1));
 }
 
 }  // namespace

@@ -73,6 +73,16 @@ TEST_CASE("answers of a push, one by one") {
   }
 }
 
+TEST_CASE("OVER_BUDGET is a try of many where the job waits for room, and its end where it does not") {
+  AttemptBook book = Running();
+  book.SetOverBudget(AttemptBook::OverBudget::kPause);
+  for (int i = 0; i < 3; ++i) CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kOverBudget, {}).next == Next::kBackoff);
+  CHECK(book.Unsettled(u0) == std::vector<ShardId>{p0, p1});
+  CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {}).next == Next::kSettled);
+  book.SetOverBudget(AttemptBook::OverBudget::kFail);
+  CHECK(book.OnPushAnswer(A(1), u0, p1, PushAnswer::kOverBudget, {}).next == Next::kFail);
+}
+
 TEST_CASE("late and doubled answers change nothing") {
   AttemptBook book = Running();
   book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {});

@@ -31,6 +31,7 @@
 namespace evergrad::worker {
 
 inline constexpr std::uint64_t kJob = 77;
+inline constexpr std::uint32_t kSlots = 16;  // of tables
 
 // What a server was asked to push.
 struct SeenPush {
@@ -279,6 +280,13 @@ class Stage {
         shard.set_row_end(rows * (i + 1) / n);
       }
     }
+    *job.mutable_plan()->mutable_tables() = described.tables();
+    for (std::uint32_t slot = 0; described.tables_size() > 0 && slot < kSlots; ++slot) {
+      v1::ShardSpec& shard = *job.mutable_plan()->add_shards();
+      shard.set_shard(static_cast<std::uint32_t>(job.plan().shards_size() - 1));
+      shard.mutable_slot()->set_slot(slot);
+      shard.mutable_slot()->set_slots(kSlots);
+    }
     Place();
     return described;
   }
@@ -289,7 +297,9 @@ class Stage {
     *map.mutable_version() = client::ToProto(MapVersion{1, 1});
     for (const v1::ShardSpec& shard : job.plan().shards()) {
       Node& node = *nodes[shard.shard() % nodes.size()];
-      node.Assign(shard, {1, 1}, {0, 0}, {1, 1}, static_cast<std::uint32_t>(job.plan().shards_size()));
+      v1::ShardSpec whole = shard;
+      if (shard.has_slot()) *whole.mutable_slot()->mutable_tables() = job.plan().tables();
+      node.Assign(whole, {1, 1}, {0, 0}, {1, 1}, static_cast<std::uint32_t>(job.plan().shards_size()));
       v1::ShardLocation& location = *map.add_shards();
       location.set_shard(shard.shard());
       *location.mutable_epoch() = client::ToProto(ShardEpoch{1, 1});
@@ -446,14 +456,14 @@ spec:
   training: {epochs: 2, steps_per_closure: 4}
 )");
 }
-inline std::string CountingYaml(int examples, int step_ms = 0) {
+inline std::string CountingYaml(int examples, int step_ms = 0, int tables = 0) {
   return absl::StrCat(R"(apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: test}
 spec:
   type: counting
   counting: {examples: )",
-                      examples, ", shards: 4, step_ms: ", step_ms, R"(}
+                      examples, ", shards: 4, step_ms: ", step_ms, ", tables: ", tables, R"(}
   data: {batch_size: 10, shuffle: {seed: 7}}
   training: {epochs: 2, steps_per_closure: 4}
 )");

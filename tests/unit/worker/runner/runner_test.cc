@@ -1,10 +1,13 @@
 // The runner end to end: a coordinator played by the test, real servers, the in-process transport.
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_replace.h"
+#include "common/plan/counting_rows.h"
+#include "common/sharding/row_digest.h"
 #include "runner_fixture.h"
 
 namespace evergrad::worker {
@@ -48,6 +51,42 @@ TEST_CASE("a constant initializer of a layer reaches the variable with its value
   CHECK(d.variables(1).name() == "hidden/bias");
   CHECK(d.variables(1).initializer().type() == "constant");
   CHECK(d.variables(1).initializer().value() == 0.125);
+}
+
+TEST_CASE("batch normalization: its moving averages go to where the batches are, each step of the plan moves them once, and evaluation reads them") {
+  Stage stage;
+  WriteData(stage);
+  const std::string yaml = absl::StrReplaceAll(
+      TrainingYaml(stage.folder), {{"      - {name: logits,", "      - {name: norm, type: batch_normalization, momentum: 0.5}\n      - {name: logits,"}});
+  const v1::DescribeResult d = stage.Begin(yaml, 2, SmallPlan());
+  REQUIRE(d.variables_size() == 8);
+  CHECK(d.variables(4).name() == "norm/moving_mean");
+  CHECK(d.variables(4).optimizer().type() == "moving_average");
+  CHECK(d.variables(4).optimizer().momentum() == 0.5);
+  CHECK(d.variables(3).optimizer().type() == "sgd");
+  std::uint64_t steps = 0;
+  std::vector<v1::Done> done;
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
+    stage.Grant(c);
+    done.push_back(stage.Next(v1::TaskMessage::kDone).done());
+    stage.Answer(done.back());
+    steps += done.back().metrics().steps();
+  }
+  CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
+  std::map<std::uint32_t, bool> moving;  // by shard
+  for (const v1::ShardSpec& shard : stage.job.plan().shards())
+    moving[shard.shard()] = shard.variable().optimizer().type() == "moving_average";
+  std::uint64_t seen = 0;
+  for (const SeenPush& push : stage.Seen()) {
+    CHECK(push.kind == (moving[push.shard] ? v1::MOVING_AVERAGE : v1::GRADIENT));
+    seen += moving[push.shard];
+  }
+  CHECK(seen == 4 * steps);  // mean and variance, two shards each
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == steps);
+  // The averages follow the batches: normalised by them, the evaluation's loss is near the training's. By what they began with it is not.
+  stage.Grant(0, v1::EVALUATE);
+  const v1::Done evaluated = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(MeanLoss(evaluated) < 2 * MeanLoss(done.back()) + 0.05);
 }
 
 TEST_CASE("the loss falls, every shard applies every update once, and the numbers of Done are those of the plan") {
@@ -292,6 +331,94 @@ TEST_CASE("INVALID ends the attempt with the server's words, not as a user's err
   CHECK(stage.HoldsNothing());
 }
 
+// Answers pushes to this node with OVER_BUDGET while `*full`; counts them.
+Node::Intercept FullWhile(const std::atomic<bool>* full, std::atomic<int>* refused) {
+  return [full, refused](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0 || !*full) return false;
+    ++*refused;
+    v1::ResponseHeader response;
+    for (const v1::PushSection& push : header.pushes()) {
+      v1::PushResult& result = *response.add_pushes();
+      result.set_shard(push.shard());
+      result.set_answer(v1::OVER_BUDGET);
+      result.set_message("server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900");
+    }
+    for (const v1::PullSection& pull : header.pulls()) {
+      v1::PullResult& result = *response.add_pulls();
+      result.set_shard(pull.shard());
+      result.set_answer(v1::UNCHANGED);
+    }
+    transport::Frame frame;
+    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+    responder->Answer(std::move(frame));
+    return true;
+  };
+}
+
+TEST_CASE("no room at a server: the job fails with server, table, bytes, limit and what to do") {
+  std::atomic<bool> full{true};
+  std::atomic<int> refused{0};
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.nodes[1]->SetIntercept(FullWhile(&full, &refused));
+  stage.Grant(0);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK(failed.user_error());
+  CHECK(failed.cause().origin_text() == "ps_server/1");
+  CHECK_THAT(failed.cause().message(), Catch::StartsWith("no room at ps_server/1: ") && Catch::Contains("table=movies held=1000 memory_bytes_max=900") &&
+                                           Catch::Contains("closure=0 update=0") && Catch::Contains("training.on_over_budget: pause"));
+  CHECK(refused == 1);
+  CHECK(stage.HoldsNothing());
+}
+
+TEST_CASE("no room at a server, on_over_budget: pause: the worker says for what it waits, and goes on when there is room") {
+  std::atomic<bool> full{true};
+  std::atomic<int> refused{0};
+  Stage stage;
+  WriteData(stage);
+  const std::string yaml = absl::StrReplaceAll(TrainingYaml(stage.folder), {{"training: {", "training: {on_over_budget: pause, "}});
+  REQUIRE(yaml.find("on_over_budget") != std::string::npos);
+  stage.Begin(yaml, 2, SmallPlan());
+  stage.nodes[1]->SetIntercept(FullWhile(&full, &refused));
+  const auto progress = [&] {
+    v1::WorkerProgress now;
+    stage.OnControl([&] { now = stage.runner->Progress(); });
+    return now;
+  };
+  const auto until_paused = [&] {
+    const MonoTime began = stage.clock.Now();
+    while (progress().state() != "paused" && stage.clock.Now() - began < std::chrono::seconds(20)) {
+    }
+    CHECK(progress().waiting_for() == "room at ps_server/1: server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900");
+  };
+  const std::uint64_t first = stage.Grant(0);
+  until_paused();
+  full = false;
+  const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(done.attempt().n() == first);
+  stage.Answer(done);
+  CHECK(refused >= 1);
+  CHECK(progress().state() == "idle");
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
+
+  // Called back while it waits, it does not keep the worker from another job; what had been applied is not applied again.
+  full = true;
+  const std::uint64_t second = stage.Grant(1);
+  until_paused();
+  v1::CoordinatorMessage recall;
+  recall.mutable_recall()->set_job_uid(kJob);
+  *recall.mutable_recall()->mutable_attempt() = client::ToProto(Attempt{1, second});
+  stage.Message(recall);
+  const v1::AttemptDropped dropped = stage.Next(v1::TaskMessage::kDropped).dropped();
+  CHECK(dropped.attempt().n() == second);
+  CHECK_THAT(dropped.reason(), Catch::Contains("waited for room"));
+  CHECK(stage.HoldsNothing());
+  full = false;
+  CHECK(stage.RunClosure(1).attempt().n() == second + 1);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
+}
+
 TEST_CASE("Done is kept and resent unchanged in every session until it is answered; what is not adopted is dropped") {
   Stage stage;
   WriteData(stage);
@@ -458,6 +585,50 @@ TEST_CASE("a counting job counts every sample and every update exactly, and touc
   CHECK(seen == want);
 }
 
+TEST_CASE("a counting job's tables hold the sums that (closure, update) name, each slot applies the updates that touch it, and a repair pushes to its slot only") {
+  Stage stage;
+  stage.Begin(CountingYaml(90, 0, 3), 4, SmallPlan());
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.RunClosure(c);
+  stage.RunClosure(0);                                             // again: duplicates everywhere
+  const auto dense = static_cast<std::uint32_t>(stage.job.plan().shards_size()) - kSlots;
+  stage.RunClosure(1, v1::TRAIN, {dense + 3});
+  std::vector<std::map<std::int64_t, std::vector<float>>> rows(3);
+  std::vector<std::uint64_t> touched(kSlots);
+  bool twice = false;
+  std::uint64_t steps = 0;
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
+    for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u, ++steps) {
+      std::set<std::uint32_t> slots;
+      for (std::uint32_t t = 0; t < 3; ++t) {
+        const plan::CountingRows pushed = plan::CountingRowsOf(c, u, t, t + 1, 500);
+        std::set<std::int64_t> ids;
+        for (std::size_t i = 0; i < pushed.ids.size(); ++i) {
+          auto& row = rows[t].try_emplace(pushed.ids[i], t + 1).first->second;
+          for (std::uint32_t e = 0; e <= t; ++e) row[e] += pushed.values[i * (t + 1) + e];
+          slots.insert(sharding::SlotOf(sharding::SlotKey(absl::StrCat("counting/table", t)), pushed.ids[i], kSlots));
+          twice = twice || !ids.insert(pushed.ids[i]).second;
+        }
+      }
+      for (const std::uint32_t slot : slots) ++touched[slot];
+    }
+  }
+  CHECK(twice);
+  std::vector<std::uint64_t> digests(3);
+  std::uint64_t sparse = 0;
+  for (const v1::ShardState& state : stage.States()) {
+    if (state.tables_size() == 0) continue;
+    CHECK(state.updates_applied() == touched[state.shard() - dense]);
+    sparse += state.updates_applied();
+    for (int t = 0; t < 3; ++t) digests[static_cast<std::size_t>(t)] += state.tables(t).digest();
+  }
+  CHECK(sparse < steps * kSlots / 2);
+  for (std::size_t t = 0; t < 3; ++t) {
+    std::uint64_t want = 0;
+    for (const auto& [id, row] : rows[t]) want += sharding::DigestOfRow(id, 0, row);
+    CHECK(digests[t] == want);
+  }
+}
+
 TEST_CASE("a counting job is refused where the daemon was not started with --failpoints") {
   Stage::Settings settings;
   settings.allow_counting = false;
@@ -554,6 +725,67 @@ TEST_CASE("a loss that is not finite is a user's error naming closure, step and 
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
     CHECK_THAT(failed.cause().message(), Catch::Contains("not finite") && Catch::Contains("closure=0 step=") && Catch::Contains("examples="));
+  }
+}
+
+TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits however the variables are cut, and the bytes halve") {
+  for (const std::string type : {"bf16", "fp16"}) {
+    std::uint64_t first = 0;
+    for (const auto& [servers, shards] : {std::pair{1, 1}, std::pair{2, 3}}) {
+      Stage::Settings settings;
+      settings.servers = servers;
+      Stage stage(settings), plain(settings);
+      std::vector<v1::Done> done;
+      std::uint64_t bytes[2][2];
+      for (Stage* s : {&stage, &plain}) {
+        WriteData(*s);
+        std::string yaml = TrainingYaml(s->folder);
+        if (s == &stage) yaml.replace(yaml.find("steps_per_closure"), 0, "wire_dtype: " + type + ", ");
+        s->Begin(yaml, static_cast<std::uint64_t>(shards), SmallPlan());
+        for (std::uint64_t c = 0; c < s->plan->closures(); ++c) {
+          const v1::Done end = s->RunClosure(c);
+          if (s == &stage) done.push_back(end);
+        }
+        std::uint64_t(&counted)[2] = bytes[s == &plain];
+        counted[0] = s->server_registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied").value();
+        counted[1] = s->server_registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls").value();
+      }
+      CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
+      if (first == 0) first = stage.Digest();
+      CHECK(stage.Digest() == first);
+      CHECK(stage.Digest() != plain.Digest());
+      for (int way = 0; way < 2; ++way) {
+        CHECK(bytes[0][way] > 0);
+        CHECK(2 * bytes[0][way] == bytes[1][way]);
+      }
+    }
+  }
+}
+
+TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and is named") {
+  const bool skip = GENERATE(false, true);
+  Stage::Settings settings;
+  settings.skip_not_finite = skip;
+  Stage stage(settings);
+  WriteData(stage);
+  std::string yaml = TrainingYaml(stage.folder);
+  yaml.replace(yaml.find("0.00392156862"), 13, "10000");  // gradients of a million
+  yaml.replace(yaml.find("steps_per_closure"), 0, "wire_dtype: [{match: \"hidden/*\", dtype: bf16}, {match: \"*\", dtype: fp16}], ");
+  yaml.replace(yaml.find("activation: tanh"), 16, "activation: relu");
+  stage.Begin(yaml, 2, SmallPlan());
+  stage.Grant(0);
+  if (skip) {
+    CHECK(stage.Next(v1::TaskMessage::kDone).done().metrics().steps() == 4);
+    std::uint64_t skips = 0;
+    for (const v1::ShardState& state : stage.States()) {
+      CHECK(state.updates_applied() + state.skips() == 4);
+      skips += state.skips();
+    }
+    CHECK(skips > 0);
+  } else {
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(), Catch::Contains("gradient is beyond the range of its wire type: variable=logits/kernel wire_dtype=fp16 closure=0 step="));
   }
 }
 
