@@ -65,6 +65,28 @@ class Backend {
   // y = x * mask / (1 - rate); mask from Philox by (key, element index): the same on every backend. Backward with dy for x.
   // An element is kept where Uniform(key, index) >= rate. In place is allowed. 0 <= rate < 1.
   virtual void Dropout(double rate, std::uint64_t key, In x, Out y) = 0;
+
+  // Of `rows` vectors of `channels` elements, each channel by its own mean and variance (Ioffe and Szegedy, 2015, algorithms 1 and 2):
+  // y = gamma (x - mean) / sqrt(variance + epsilon) + beta. The first computes mean and variance of these rows (the sum of squares is divided by
+  // rows); the second is told them. gamma and beta [channels] may be empty: 1 and 0. y must not be x.
+  virtual void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance,
+                                Out y) = 0;
+  virtual void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance,
+                                  Out y) = 0;
+  // Of BatchNormForward, through mean and variance. dx may be empty; dgamma and dbeta are where gamma and beta are, and are overwritten.
+  virtual void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                                 Out dgamma, Out dbeta) = 0;
+
+  // Each row by its own mean and variance (Ba, Kiros and Hinton, 2016), which the forward pass leaves in mean and variance [rows] for the backward
+  // pass; gamma and beta are [columns]. The rest is as above.
+  virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance,
+                                Out y) = 0;
+  virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                                 Out dgamma, Out dbeta) = 0;
+
+  // y[batch, channels] = mean over the positions of x[batch, positions, channels]; dx spreads dy evenly.
+  virtual void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) = 0;
+  virtual void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) = 0;
 };
 
 struct BackendOptions {

@@ -342,12 +342,15 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
 std::string GraphImpl::Summary() const {
   std::vector<SummaryRow> rows;
   for (std::size_t i = 0; i < inputs_.size(); ++i)
-    rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, ""});
+    rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, 0, ""});
   bool chain = inputs_.size() == 1;
   for (const Node& node : nodes_) {
-    std::uint64_t parameters = 0;
-    for (const Variable& variable : node.layer->variables()) parameters += variable.shape.elements();
-    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters,
+    std::uint64_t parameters = 0, moving = 0;
+    for (const Variable& variable : node.layer->variables()) {
+      parameters += variable.shape.elements();
+      if (variable.is_moving_average()) moving += variable.shape.elements();
+    }
+    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters, moving,
                     absl::StrJoin(node.inputs, ", ", [this](std::string* out, std::size_t input) { *out += values_[input].name; })});
     chain = chain && node.inputs.size() == 1 && node.inputs[0] + 1 == node.output;
   }

@@ -27,11 +27,12 @@ std::string Padded(std::string text, std::size_t width) {
 std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections) {
   std::vector<std::vector<std::string>> cells = {{"Layer (type)", "Output Shape", "Param #"}};
   if (show_connections) cells[0].push_back("Connected to");
-  std::uint64_t total = 0;
+  std::uint64_t total = 0, moving = 0;
   for (const SummaryRow& row : rows) {
     cells.push_back({row.layer, row.output_shape, std::to_string(row.parameters)});
     if (show_connections) cells.back().push_back(row.connected_to.empty() ? "[]" : absl::StrCat("['", row.connected_to, "']"));
     total += row.parameters;
+    moving += row.moving;
   }
   std::vector<std::size_t> widths = {27, 25, 10, 17};  // Keras' columns, wider where a name asks for it
   widths.resize(cells[0].size());
@@ -49,8 +50,8 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
     absl::StrAppend(&table, line, "\n");
     if (l == 0) absl::StrAppend(&table, thick, "\n");
   }
-  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total), "\nNon-trainable params: 0\n",
-                  thin, "\n");
+  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total - moving),
+                  "\nNon-trainable params: ", WithCommas(moving), "\n", thin, "\n");
   return table;
 }
 

@@ -13,7 +13,12 @@ namespace evergrad::worker {
 void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
                         std::uint64_t fan_out, double l2) {
   variables_.push_back(
-      {absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, initializer.stddev, fan_in, fan_out, l2});
+      {absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, initializer.stddev, fan_in, fan_out, l2, -1});
+}
+
+void Layer::AddMovingAverage(absl::string_view suffix, std::uint64_t channels, const config::InitializerSpec& initializer, double momentum) {
+  AddVariable(suffix, {channels}, initializer, channels, channels, 0);
+  variables_.back().momentum = momentum;
 }
 
 void Layer::Merge(const Pass&, const std::vector<In>&, Out) { EG_CHECK(false); }
@@ -69,8 +74,15 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, 
   using Maker = absl::StatusOr<std::unique_ptr<Layer>> (*)(const config::LayerSpec&, const tensor::Shape&);
   using MergeMaker = absl::StatusOr<std::unique_ptr<Layer>> (*)(const config::LayerSpec&, const std::vector<tensor::Shape>&);
   static constexpr std::pair<absl::string_view, Maker> kMakers[] = {
-      {"dense", &MakeDense},     {"conv2d", &MakeConv2d},         {"max_pooling2d", &MakeMaxPooling2d},
-      {"flatten", &MakeFlatten}, {"activation", &MakeActivation}, {"dropout", &MakeDropout},
+      {"dense", &MakeDense},
+      {"conv2d", &MakeConv2d},
+      {"max_pooling2d", &MakeMaxPooling2d},
+      {"global_average_pooling2d", &MakeGlobalAveragePooling2d},
+      {"batch_normalization", &MakeBatchNormalization},
+      {"layer_normalization", &MakeLayerNormalization},
+      {"flatten", &MakeFlatten},
+      {"activation", &MakeActivation},
+      {"dropout", &MakeDropout},
   };
   static constexpr std::pair<absl::string_view, MergeMaker> kMergeMakers[] = {
       {"concatenate", &MakeConcatenate}, {"add", &MakeAdd}, {"dot", &MakeDot}, {"factorization_machine", &MakeFactorizationMachine}};
@@ -84,8 +96,8 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, 
     if (spec.type == type) return make(spec, inputs);
   }
   return LayerError(spec, absl::StrCat("unknown type `", spec.type,
-                                       "`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout, embedding, concatenate, add, dot, "
-                                       "factorization_machine"));
+                                       "`; one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, "
+                                       "layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, factorization_machine"));
 }
 
 }  // namespace evergrad::worker

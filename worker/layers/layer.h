@@ -28,6 +28,10 @@ struct Variable {
   double stddev = 0.05;      // truncated_normal
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // regulariser: l2 * sum of squares is added to the loss
+  // In [0, 1): the variable is no weight but a moving average. Its "gradient" is what each step measured, and an update moves it there by
+  // 1 - momentum of the way. Below 0: a weight.
+  double momentum = -1;
+  bool is_moving_average() const { return momentum >= 0; }
 };
 
 // What a layer computes with, for one batch.
@@ -67,6 +71,8 @@ class Layer {
  protected:
   void AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
                    std::uint64_t fan_out, double l2);
+  // Of `channels` numbers, which steps move by `momentum` (Variable::momentum).
+  void AddMovingAverage(absl::string_view suffix, std::uint64_t channels, const config::InitializerSpec& initializer, double momentum);
 
  private:
   const std::string name_, type_;
@@ -82,6 +88,9 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec, 
 absl::StatusOr<std::unique_ptr<Layer>> MakeDense(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeGlobalAveragePooling2d(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeBatchNormalization(const config::LayerSpec& spec, const tensor::Shape& input);
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayerNormalization(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec, const tensor::Shape& input);
 absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const config::LayerSpec& spec, const tensor::Shape& input);

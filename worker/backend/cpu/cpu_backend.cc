@@ -15,6 +15,7 @@
 #include "worker/backend/cpu/convolution.h"
 #include "worker/backend/cpu/elementwise.h"
 #include "worker/backend/cpu/max_pool.h"
+#include "worker/backend/cpu/normalization.h"
 #include "worker/backend/cpu/team.h"
 
 namespace evergrad::worker {
@@ -97,6 +98,31 @@ class CpuBackend final : public Backend {
   }
   void Dropout(double rate, std::uint64_t key, In x, Out y) override {
     Guard("dropout", [&] { cpu::Dropout(threads_, rate, key, x, y); });
+  }
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+    Guard("batch normalization forward", [&] { cpu::BatchNormForward(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
+  }
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) override {
+    Guard("batch normalization", [&] { cpu::BatchNormInference(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
+  }
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
+                         Out dbeta) override {
+    Guard("batch normalization backward",
+          [&] { cpu::BatchNormBackward(threads_, rows, channels, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
+  }
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+    Guard("layer normalization forward", [&] { cpu::LayerNormForward(threads_, rows, columns, epsilon, x, gamma, beta, mean, variance, y); });
+  }
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
+                         Out dbeta) override {
+    Guard("layer normalization backward",
+          [&] { cpu::LayerNormBackward(threads_, rows, columns, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
+  }
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) override {
+    Guard("global average pooling forward", [&] { cpu::GlobalAveragePoolForward(threads_, batch, positions, channels, x, y); });
+  }
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) override {
+    Guard("global average pooling backward", [&] { cpu::GlobalAveragePoolBackward(threads_, batch, positions, channels, dy, dx); });
   }
 
  private:

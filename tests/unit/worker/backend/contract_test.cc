@@ -422,5 +422,153 @@ TEST_CASE("MakeBackend refuses by name what it cannot be") {
   }
 }
 
+struct NormShape {
+  std::int64_t rows, columns;
+};
+// One row; one column; odd sizes; several blocks of partial sums (65,536 elements each), the last one short.
+const std::vector<NormShape>& NormShapes() {
+  static const std::vector<NormShape> shapes = {{1, 3}, {7, 1}, {5, 17}, {3000, 64}, {70001, 3}};
+  return shapes;
+}
+
+// Far from zero, so that a variance from sums of squares would lose its digits.
+std::vector<float> DrawAround(std::uint64_t key, std::size_t n, float centre) {
+  std::vector<float> values = Draw(key, n);
+  for (float& v : values) v += centre;
+  return values;
+}
+
+TEST_CASE("batch normalization equals its definition forward and backward, with and without gamma and beta") {
+  ForEachBackend([](Backend& backend) {
+    for (const NormShape& s : NormShapes()) {
+      INFO(s.rows << " x " << s.columns);
+      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns);
+      const std::vector<float> x = DrawAround(1, n, 300), gamma = Draw(2, columns), beta = Draw(3, columns), dy = Draw(4, n);
+      for (const bool affine : {true, false}) {
+        constexpr double kEpsilon = 1e-3;
+        const In g = affine ? In(gamma) : In(), b = affine ? In(beta) : In();
+        std::vector<double> mean(columns), variance(columns), want_y(n), want_dx(n), dgamma(columns), dbeta(columns);
+        const double rows = static_cast<double>(s.rows);
+        for (std::size_t i = 0; i < n; ++i) mean[i % columns] += x[i] / rows;
+        for (std::size_t i = 0; i < n; ++i) variance[i % columns] += std::pow(x[i] - mean[i % columns], 2) / rows;
+        const auto normal = [&](std::size_t i) { return (x[i] - mean[i % columns]) / std::sqrt(variance[i % columns] + kEpsilon); };
+        for (std::size_t i = 0; i < n; ++i) {
+          const std::size_t c = i % columns;
+          want_y[i] = normal(i) * (affine ? gamma[c] : 1.0) + (affine ? beta[c] : 0.0);
+          dbeta[c] += dy[i];
+          dgamma[c] += dy[i] * normal(i);
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          const std::size_t c = i % columns;
+          want_dx[i] = (affine ? gamma[c] : 1.0) / std::sqrt(variance[c] + kEpsilon) * (dy[i] - dbeta[c] / rows - normal(i) * dgamma[c] / rows);
+        }
+        std::vector<float> m(columns, std::nanf("")), v(m), y(n, std::nanf("")), dx(y), dg(affine ? columns : 0, std::nanf("")), db(dg);
+        backend.BatchNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, y);
+        CheckClose(m, mean, 3e-5);
+        CheckClose(v, variance, 3e-5);
+        CheckClose(y, want_y, s.rows == 1 ? 1e-3 : 2e-4);
+        backend.BatchNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, dx, dg, db);
+        CheckClose(dx, want_dx, s.rows == 1 ? 1e-2 : 2e-4);
+        if (affine) {
+          for (std::size_t c = 0; c < columns; ++c) {
+            CHECK(dg[c] == Approx(dgamma[c]).epsilon(1e-4).margin(2e-3));
+            CHECK(db[c] == Approx(dbeta[c]).epsilon(1e-4).margin(1e-4));
+          }
+        }
+        std::vector<float> again(n), told(n);
+        backend.BatchNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, again);
+        CHECK(SameBits(y, again));
+        backend.BatchNormInference(s.rows, s.columns, kEpsilon, x, g, b, m, v, told);
+        CHECK(SameBits(y, told));
+        // No gradient for the input: the others all the same.
+        std::vector<float> dg2(dg.size()), db2(db.size());
+        backend.BatchNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, {}, dg2, db2);
+        CHECK((SameBits(dg, dg2) && SameBits(db, db2)));
+      }
+    }
+  });
+}
+
+TEST_CASE("layer normalization equals its definition forward and backward, with and without gamma and beta") {
+  ForEachBackend([](Backend& backend) {
+    for (const NormShape& s : NormShapes()) {
+      INFO(s.rows << " x " << s.columns);
+      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns), rows = static_cast<std::size_t>(s.rows);
+      const std::vector<float> x = DrawAround(1, n, 30), gamma = Draw(2, columns), beta = Draw(3, columns), dy = Draw(4, n);
+      for (const bool affine : {true, false}) {
+        constexpr double kEpsilon = 1e-3;
+        const In g = affine ? In(gamma) : In(), b = affine ? In(beta) : In();
+        std::vector<double> want_y(n), want_dx(n), dgamma(columns), dbeta(columns);
+        for (std::size_t r = 0; r < rows; ++r) {
+          double mean = 0, variance = 0, sum = 0, products = 0;
+          for (std::size_t c = 0; c < columns; ++c) mean += x[r * columns + c] / static_cast<double>(columns);
+          for (std::size_t c = 0; c < columns; ++c) variance += std::pow(x[r * columns + c] - mean, 2) / static_cast<double>(columns);
+          const double inverse = 1 / std::sqrt(variance + kEpsilon);
+          for (std::size_t c = 0; c < columns; ++c) {
+            const std::size_t i = r * columns + c;
+            const double normal = (x[i] - mean) * inverse, scaled = dy[i] * (affine ? gamma[c] : 1.0);
+            want_y[i] = normal * (affine ? gamma[c] : 1.0) + (affine ? beta[c] : 0.0);
+            dbeta[c] += dy[i], dgamma[c] += dy[i] * normal, sum += scaled, products += scaled * normal;
+          }
+          for (std::size_t c = 0; c < columns; ++c) {
+            const std::size_t i = r * columns + c;
+            want_dx[i] = inverse * (dy[i] * (affine ? gamma[c] : 1.0) - (sum + (x[i] - mean) * inverse * products) / static_cast<double>(columns));
+          }
+        }
+        std::vector<float> m(rows), v(rows), y(n, std::nanf("")), dx(y), dg(affine ? columns : 0, std::nanf("")), db(dg);
+        backend.LayerNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, y);
+        CheckClose(y, want_y, 1e-4);
+        backend.LayerNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, dx, dg, db);
+        CheckClose(dx, want_dx, s.columns == 1 ? 1e-3 : 1e-3);
+        if (affine) {
+          for (std::size_t c = 0; c < columns; ++c) {
+            CHECK(dg[c] == Approx(dgamma[c]).epsilon(1e-4).margin(2e-3));
+            CHECK(db[c] == Approx(dbeta[c]).epsilon(1e-4).margin(1e-4));
+          }
+        }
+        std::vector<float> again(n);
+        backend.LayerNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, again);
+        CHECK(SameBits(y, again));
+      }
+    }
+  });
+}
+
+TEST_CASE("global average pooling equals its definition and spreads its gradient evenly") {
+  ForEachBackend([](Backend& backend) {
+    for (const auto& [batch, positions, channels] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {3, 49, 17}, {40, 7, 640}}) {
+      const std::size_t outputs = static_cast<std::size_t>(batch * channels), inputs = outputs * static_cast<std::size_t>(positions);
+      const std::vector<float> x = Draw(1, inputs), dy = Draw(2, outputs);
+      std::vector<double> want(outputs), want_dx(inputs);
+      const std::size_t p = static_cast<std::size_t>(positions), c = static_cast<std::size_t>(channels);
+      for (std::size_t i = 0; i < inputs; ++i) {
+        const std::size_t o = i / (p * c) * c + i % c;
+        want[o] += x[i] / static_cast<double>(positions);
+        want_dx[i] = dy[o] / static_cast<double>(positions);
+      }
+      std::vector<float> y(outputs, std::nanf("")), dx(inputs, std::nanf(""));
+      backend.GlobalAveragePoolForward(batch, positions, channels, x, y);
+      CheckClose(y, want, 1e-6);
+      backend.GlobalAveragePoolBackward(batch, positions, channels, dy, dx);
+      CheckClose(dx, want_dx, 1e-6);
+    }
+  });
+}
+
+TEST_CASE("a NaN in the input shows in everything that normalization makes of its channel or row") {
+  ForEachBackend([](Backend& backend) {
+    std::vector<float> x = Draw(1, 6);
+    x[2] = std::nanf("");  // row 1 of 3, column 0 of 2
+    std::vector<float> m(2), v(2), y(6), rows_m(3), rows_v(3);
+    backend.BatchNormForward(3, 2, 1e-3, x, {}, {}, m, v, y);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(y[i]) == (i % 2 == 0));
+    backend.LayerNormForward(3, 2, 1e-3, x, {}, {}, rows_m, rows_v, y);
+    for (std::size_t i = 0; i < 6; ++i) CHECK(std::isnan(y[i]) == (i / 2 == 1));
+    std::vector<float> pooled(2);
+    backend.GlobalAveragePoolForward(1, 3, 2, x, pooled);
+    CHECK((std::isnan(pooled[0]) && !std::isnan(pooled[1])));
+  });
+}
+
 }  // namespace
 }  // namespace evergrad::worker

@@ -107,6 +107,34 @@ std::vector<Case> Cases() {
   };
   cases.push_back(
       {"l2 of kernels and biases", Model({{"x", {3}}}, {regular(DenseSpec("a", "x", 4, "tanh")), DenseSpec("b", "a", 2)}, {sparse("b")}), 2});
+  // What only shifts the input of a batch normalization has no gradient: nothing to compare with.
+  config::LayerSpec without_beta = PlainSpec("n", "batch_normalization", "x");
+  without_beta.center = false, without_beta.gamma_l2 = 0.1;
+  cases.push_back({"batch normalization of vectors, first and in the middle",
+                   Model({{"x", {4}}},
+                         {without_beta, WithoutBias(DenseSpec("a", "n", 5)), PlainSpec("m", "batch_normalization", "a"),
+                          ActivationSpec("r", "m", "tanh"), DenseSpec("b", "r", 3)},
+                         {sparse("b")}),
+                   3});
+  config::LayerSpec bare = PlainSpec("m", "batch_normalization", "c2");
+  bare.center = bare.scale = false;
+  bare.epsilon = 0.2;
+  cases.push_back({"batch normalization of images between convolutions, without gamma and beta; global average pooling",
+                   Model({{"x", {5, 4, 2}}},
+                         {WithoutBias(Conv2dSpec("c", "x", 3, 3, 3, 1, 1, "same")), PlainSpec("n", "batch_normalization", "c"), ActivationSpec("r", "n", "tanh"),
+                          WithoutBias(Conv2dSpec("c2", "r", 3, 1, 1)), bare, MergeSpec("s", "add", {"m", "r"}),
+                          PlainSpec("g", "global_average_pooling2d", "s"), DenseSpec("d", "g", 3)},
+                         {sparse("d")}),
+                   3});
+  config::LayerSpec only_gamma = PlainSpec("n", "layer_normalization", "a"), only_beta = PlainSpec("o", "layer_normalization", "t");
+  only_gamma.center = false, only_gamma.gamma_l2 = 0.2;
+  only_beta.scale = false, only_beta.beta_l2 = 0.3, only_beta.epsilon = 0.05;
+  cases.push_back({"layer normalization over the last axis, each part alone",
+                   Model({{"x", {2, 4}}},
+                         {DenseSpec("a", "x", 5), only_gamma, ActivationSpec("t", "n", "tanh"), only_beta, DenseSpec("b", "o", 4),
+                          PlainSpec("p", "layer_normalization", "b"), DenseSpec("c", "p", 2)},
+                         {sparse("c")}),
+                   2});
   cases.push_back({"concatenate, add and dot of layers and inputs, one of them twice",
                    Model({{"x", {4}}, {"z", {3}}},
                          {DenseSpec("a", "x", 3, "tanh"), DenseSpec("b", "z", 3), MergeSpec("sum", "add", {"a", "b", "a"}),
@@ -183,6 +211,8 @@ void Check(const Case& c, std::int64_t size, int threads) {
   for (const Variable& variable : (*graph)->variables()) {
     // Rounded to float first, so that both sides compute on the same numbers.
     weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
+    if (variable.is_moving_average())
+      for (float& v : weights32.back()) v = std::abs(v) + 0.125f;  // a variance, too
     weights.emplace_back(weights32.back().begin(), weights32.back().end());
     gradients32.emplace_back(variable.shape.elements(), std::nanf(""));
   }
@@ -249,6 +279,13 @@ void Check(const Case& c, std::int64_t size, int threads) {
   for (std::size_t v = 0; v < weights.size(); ++v) {
     double worst = 0, scale = 0;
     std::size_t at = 0;
+    if (const Variable& variable = (*graph)->variables()[v]; variable.is_moving_average()) {
+      INFO(variable.name);
+      const std::vector<double>& want = reference.moving.at(variable.name);
+      REQUIRE(want.size() == weights[v].size());
+      for (std::size_t i = 0; i < want.size(); ++i) CHECK(gradients32[v][i] == Approx(want[i]).epsilon(1e-5).margin(1e-6));
+      continue;
+    }
     for (std::size_t i = 0; i < weights[v].size(); ++i) {
       constexpr double kStep = 1e-5;
       const double weight = weights[v][i];

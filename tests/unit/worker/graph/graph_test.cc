@@ -96,6 +96,20 @@ __________________________________________________________________
 )");
 }
 
+TEST_CASE("normalization has Keras' variables, and its moving averages are no trainable parameters") {
+  config::ModelSpec model = Small();
+  model.layers.insert(model.layers.begin() + 1, {PlainSpec("n", "batch_normalization", "a"), PlainSpec("m", "layer_normalization", "n")});
+  model.layers[3].inputs = {"m"};
+  Bench bench(model);
+  std::vector<std::string> lines;
+  for (const Variable& v : bench.graph->variables())
+    if (v.name[0] != 'a' && v.name[0] != 'b') lines.push_back(v.name + " " + v.initializer + " " + std::to_string(v.momentum));
+  CHECK(lines == std::vector<std::string>{"n/gamma ones -1.000000", "n/beta zeros -1.000000", "n/moving_mean zeros 0.990000",
+                                          "n/moving_variance ones 0.990000", "m/gamma ones -1.000000", "m/beta zeros -1.000000"});
+  CHECK(bench.graph->Summary().find(" n (BatchNormalization)      (None, 5)                 20") != std::string::npos);
+  CHECK(bench.graph->Summary().find("Total params: 73\nTrainable params: 63\nNon-trainable params: 10\n") != std::string::npos);
+}
+
 TEST_CASE("the summary says what is connected to what where the model is no chain") {
   config::ModelSpec model = Small();
   model.layers.push_back(DenseSpec("c", "a", 3));
@@ -118,6 +132,18 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
       {"layer `l`: kernel 5x5 is larger than its input (3, 3, 8)",
        [&](auto& m) {
          image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5));
+       }},
+      {"layer `l`: global_average_pooling2d needs an input (height, width, channels), got (4)",
+       [](auto& m) { m.layers = {PlainSpec("l", "global_average_pooling2d", "x"), DenseSpec("b", "l", 3)}; }},
+      {"layer `l`: epsilon must be above 0: epsilon=0",
+       [](auto& m) {
+         m.layers = {PlainSpec("l", "layer_normalization", "x"), DenseSpec("b", "l", 3)};
+         m.layers[0].epsilon = 0;
+       }},
+      {"layer `l`: momentum must be in [0, 1): momentum=1",
+       [](auto& m) {
+         m.layers = {PlainSpec("l", "batch_normalization", "x"), DenseSpec("b", "l", 3)};
+         m.layers[0].momentum = 1;
        }},
       {"job.yaml:12:9: layer `l`: pool 2x4 is larger than its input (3, 3, 8)",
        [&](auto& m) {
@@ -169,7 +195,7 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
       {"layer `d`: rate must be in [0, 1): rate=1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
       {"layer `d`: rate must be in [0, 1): rate=-0.1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
       {"layer `d`: rate must be in [0, 1): rate=nan", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, flatten, activation, dropout, embedding, concatenate, add, dot, "
+      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, "
        "factorization_machine",
        [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input", [](auto& m) { m.layers[0].inputs = {"y"}; }},

@@ -60,6 +60,7 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
                                  bool training, std::uint64_t dropout_key) {
   std::map<std::string, Tensor> values;
   for (std::size_t i = 0; i < model.inputs.size(); ++i) values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
+  ReferenceResult result;
   std::size_t next = 0;
   double penalty = 0;
   std::map<std::string, std::set<std::int64_t>> read;  // ids of each table
@@ -133,6 +134,47 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
                 }
               y.data.push_back(best);
             }
+    } else if (layer.type == "global_average_pooling2d") {
+      const std::size_t channels = x.shape[2], positions = x.shape[0] * x.shape[1];
+      y.shape = {channels};
+      for (std::size_t n = 0; n < static_cast<std::size_t>(batch.size); ++n) {
+        for (std::size_t c = 0; c < channels; ++c) {
+          double sum = 0;
+          for (std::size_t p = 0; p < positions; ++p) sum += x.data[(n * positions + p) * channels + c];
+          y.data.push_back(sum / static_cast<double>(positions));
+        }
+      }
+    } else if (layer.type == "batch_normalization" || layer.type == "layer_normalization") {
+      const std::size_t columns = x.shape.back(), rows = x.data.size() / columns;
+      std::vector<double> gamma(columns, 1.0), beta(columns, 0.0);
+      if (layer.scale) gamma = weights[next++];
+      if (layer.center) beta = weights[next++];
+      for (std::size_t c = 0; c < columns; ++c)
+        penalty += (layer.scale ? layer.gamma_l2 * gamma[c] * gamma[c] : 0) + (layer.center ? layer.beta_l2 * beta[c] * beta[c] : 0);
+      const bool of_batch = layer.type == "batch_normalization";
+      y = x;
+      // Element i of group g: a channel's rows, or a row's channels.
+      const std::size_t groups = of_batch ? columns : rows, members = of_batch ? rows : columns;
+      const auto at = [&](std::size_t g, std::size_t i) { return of_batch ? i * columns + g : g * columns + i; };
+      std::vector<double> means, variances;
+      for (std::size_t g = 0; g < groups; ++g) {
+        double mean = 0, variance = 0;
+        for (std::size_t i = 0; i < members; ++i) mean += x.data[at(g, i)] / static_cast<double>(members);
+        for (std::size_t i = 0; i < members; ++i) variance += std::pow(x.data[at(g, i)] - mean, 2) / static_cast<double>(members);
+        means.push_back(mean), variances.push_back(variance);
+        if (of_batch && !training) mean = weights[next][g], variance = weights[next + 1][g];
+        for (std::size_t i = 0; i < members; ++i) {
+          const std::size_t e = at(g, i), c = e % columns;
+          y.data[e] = gamma[c] * (x.data[e] - mean) / std::sqrt(variance + layer.epsilon) + beta[c];
+        }
+      }
+      if (of_batch) {
+        if (x.shape.size() == 3 && rows > 1)  // Bessel's correction, as Keras' fused kernel
+          for (double& v : variances) v *= static_cast<double>(rows) / static_cast<double>(rows - 1);
+        result.moving[layer.name + "/moving_mean"] = means;
+        result.moving[layer.name + "/moving_variance"] = variances;
+        next += 2;
+      }
     } else if (layer.type == "flatten") {
       y = {{static_cast<std::uint64_t>(Elements(x.shape))}, x.data};
     } else if (layer.type == "activation") {
@@ -218,7 +260,6 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
     values[layer.name] = std::move(y);
   }
 
-  ReferenceResult result;
   const double epsilon = 1e-7;
   for (std::size_t l = 0; l < model.losses.size(); ++l) {
     const config::LossSpec& loss = model.losses[l];
@@ -292,6 +333,11 @@ config::LayerSpec FlattenSpec(const std::string& name, const std::string& input)
 config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "activation", spec.inputs = {input}, spec.activation = activation;
+  return spec;
+}
+config::LayerSpec PlainSpec(const std::string& name, const std::string& type, const std::string& input) {
+  config::LayerSpec spec;
+  spec.name = name, spec.type = type, spec.inputs = {input};
   return spec;
 }
 config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs) {

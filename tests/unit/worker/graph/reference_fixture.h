@@ -21,6 +21,7 @@ struct ReferenceBatch {
 struct ReferenceResult {
   double loss_sum = 0;
   std::int64_t correct = 0;
+  std::map<std::string, std::vector<double>> moving;  // what a step in training hands to moving averages, by variable
 };
 
 // Weights as the plan lists them. Dropout draws its masks when `training`.
@@ -39,6 +40,8 @@ config::LayerSpec ActivationSpec(const std::string& name, const std::string& inp
 config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate);
 config::LossSpec LossOf(const std::string& type, const std::string& output, bool from_logits = false);
 
+// batch_normalization, layer_normalization, global_average_pooling2d.
+config::LayerSpec PlainSpec(const std::string& name, const std::string& type, const std::string& input);
 config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs);
 config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table, std::vector<std::string> inputs,
                                 const std::string& combiner = "none", const std::string& weights = "");

@@ -1,0 +1,197 @@
+#include "worker/backend/cpu/normalization.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "worker/backend/cpu/team.h"
+
+namespace evergrad::worker::cpu {
+namespace {
+
+constexpr std::int64_t kElementsPerPart = 16384;  // as elementwise.cc's
+constexpr std::int64_t kElementsPerBlock = 65536;  // whose sums are one partial sum: fixed, or the cut would show in the bits
+
+// sums[k][c] = sum over the rows of what `visit(row, block sums)` adds: block by block in parallel, the blocks in order.
+template <int kSums, typename Visit>
+std::vector<double> SumRows(int threads, std::int64_t rows, std::int64_t channels, Visit visit) {
+  const std::int64_t per_block = std::max<std::int64_t>(1, kElementsPerBlock / channels);
+  const std::int64_t blocks = (rows + per_block - 1) / per_block;
+  const std::size_t width = static_cast<std::size_t>(kSums * channels);
+  std::vector<double> parts(width * static_cast<std::size_t>(blocks));
+  ParallelFor(threads, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      double* const sums = parts.data() + static_cast<std::size_t>(block) * width;
+      for (std::int64_t row = block * per_block; row < std::min(rows, (block + 1) * per_block); ++row) visit(row, sums);
+    }
+  });
+  for (std::int64_t block = 1; block < blocks; ++block) {
+    const double* const more = parts.data() + static_cast<std::size_t>(block) * width;
+    for (std::size_t i = 0; i < width; ++i) parts[i] += more[i];
+  }
+  parts.resize(width);
+  return parts;
+}
+
+std::int64_t RowsPerPart(std::int64_t columns) { return std::max<std::int64_t>(1, kElementsPerPart / columns); }
+
+float InverseDeviation(float variance, double epsilon) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(variance) + epsilon)); }
+
+// y = scale x + shift, channel by channel.
+void ScaleAndShift(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) {
+  std::vector<float> scale(static_cast<std::size_t>(channels)), around(mean.begin(), mean.end()), shift(static_cast<std::size_t>(channels));
+  for (std::size_t c = 0; c < scale.size(); ++c) {
+    scale[c] = InverseDeviation(variance[c], epsilon) * (gamma.empty() ? 1.0f : gamma[c]);
+    shift[c] = beta.empty() ? 0.0f : beta[c];
+  }
+  ParallelFor(threads, rows, RowsPerPart(channels), [&](std::int64_t begin, std::int64_t end) {
+    const float *const a = scale.data(), *const m = around.data(), *const b = shift.data();
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float* const in = x.data() + r * channels;
+      float* const out = y.data() + r * channels;
+      for (std::int64_t c = 0; c < channels; ++c) out[c] = (in[c] - m[c]) * a[c] + b[c];
+    }
+  });
+}
+
+}  // namespace
+
+void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) {
+  const std::vector<double> sums = SumRows<1>(threads, rows, channels, [&](std::int64_t row, double* to) {
+    const float* const in = x.data() + row * channels;
+    for (std::int64_t c = 0; c < channels; ++c) to[c] += in[c];
+  });
+  for (std::size_t c = 0; c < mean.size(); ++c) mean[c] = static_cast<float>(sums[c] / static_cast<double>(rows));
+  const std::vector<double> squares = SumRows<1>(threads, rows, channels, [&](std::int64_t row, double* to) {
+    const float *const in = x.data() + row * channels, *const m = mean.data();
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double distance = static_cast<double>(in[c]) - m[c];
+      to[c] += distance * distance;
+    }
+  });
+  for (std::size_t c = 0; c < variance.size(); ++c) variance[c] = static_cast<float>(squares[c] / static_cast<double>(rows));
+  ScaleAndShift(threads, rows, channels, epsilon, x, gamma, beta, mean, variance, y);
+}
+
+void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) {
+  ScaleAndShift(threads, rows, channels, epsilon, x, gamma, beta, mean, variance, y);
+}
+
+// With n = (x - mean) / deviation: dbeta = sum dy, dgamma = sum dy n, dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows).
+void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                       Out dgamma, Out dbeta) {
+  std::vector<float> inverse(static_cast<std::size_t>(channels));
+  for (std::size_t c = 0; c < inverse.size(); ++c) inverse[c] = InverseDeviation(variance[c], epsilon);
+  const std::vector<double> sums = SumRows<2>(threads, rows, channels, [&](std::int64_t row, double* to) {
+    const float *const in = x.data() + row * channels, *const g = dy.data() + row * channels, *const m = mean.data(), *const a = inverse.data();
+    double* const products = to + channels;
+    for (std::int64_t c = 0; c < channels; ++c) to[c] += g[c];
+    for (std::int64_t c = 0; c < channels; ++c) products[c] += static_cast<double>(g[c]) * ((in[c] - m[c]) * a[c]);
+  });
+  const double* const products = sums.data() + channels;
+  for (std::size_t c = 0; c < dbeta.size(); ++c) dbeta[c] = static_cast<float>(sums[c]);
+  for (std::size_t c = 0; c < dgamma.size(); ++c) dgamma[c] = static_cast<float>(products[c]);
+  if (dx.empty()) return;
+  std::vector<float> scale(inverse.size()), mean_gradient(inverse.size()), slope(inverse.size());
+  for (std::size_t c = 0; c < scale.size(); ++c) {
+    scale[c] = inverse[c] * (gamma.empty() ? 1.0f : gamma[c]);
+    mean_gradient[c] = static_cast<float>(sums[c] / static_cast<double>(rows));
+    slope[c] = static_cast<float>(products[c] / static_cast<double>(rows)) * inverse[c];
+  }
+  ParallelFor(threads, rows, RowsPerPart(channels), [&](std::int64_t begin, std::int64_t end) {
+    const float *const a = scale.data(), *const m = mean.data(), *const g_mean = mean_gradient.data(), *const s = slope.data();
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float *const in = x.data() + r * channels, *const g = dy.data() + r * channels;
+      float* const out = dx.data() + r * channels;
+      for (std::int64_t c = 0; c < channels; ++c) out[c] = a[c] * (g[c] - g_mean[c] - (in[c] - m[c]) * s[c]);
+    }
+  });
+}
+
+void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) {
+  ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float* const in = x.data() + r * columns;
+      float* const out = y.data() + r * columns;
+      double sum = 0;
+      for (std::int64_t c = 0; c < columns; ++c) sum += in[c];
+      const float m = mean[static_cast<std::size_t>(r)] = static_cast<float>(sum / static_cast<double>(columns));
+      double squares = 0;
+      for (std::int64_t c = 0; c < columns; ++c) squares += (static_cast<double>(in[c]) - m) * (static_cast<double>(in[c]) - m);
+      const float v = variance[static_cast<std::size_t>(r)] = static_cast<float>(squares / static_cast<double>(columns));
+      const float a = InverseDeviation(v, epsilon);
+      const float *const scale = gamma.data(), *const shift = beta.data();
+      for (std::int64_t c = 0; c < columns; ++c) out[c] = (in[c] - m) * a;
+      if (!gamma.empty())
+        for (std::int64_t c = 0; c < columns; ++c) out[c] *= scale[c];
+      if (!beta.empty())
+        for (std::int64_t c = 0; c < columns; ++c) out[c] += shift[c];
+    }
+  });
+}
+
+void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                       Out dgamma, Out dbeta) {
+  if (!dgamma.empty() || !dbeta.empty()) {
+    const std::vector<double> sums = SumRows<2>(threads, rows, columns, [&](std::int64_t row, double* to) {
+      const float *const in = x.data() + row * columns, *const g = dy.data() + row * columns;
+      const float m = mean[static_cast<std::size_t>(row)], a = InverseDeviation(variance[static_cast<std::size_t>(row)], epsilon);
+      double* const products = to + columns;
+      for (std::int64_t c = 0; c < columns; ++c) to[c] += g[c];
+      for (std::int64_t c = 0; c < columns; ++c) products[c] += static_cast<double>(g[c]) * ((in[c] - m) * a);
+    });
+    for (std::size_t c = 0; c < dbeta.size(); ++c) dbeta[c] = static_cast<float>(sums[c]);
+    for (std::size_t c = 0; c < dgamma.size(); ++c) dgamma[c] = static_cast<float>(sums[static_cast<std::size_t>(columns) + c]);
+  }
+  if (dx.empty()) return;
+  // With g = dy gamma and n = (x - mean) / deviation: dx = (g - mean of g - n times mean of g n) / deviation, means over the row.
+  ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float *const in = x.data() + r * columns, *const g = dy.data() + r * columns, *const scale = gamma.data();
+      float* const out = dx.data() + r * columns;
+      const float m = mean[static_cast<std::size_t>(r)], a = InverseDeviation(variance[static_cast<std::size_t>(r)], epsilon);
+      if (gamma.empty()) {
+        for (std::int64_t c = 0; c < columns; ++c) out[c] = g[c];
+      } else {
+        for (std::int64_t c = 0; c < columns; ++c) out[c] = g[c] * scale[c];
+      }
+      double sum = 0, products = 0;
+      for (std::int64_t c = 0; c < columns; ++c) {
+        sum += out[c];
+        products += static_cast<double>(out[c]) * ((in[c] - m) * a);
+      }
+      const float g_mean = static_cast<float>(sum / static_cast<double>(columns)), slope = static_cast<float>(products / static_cast<double>(columns)) * a;
+      for (std::int64_t c = 0; c < columns; ++c) out[c] = a * (out[c] - g_mean - (in[c] - m) * slope);
+    }
+  });
+}
+
+void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) {
+  ParallelFor(threads, batch, RowsPerPart(positions * channels), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<double> sums(static_cast<std::size_t>(channels));
+    for (std::int64_t n = begin; n < end; ++n) {
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (std::int64_t p = 0; p < positions; ++p) {
+        const float* const in = x.data() + (n * positions + p) * channels;
+        for (std::int64_t c = 0; c < channels; ++c) sums[static_cast<std::size_t>(c)] += in[c];
+      }
+      float* const out = y.data() + n * channels;
+      for (std::int64_t c = 0; c < channels; ++c) out[c] = static_cast<float>(sums[static_cast<std::size_t>(c)] / static_cast<double>(positions));
+    }
+  });
+}
+
+void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) {
+  const float share = static_cast<float>(1.0 / static_cast<double>(positions));
+  ParallelFor(threads, batch, RowsPerPart(positions * channels), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      const float* const g = dy.data() + n * channels;
+      for (std::int64_t p = 0; p < positions; ++p) {
+        float* const out = dx.data() + (n * positions + p) * channels;
+        for (std::int64_t c = 0; c < channels; ++c) out[c] = g[c] * share;
+      }
+    }
+  });
+}
+
+}  // namespace evergrad::worker::cpu

@@ -1,0 +1,21 @@
+// Batch and layer normalisation, and the mean over positions. Our own loops, two passes over the data (mean, then squares around it: the
+// difference of two large sums would lose the variance), sums in double by fixed blocks of rows: the same bits however the work is cut.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y);
+void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y);
+void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                       Out dgamma, Out dbeta);
+void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y);
+void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
+                       Out dgamma, Out dbeta);
+void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y);
+void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx);
+
+}  // namespace evergrad::worker::cpu
