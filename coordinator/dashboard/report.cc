@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -159,12 +160,22 @@ std::string RenderReport(const ReportData& data) {
   if (!data.epochs.empty()) {
     page +=
         "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss<th "
-        "class=n>test accuracy<th class=n>seconds<th class=n>examples/s</tr>\n";
+        "class=n>test accuracy<th class=n>seconds<th class=n>examples/s";
+    std::set<std::string> metrics;
+    for (const ReportEpoch& e : data.epochs)
+      for (const auto& [name, value] : e.metrics) metrics.insert(name);
+    for (const std::string& name : metrics) absl::StrAppend(&page, "<th class=n>", Escape(name));
+    page += "</tr>\n";
     for (const ReportEpoch& e : data.epochs) {
       absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>", Number(e.train_loss, 4), "<td class=n>",
                       Number(e.eval_loss, 4), "<td class=n>");
       absl::StrAppend(&page, std::isfinite(e.eval_accuracy) ? absl::StrCat(Number(100 * e.eval_accuracy, 2), " %") : "–", "<td class=n>",
-                      Number(e.seconds, 1), "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
+                      Number(e.seconds, 1), "<td class=n>", Number(e.examples_per_second, 0));
+      for (const std::string& name : metrics) {
+        const auto found = e.metrics.find(name);
+        absl::StrAppend(&page, "<td class=n>", found == e.metrics.end() ? "–" : Number(found->second, 4));
+      }
+      page += "</tr>\n";
     }
     page += "</table></div></section>\n";
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
   double train_loss = 0, eval_loss = 0, eval_accuracy = 0;  // NaN: not measured
   double seconds = 0, examples_per_second = 0;
+  std::map<std::string, double> metrics = {};  // the evaluation's others: auc
 };
 struct ReportTask {
   std::string name;  // "worker/0"

@@ -14,6 +14,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
+constexpr std::chrono::seconds kPausesSaidEvery{10};
+constexpr std::size_t kWaitsBytesMax = 512;
 constexpr std::size_t kEventTextBytesMax = 2000;  // events_max of them fit into one answer to psctl
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
@@ -664,8 +666,13 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     if (said.steps() != before.steps()) Touch();
     worker->progress = said;
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
-    worker->progress.clear_waiting_for();
     worker->progress.set_state(client::CleanText(said.state(), 64));
+    if (worker->paused()) {
+      worker->progress.set_waiting_for(client::CleanText(said.waiting_for(), kWaitsBytesMax));
+    } else {
+      worker->progress.clear_waiting_for();
+    }
+    SayPauses();
     per_worker_[worker->identity].tally.Report(said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
@@ -682,6 +689,24 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
       server->ready = true;
       if (active()) Event("away", absl::StrCat("ps_server/", server->identity, " speaks again"));
     }
+  }
+}
+
+// What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins and when it is over, not at each moment between.
+void Job::SayPauses() {
+  if (!active()) return;
+  const Worker* waits = nullptr;
+  for (const auto& [task, worker] : workers_) {
+    if (worker.paused()) waits = &worker;
+  }
+  const MonoTime now = host_->Now();
+  if (waits != nullptr && !pause_said_ && (!pause_said_at_ || now >= *pause_said_at_ + kPausesSaidEvery)) {
+    pause_said_ = true;
+    pause_said_at_ = now;
+    Event("warning", absl::StrCat("paused (on_over_budget: pause): worker/", waits->identity, " waits for ", waits->progress.waiting_for()));
+  } else if (waits == nullptr && pause_said_) {
+    pause_said_ = false;
+    Event("state", "goes on: no push waits for room any more");
   }
 }
 
@@ -879,7 +904,19 @@ std::string Job::WaitingFor() const {
     return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
+  if (workers.empty() && servers.empty()) return WaitingForRoom();
   return workers.empty() ? servers : workers;
+}
+
+// `on_over_budget: pause`.
+std::string Job::WaitingForRoom() const {
+  std::string text;
+  std::size_t waiting = 0;
+  for (const auto& [task, worker] : workers_) {
+    if (!worker.paused()) continue;
+    if (waiting++ == 0) text = absl::StrCat(worker.progress.waiting_for(), " (worker/", worker.identity);
+  }
+  return waiting == 0 ? "" : absl::StrCat(text, waiting == 1 ? "" : absl::StrCat(" and ", waiting - 1, " more"), ")");
 }
 
 std::string Job::WaitingForServers() const {

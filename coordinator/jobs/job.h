@@ -270,6 +270,7 @@ class Job {
     MonoTime advanced_at{0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
     bool stuck = false;       // its work was taken away; it gets none until it says that it computes nothing
     MonoTime aside_until{0};  // nor before
+    bool paused() const { return progress.state() == "paused"; }  // its pushes wait for room at a server, and so it says
   };
   struct Server {
     TaskId task;
@@ -349,6 +350,8 @@ class Job {
   void PumpTraining();
   void PumpAux();
   void RecallForIdle();
+  // Asks for an attempt that has not begun; whoever runs it goes on.
+  void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
   bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
   static bool Usable(const Worker& worker, MonoTime now);
   struct Pin {
@@ -403,6 +406,8 @@ class Job {
   void FinishQuery(std::size_t index);
   void CheckQueries();
   std::string WaitingForServers() const;
+  std::string WaitingForRoom() const;
+  void SayPauses();
 
   // job_moves.cc
   struct ShardMove {
@@ -586,6 +591,8 @@ class Job {
   std::uint32_t other_deaths_ = 0;
   std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
+  bool pause_said_ = false;  // that a worker's pushes wait for room, and not yet that none does any more
+  std::optional<MonoTime> pause_said_at_;
   MonoTime next_stall_check_{0};
   bool window_full_ = false, window_said_ = false;
   MonoTime window_full_at_{0};

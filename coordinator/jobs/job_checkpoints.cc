@@ -242,6 +242,7 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
     if (row.epoch() > evaluated_epochs_) continue;  // its evaluation does not stand yet
     add("eval", "loss", row.eval_loss());
     add("eval", "accuracy", row.eval_accuracy());
+    for (const auto& [name, value] : std::map<std::string, double>(row.metrics().begin(), row.metrics().end())) add("eval", name.c_str(), value);
     if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
   }
   return manifest;
@@ -564,6 +565,7 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
     evaluated.insert(metric.epoch());
     if (metric.name() == "loss") row.set_eval_loss(metric.value());
     if (metric.name() == "accuracy") row.set_eval_accuracy(metric.value());
+    if (metric.name() != "loss" && metric.name() != "accuracy" && metric.name() != "count") (*row.mutable_metrics())[metric.name()] = metric.value();
     // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
     if (metric.name() == "count" && std::abs(metric.value()) < 0x1p53) row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
   }
@@ -582,6 +584,7 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
     } else {
       if (std::isfinite(row.eval_loss())) final_metrics_["loss"] = row.eval_loss();
       if (std::isfinite(row.eval_accuracy())) final_metrics_["accuracy"] = row.eval_accuracy();
+      for (const auto& [name, value] : row.metrics()) final_metrics_[name] = value;
     }
   }
   EpochLinesUpTo(std::min<std::uint64_t>(epoch_rows_.size(), evaluated_epochs_));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/client/wire_type.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
@@ -65,6 +66,7 @@ v1::DescribeResult Job::DescribeFunctions() const {
     }
     parameters += elements;
     spec.set_dtype(v1::DTYPE_FLOAT32);
+    client::FillWireType(id_.spec, variable.name, &spec);
     const auto [fan_in, fan_out] = Fans(variable.shape);
     client::FillInitializer(variable.initializer, fan_in, fan_out, id_.spec.training.seed, spec.mutable_initializer());
     client::FillOptimizer(optimizer, spec.mutable_optimizer());
@@ -190,15 +192,8 @@ void Job::RecallForFunctions() {
       found = last;
     }
     if (donor == nullptr) continue;
-    Held& held = donor->held[found];
-    held.recalled = true;
-    ++donor->recalled;
+    RecallAttempt(donor, found, &donor->held[found]);
     ++recalled;
-    v1::CoordinatorMessage message;
-    message.mutable_recall()->set_job_uid(id_.uid.value());
-    message.mutable_recall()->set_closure(held.closure.value());
-    *message.mutable_recall()->mutable_attempt() = client::ToProto(found);
-    host_->Send(donor->task, std::move(message));
   }
 }
 

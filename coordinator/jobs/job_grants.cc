@@ -58,15 +58,19 @@ void Job::CallBack(TaskId task) {
   Worker* worker = FindWorker(task);
   if (worker == nullptr || std::exchange(worker->called_back, true)) return;
   for (auto& [attempt, held] : worker->held) {
-    if (std::exchange(held.recalled, true)) continue;
-    ++worker->recalled;
-    v1::CoordinatorMessage message;
-    v1::Recall* recall = message.mutable_recall();
-    recall->set_job_uid(id_.uid.value());
-    recall->set_closure(held.closure.value());
-    *recall->mutable_attempt() = client::ToProto(attempt);
-    host_->Send(task, message);
+    if (!held.recalled) RecallAttempt(worker, attempt, &held);
   }
+}
+
+void Job::RecallAttempt(Worker* worker, Attempt attempt, Held* held) {
+  held->recalled = true;
+  ++worker->recalled;
+  v1::CoordinatorMessage message;
+  v1::Recall* recall = message.mutable_recall();
+  recall->set_job_uid(id_.uid.value());
+  recall->set_closure(held->closure.value());
+  *recall->mutable_attempt() = client::ToProto(attempt);
+  host_->Send(worker->task, std::move(message));
 }
 
 bool Job::Holds(TaskId task) const {
@@ -172,8 +176,8 @@ void Job::CheckStalls() {
       placed_ && (!AllShardsReady() || std::any_of(servers_.begin(), servers_.end(), [](const auto& s) { return !s.second.ready; }));
   std::vector<TaskId> stalled;
   for (auto& [task, worker] : workers_) {
-    // Who waits for a server that we know to be missing does not stand still by itself.
-    if (worker.held.empty() || !worker.ready || server_missing || window_open_) worker.advanced_at = now;
+    // Who waits for a server that we know to be missing, or for room at one, does not stand still by itself.
+    if (worker.held.empty() || !worker.ready || server_missing || window_open_ || worker.paused()) worker.advanced_at = now;
     if (now - worker.advanced_at >= options_.step_timeout) stalled.push_back(task);
   }
   for (const TaskId task : stalled) {
@@ -369,14 +373,7 @@ void Job::RecallForIdle() {
       wanting_.pop_back();
     for (auto it = donor->held.rbegin(); it != donor->held.rend(); ++it) {
       if (it->second.recalled) continue;
-      it->second.recalled = true;
-      ++donor->recalled;
-      v1::CoordinatorMessage message;
-      v1::Recall* recall = message.mutable_recall();
-      recall->set_job_uid(id_.uid.value());
-      recall->set_closure(it->second.closure.value());
-      *recall->mutable_attempt() = client::ToProto(it->first);
-      host_->Send(donor->task, message);
+      RecallAttempt(donor, it->first, &it->second);
       break;
     }
     ++recalled;

@@ -88,6 +88,7 @@ void Job::EpochLine(const v1::EpochRow& row) {
             {"eval_accuracy", Real(row.eval_accuracy())},
             {"seconds", Real(row.seconds())},
             {"examples_per_second", Real(row.examples_per_second())}};
+  for (const auto& [name, value] : row.metrics()) json["eval_" + name] = Real(value);
   if (row.epoch() == evaluated_epochs_) {
     for (const auto& [name, count] : final_counts_) json[name] = count;
   }
@@ -225,6 +226,15 @@ std::string Job::ResultJson() const {
     json["deaths"].push_back(Json{
         {"task", death.task}, {"role", RoleName(death.role)}, {"identity", death.identity}, {"reason", death.reason}, {"wall_ms", death.wall_ms}});
   }
+  json["tables"] = Json::array();
+  for (int t = 0; plan_ && t < plan_message_.tables_size(); ++t) {
+    const v1::TableSpec& table = plan_message_.tables(t);
+    std::uint64_t rows = 0;
+    for (const v1::ShardState& s : final_.shards) {
+      if (s.tables_size() > t) rows += s.tables(t).rows();
+    }
+    json["tables"].push_back(Json{{"table", table.name()}, {"dimension", table.dimension()}, {"rows", rows}});
+  }
   json["shards"] = Json::array();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     const v1::ShardState& s = final_.shards[i];
@@ -266,7 +276,8 @@ ReportData Job::MakeReport() const {
   data.rate_by_time = rate_curve_.points();
   for (const v1::EpochRow& row : epoch_rows_) {
     data.epochs.push_back(
-        {row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second()});
+        {row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second(),
+         {row.metrics().begin(), row.metrics().end()}});
   }
   data.workers = WorkerTotals();
   data.servers = ServerTotals();

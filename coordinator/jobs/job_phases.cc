@@ -98,6 +98,10 @@ void Job::FinishEvaluation() {
     if (loss != final_metrics_.end()) row.set_eval_loss(loss->second);
     if (accuracy != final_metrics_.end()) row.set_eval_accuracy(accuracy->second);
     if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
+    row.clear_metrics();
+    for (const auto& [name, value] : final_metrics_) {
+      if (name != "loss" && name != "accuracy") (*row.mutable_metrics())[name] = value;
+    }
   }
   SetPhase(Phase::kTraining);  // Advance goes on from here.
   if (!PersistWhole()) return;
@@ -112,6 +116,12 @@ void Job::FinishExport(const v1::ExportResult& result) {
   if (result.files_size() > 0) {
     Event("state", absl::StrCat("weights written on host ", result.host().substr(0, kTextMax), ": ", result.files(0).substr(0, kTextMax),
                                 result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
+  }
+  if (plan_ && plan_message_.tables_size() > 0) {
+    // A table may be larger than any worker: its rows are where the servers save them.
+    Event("state", absl::StrCat("embedding tables are not among the exported weights: ",
+                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax), " --to FILE.npz writes their rows")
+                                              : "checkpoints are off for this job, their rows end with it"));
   }
   BeginReport();
 }

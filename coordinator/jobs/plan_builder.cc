@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
+#include "common/client/wire_type.h"
 #include "common/sharding/partitioner.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
@@ -57,6 +58,7 @@ absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots,
   for (const v1::TableSpec& table : described.tables()) {
     if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
       return absl::InvalidArgumentError("describe closure named a table badly");
+    EG_RETURN_IF_ERROR(client::WireTypeOf(table).status());
     if (!names->insert(table.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", table.name()));
     v1::TableSpec& added = *built->message.add_tables();
     added = table;
@@ -94,16 +96,23 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   same.clear_eval_batch_size();
   same.clear_eval_steps_per_closure();
   for (v1::ShardSpec& shard : *same.mutable_shards()) {
-    if (!shard.has_slot()) shard.mutable_variable()->mutable_optimizer()->clear_learning_rate();
+    if (shard.has_slot()) continue;
+    shard.mutable_variable()->mutable_optimizer()->clear_learning_rate();
+    shard.mutable_variable()->clear_wire_dtype();
   }
-  for (v1::TableSpec& table : *same.mutable_tables()) table.mutable_optimizer()->clear_learning_rate();
+  for (v1::TableSpec& table : *same.mutable_tables()) {
+    table.mutable_optimizer()->clear_learning_rate();
+    table.clear_wire_dtype();
+  }
   config::JobSpec model = spec;
   model.name = "plan";
   model.optimizer.learning_rate = 1;
   for (config::OptimizerSpec& optimizer : model.optimizers) optimizer.learning_rate = 1;
   model.training.epochs = 1;
+  model.training.wire.clear();
   model.training.evaluate_every_epochs = 1;
   model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;
+  model.training.on_over_budget = config::TrainingSpec().on_over_budget;
   model.data.train.reset();  // the data's own fingerprint stands for its files
   model.data.eval.reset();
   model.checkpoint = {};
@@ -153,6 +162,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   if (described.variables_size() > kVariablesMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
   }
+  EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
   BuiltPlan built{*std::move(plan), {}, {}};
   v1::Plan& message = built.message;
   message.set_train_examples(numbers.train_examples);
@@ -173,6 +183,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     if (!names.insert(variable.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", variable.name()));
     if (variable.dtype() != v1::DTYPE_FLOAT32)
       return absl::InvalidArgumentError(absl::StrCat("variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
+    EG_RETURN_IF_ERROR(client::WireTypeOf(variable).status());
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
     if (!shape.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));

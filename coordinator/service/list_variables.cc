@@ -2,6 +2,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
 
@@ -37,6 +38,7 @@ v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const
   row.set_dtype(table.dtype());
   row.set_complete(true);
   row.mutable_table()->set_name(table.name());
+  *row.mutable_table_spec() = table;
   for (const v1::ShardSpec& spec : plan.shards()) {
     if (!spec.has_slot()) continue;
     const auto found = answered.find(spec.shard());
@@ -68,12 +70,13 @@ v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const
   return row;
 }
 
-v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer) {
+// `only`: one variable's row; "": all.
+v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer, absl::string_view only) {
   std::map<std::uint32_t, std::size_t> answered;
   for (std::size_t i = 0; i < answer.shards.size(); ++i) answered[answer.shards[i].shard()] = i;
   std::map<std::uint32_t, v1::VariableRow> rows;  // by position in the plan
   for (const v1::ShardSpec& spec : plan.shards()) {
-    if (spec.has_slot()) continue;
+    if (spec.has_slot() || (!only.empty() && spec.variable().name() != only)) continue;
     v1::VariableRow& row = rows[spec.variable().index()];
     if (row.name().empty()) {
       row.set_name(spec.variable().name());
@@ -83,6 +86,7 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
       for (const std::uint64_t d : spec.variable().shape()) bytes *= d;
       row.set_bytes(bytes);
       row.set_complete(true);
+      *row.mutable_variable_spec() = spec.variable();
     }
     const auto found = answered.find(spec.shard());
     if (found == answered.end()) {
@@ -98,8 +102,18 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
   }
   v1::ListVariablesResponse response;
   for (auto& [index, row] : rows) *response.add_variables() = std::move(row);
-  for (const v1::TableSpec& table : plan.tables()) *response.add_variables() = TableRow(plan, table, answer, answered);
+  for (const v1::TableSpec& table : plan.tables())
+    if (only.empty() || table.name() == only) *response.add_variables() = TableRow(plan, table, answer, answered);
   return response;
+}
+
+// All names of the plan, dense variables first, each once.
+std::vector<std::string> NamesOf(const v1::Plan& plan) {
+  std::vector<std::string> names;
+  for (const v1::ShardSpec& spec : plan.shards())
+    if (!spec.has_slot() && (names.empty() || names.back() != spec.variable().name())) names.push_back(spec.variable().name());
+  for (const v1::TableSpec& table : plan.tables()) names.push_back(table.name());
+  return names;
 }
 
 }  // namespace
@@ -107,11 +121,25 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
 // A running job's owners are asked now; an ended one is answered from its final report. Shards that do not answer in time leave
 // their variable incomplete.
 void ControlPlane::ListVariables(const v1::ListVariablesRequest& request, Responder responder) {
+  constexpr std::size_t kNamesShown = 64;
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (job->plan_message() == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
-  job->QueryShards(true, options_.query_timeout,
-                   [job, responder](const Job::ShardAnswer& answer) { AnswerWith(*responder, Rows(*job->plan_message(), answer)); });
+  const v1::Plan* plan = job->plan_message();
+  if (!request.variable().empty()) {
+    const std::vector<std::string> names = plan == nullptr ? std::vector<std::string>() : NamesOf(*plan);
+    if (std::find(names.begin(), names.end(), request.variable()) == names.end()) {
+      const std::size_t shown = std::min(names.size(), kNamesShown);
+      const std::string known = absl::StrCat(absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                                             shown < names.size() ? absl::StrCat(" and ", names.size() - shown, " more") : "");
+      return responder->Answer(UserError(absl::NotFoundError(
+          absl::StrCat("no such variable: variable=", request.variable().substr(0, 200), " job=", job->name(), "; ",
+                       plan == nullptr ? "the job's variables are not known before a worker has described it" : absl::StrCat("it has ", known)))));
+    }
+  }
+  if (plan == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
+  job->QueryShards(!request.without_digests(), options_.query_timeout, [job, responder, only = request.variable()](const Job::ShardAnswer& answer) {
+    AnswerWith(*responder, Rows(*job->plan_message(), answer, only));
+  });
 }
 
 }  // namespace evergrad::coordinator

@@ -598,8 +598,20 @@ TEST_CASE("another plan's job goes back to the file that it resumed from when it
 
 TEST_CASE("the lines of epochs that a former job has done carry what it measured") {
   FakeCluster c(Saving());
+  double auc = 0.5;
+  c.on_done = [&](const v1::Grant& grant, v1::Done* done) {
+    if (grant.kind() != v1::EVALUATE) return;
+    v1::NamedSum& sum = *done->mutable_metrics()->add_sums();
+    sum.set_name("auc");
+    sum.set_sum((auc += 0.125) * static_cast<double>(done->metrics().examples()));
+  };
   AddTasks(c);
   REQUIRE(c.RunToEnd());
+  for (const int epoch : {0, 1}) {
+    REQUIRE(c.Status().epoch_rows(epoch).metrics().count("auc") == 1);
+    CHECK(c.Status().epoch_rows(epoch).metrics().at("auc") > 0.5);
+  }
+  CHECK(c.Status().epoch_rows(0).metrics().at("auc") != c.Status().epoch_rows(1).metrics().at("auc"));
   const bool every = GENERATE(true, false);
   FakeCluster d(Saving([&](config::JobSpec& spec, JobOptions&) {
                   spec.checkpoint.resume = true;
@@ -619,7 +631,11 @@ TEST_CASE("the lines of epochs that a former job has done carry what it measured
     if (line["kind"] != "epoch") continue;
     REQUIRE(line["epoch"] == ++epoch);
     CHECK(line["train_loss"].is_number());
-    if (epoch <= 2) CHECK(line["train_loss"].get<double>() == c.Status().epoch_rows(static_cast<int>(epoch) - 1).train_loss());
+    if (epoch > 2) continue;
+    const v1::EpochRow before = c.Status().epoch_rows(static_cast<int>(epoch) - 1);
+    CHECK(line["train_loss"].get<double>() == before.train_loss());
+    CHECK(line["eval_auc"].get<double>() == before.metrics().at("auc"));
+    CHECK(d.Status().epoch_rows(static_cast<int>(epoch) - 1).metrics().at("auc") == before.metrics().at("auc"));
   }
   CHECK(epoch == 4);
 }

@@ -62,7 +62,7 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   for (const auto& [key, value] : result.items()) keys.insert(key);
   CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
                                       "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths",
-                                      "shards"});
+                                      "tables", "shards"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -840,11 +840,12 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
 namespace {
 
 // The session lives: it says again and again what it runs, at the same step.
-void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step, bool computing) {
+void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step, bool computing, const std::string& waits_for_room = "") {
   v1::TaskMessage message;
   v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
   p->set_job_uid(grant.job_uid());
-  p->set_state("running");
+  p->set_state(waits_for_room.empty() ? "running" : "paused");
+  p->set_waiting_for(waits_for_room);
   p->set_running_closure(grant.closure());
   *p->mutable_running_attempt() = grant.attempt();
   p->set_running_step(step);
@@ -900,6 +901,44 @@ TEST_CASE(
   }
   CHECK(last > client::FromProto<Attempt>(stuck.attempt()));
   CHECK(c.Status().closures_succeeded() == 8);
+}
+
+TEST_CASE("workers that wait for room: the job says where and for what, takes nothing away, blames no closure, and says when it goes on") {
+  FakeCluster c([](config::JobSpec& s, JobOptions& o) {
+    s.training.on_over_budget = "pause";
+    o.step_timeout = std::chrono::seconds(8);
+  });
+  bool held = true;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && held; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  FakeWorker& worker = c.workers["0"];
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  const v1::Grant grant = worker.held[0];
+  const std::string room = "room at ps_server/0: server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900";
+  const auto beat = [&](const std::string& waits, std::chrono::seconds time) {
+    c.Run(
+        [&] {
+          Beat(c, worker, grant, 1, false, waits);
+          return false;
+        },
+        time);
+  };
+  beat(room, std::chrono::seconds(30));
+  CHECK(c.Status().waiting_for() == room + " (worker/0)");
+  CHECK(c.Status().workers(0).state() == "paused");
+  CHECK(c.Status().examples_per_second() == 0);
+  CHECK(EventsWith(c, "has not advanced a step") == 0);
+  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for " + room) == 1);
+  CHECK(EventsWith(c, "goes on") == 0);
+  beat("", std::chrono::seconds(3));
+  CHECK(c.Status().waiting_for().empty());
+  CHECK(EventsWith(c, "goes on: no push waits for room any more") == 1);
+  held = false;
+  for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
 }
 
 TEST_CASE("a worker whose work was taken away works again once it says that it computes nothing and its time aside is over") {

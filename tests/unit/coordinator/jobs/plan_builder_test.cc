@@ -66,6 +66,7 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   spec.training.epochs = 9;
   spec.training.evaluate_every_epochs = 0;
   spec.training.on_lost_updates = "report";
+  spec.training.on_over_budget = "pause";
   spec.optimizer.learning_rate = 0.5;
   spec.name = "other";
   spec.checkpoint = {.on = true, .given = true, .every = std::chrono::seconds(5), .keep = 7, .resume = true, .directory = "/shared"};
@@ -73,6 +74,10 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   v1::DescribeResult d = Described();
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
+  CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
+  // How values travel makes no other plan.
+  spec.training.wire = {{"dense/*", "bf16"}};
+  for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
   // Another rule with the same cut.
   spec = Spec();
@@ -94,6 +99,17 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   CHECK(BuildPlan(Spec(), d)->message.fingerprint() != base);
 }
 
+TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
+  config::JobSpec spec = Spec();
+  spec.training.wire = {{"dense/*", "bf16"}, {"emb/*", "fp16"}, {"", "bf16"}};
+  const auto built = BuildPlan(spec, Described());
+  REQUIRE_FALSE(built.ok());
+  CHECK(BlameOf(built.status()) == Blame::kUser);
+  CHECK_THAT(std::string(built.status().message()), Catch::Contains("spec.training.wire_dtype: no variable and no table of this name: match=emb/*"));
+  spec.training.wire[1].match = "scale";
+  CHECK(BuildPlan(spec, Described()).ok());
+}
+
 TEST_CASE("what a worker describes is not trusted") {
   struct Row {
     const char* what;
@@ -108,6 +124,8 @@ TEST_CASE("what a worker describes is not trusted") {
            {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); }, "badly", false},
            {"a dtype that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); }, "dtype not built",
             false},
+           {"a wire type that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
+            "wire type is not built", false},
            {"a shape that overflows",
             [](v1::DescribeResult* d) {
               for (int i = 0; i < 4; ++i) d->mutable_variables(1)->add_shape(1ull << 40);

@@ -42,6 +42,19 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   CHECK(variables->variables(0).shards_size() == 4);
   CHECK(variables->variables(0).servers_size() == 4);
 
+  CHECK(variables->variables(0).variable_spec().optimizer().type() == "counting");
+  // One variable by name; of another name the error says what there is.
+  v1::ListVariablesRequest one;
+  one.set_variable(variables->variables(0).name());
+  auto found = c.Call<v1::ListVariablesResponse>(client::kListVariables, one);
+  REQUIRE(found.ok());
+  CHECK(found->variables_size() == 1);
+  one.set_variable("cuonter");
+  const auto missing = c.Call<v1::ListVariablesResponse>(client::kListVariables, one);
+  CHECK(missing.status().code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(std::string(missing.status().message()),
+             Catch::Contains("no such variable: variable=cuonter job=count; it has " + variables->variables(0).name()));
+
   auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
   REQUIRE(jobs.ok());
   REQUIRE(jobs->jobs_size() == 1);
