@@ -1,34 +1,43 @@
 // psctl checkpoint export: the variables of a checkpoint, put together from their shards.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/daemon/option_table.h"
 #include "common/snapshot/manifest.h"
+#include "common/snapshot/rows.h"
 #include "common/snapshot/shard_file.h"
 #include "common/tensor/tensor.h"
-#include "common/weights/weight_files.h"
+#include "common/weights/weight_stream.h"
 #include "coordinator/psctl/checkpoint.h"
 #include "coordinator/psctl/json_output.h"
+#include "coordinator/psctl/row_sorter.h"
 #include "coordinator/psctl/text_table.h"
 
 namespace evergrad::psctl {
 namespace {
 
-struct Variable {
-  std::string name;
-  tensor::Shape shape;
-  std::vector<float> values;
-};
-
 // Shards [begin, end) of the manifest are the rows of one variable, in order.
 struct Range {
   int begin = 0, end = 0;
+  tensor::Shape shape;
+};
+// What is written of one table: ids and rows, in parts of at most so many rows.
+struct Table {
+  std::uint64_t rows = 0, part_rows = 0, parts = 1;
+  std::size_t first = 0;  // its first tensor of the file: ids and rows of part 0, of part 1, …
+};
+struct Contents {
+  std::vector<Range> variables;
+  std::vector<Table> tables;
+  std::vector<weights::StreamedTensor> tensors;  // variables in the plan's order, then tables
+  std::uint64_t parameters = 0;
 };
 
 absl::Status Unfit(const std::string& uri, absl::string_view what) {
@@ -40,12 +49,16 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   std::vector<Range> ranges;
   std::set<std::string> names;
   for (int i = 0; i < plan.shards_size();) {
+    if (plan.shards(i).has_slot()) {
+      ++i;
+      continue;
+    }
     const v1::VariableSpec& variable = plan.shards(i).variable();
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     const auto shape = tensor::Shape::Checked(dims);
     if (!shape.ok()) return Unfit(uri, absl::StrCat("variable=", variable.name(), " ", shape.status().message()));
     if (!names.insert(variable.name()).second) return Unfit(uri, absl::StrCat("variable twice: variable=", variable.name()));
-    Range range{i, i};
+    Range range{i, i, *shape};
     std::uint64_t row = 0;
     for (; range.end < plan.shards_size() && plan.shards(range.end).variable().name() == variable.name(); ++range.end) {
       const v1::ShardSpec& shard = plan.shards(range.end);
@@ -63,85 +76,185 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   return ranges;
 }
 
-absl::Status RefuseTables(const FoundManifest& found) {
-  if (found.manifest.plan().tables_size() == 0) return absl::OkStatus();
-  std::vector<std::string> tables;
-  for (const v1::TableSpec& table : found.manifest.plan().tables()) tables.push_back(table.name());
-  return UserError(
-      absl::UnimplementedError(absl::StrCat("not built yet: export of embedding tables: path=", found.uri, " tables=", absl::StrJoin(tables, ","))));
-}
-
-// Both ends of every file, before anything is made room for: it says how large the files truly are, and what they are.
-absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found) {
+// Both ends of every file, before anything is made room for: it says how large the files truly are, and what they are. Adds the rows of slots up.
+absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found, std::vector<Table>* tables) {
   const v1::Manifest& manifest = found.manifest;
+  std::uint32_t slots = 0;
   for (int i = 0; i < manifest.shards_size(); ++i) {
     const v1::ShardFile& entry = manifest.shards(i);
+    const v1::ShardSpec& spec = manifest.plan().shards(i);
     if (entry.file().empty()) {
       return UserError(absl::FailedPreconditionError(
           absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri, " shard=",
-                       entry.shard(), " variable=", manifest.plan().shards(i).variable().name())));
+                       entry.shard(), spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot()) : absl::StrCat(" variable=", spec.variable().name()))));
     }
     auto report = snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
     // What a manifest names must be there.
     if (absl::IsNotFound(report.status())) return absl::DataLossError(report.status().message());
     if (!report.ok()) return report.status();
-    if (report->header.kind() != v1::SHARD_KIND_DENSE)
-      return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
+    const v1::ShardFileHeader& header = report->header;
+    if (!spec.has_slot()) {
+      if (header.kind() != v1::SHARD_KIND_DENSE) return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
+      continue;
+    }
+    // Its tables are the plan's: that has been looked at.
+    if (header.kind() != v1::SHARD_KIND_SLOT || header.slot().slot() != slots)
+      return Unfit(found.uri, absl::StrCat("not the slot that is wanted: file=", entry.file(), " want=", slots));
+    ++slots;
+    for (std::size_t t = 0; t < tables->size(); ++t) {
+      const std::uint64_t rows = header.table_rows(static_cast<int>(t));
+      // Rows that the file has no bytes for make no room.
+      if (rows > report->bytes / sizeof(std::int64_t)) return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
+      (*tables)[t].rows += rows;
+    }
+  }
+  if (slots == 0 && !tables->empty()) return Unfit(found.uri, "tables, but no slots");
+  for (const v1::ShardSpec& spec : manifest.plan().shards()) {
+    if (spec.has_slot() && spec.slot().slots() != slots) return Unfit(found.uri, absl::StrCat("slots are missing: want=", spec.slot().slots(), " got=", slots));
   }
   return absl::OkStatus();
 }
 
-// Reads the file to its last byte, which decides whether `into` holds the shard's values.
-absl::Status ReadValues(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry, std::span<std::byte> into) {
+// "movies/ids", or "movies/ids.00000", "movies/ids.00001", … where they are in parts: as many digits in each, so that by name is by number.
+std::string PartName(absl::string_view table, absl::string_view what, const Table& of, std::uint64_t part) {
+  const auto digits = static_cast<int>(std::max<std::size_t>(5, absl::StrCat(of.parts - 1).size()));
+  return of.parts == 1 ? absl::StrCat(table, "/", what) : absl::StrFormat("%s/%s.%0*d", table, what, digits, part);
+}
+
+absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes) {
+  const v1::Plan& plan = found.manifest.plan();
+  Contents contents;
+  contents.tables.resize(static_cast<std::size_t>(plan.tables_size()));
+  EG_RETURN_IF_ERROR(CheckEnds(files, found, &contents.tables));
+  EG_ASSIGN_OR_RETURN(contents.variables, Cut(found.uri, plan));
+  for (const Range& range : contents.variables) {
+    std::uint64_t file_bytes = 0;
+    for (int i = range.begin; i < range.end; ++i) file_bytes += found.manifest.shards(i).bytes();
+    const std::string& name = plan.shards(range.begin).variable().name();
+    if (range.shape.elements() > file_bytes / sizeof(float)) return Unfit(found.uri, absl::StrCat("files too small: variable=", name));
+    contents.tensors.push_back({name, weights::Element::kFloat32, range.shape});
+    contents.parameters += range.shape.elements();
+  }
+  for (int t = 0; t < plan.tables_size(); ++t) {
+    const v1::TableSpec& spec = plan.tables(t);
+    Table& table = contents.tables[static_cast<std::size_t>(t)];
+    const std::uint64_t row_bytes = sizeof(std::int64_t) + std::uint64_t{spec.dimension()} * sizeof(float);
+    table.part_rows = std::max<std::uint64_t>(1, part_bytes / row_bytes);
+    table.parts = std::max<std::uint64_t>(1, (table.rows + table.part_rows - 1) / table.part_rows);
+    table.first = contents.tensors.size();
+    for (std::uint64_t part = 0; part < table.parts; ++part) {
+      const std::uint64_t rows = std::min(table.part_rows, table.rows - part * table.part_rows);
+      contents.tensors.push_back({PartName(spec.name(), "ids", table, part), weights::Element::kInt64, tensor::Shape{rows}});
+      contents.tensors.push_back({PartName(spec.name(), "rows", table, part), weights::Element::kFloat32, tensor::Shape{rows, spec.dimension()}});
+    }
+    contents.parameters += table.rows * spec.dimension();
+  }
+  return contents;
+}
+
+using TakePiece = std::function<absl::Status(const snapshot::ShardFileReader::Piece&)>;
+
+// Reads the file to its last byte, which decides whether what was taken may be used.
+absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry, const TakePiece& take) {
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
   std::memcpy(expected.sha256.data(), entry.sha256().data(), expected.sha256.size());  // DecodeManifest has looked at its size
   EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(files, fs::JoinUri(folder, entry.file()), expected));
-  return reader->ReadAll([&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-    if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
-    if (piece.section_bytes != into.size()) {
-      return absl::DataLossError(
-          absl::StrCat("values have another size than their rows: path=", reader->uri(), " want=", into.size(), " got=", piece.section_bytes));
-    }
-    std::memcpy(into.data() + piece.offset, piece.data.data(), piece.data.size());
-    return absl::OkStatus();
-  });
+  return reader->ReadAll(take);
 }
 
-absl::StatusOr<std::vector<Variable>> Assemble(fs::FileSystem& files, const FoundManifest& found) {
+absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, weights::WeightStream* out) {
   const v1::Manifest& manifest = found.manifest;
-  EG_RETURN_IF_ERROR(RefuseTables(found));
-  EG_RETURN_IF_ERROR(CheckEnds(files, found));
-  EG_ASSIGN_OR_RETURN(const std::vector<Range> ranges, Cut(found.uri, manifest.plan()));
-  std::vector<Variable> variables;
-  for (const Range& range : ranges) {
-    const v1::VariableSpec& spec = manifest.plan().shards(range.begin).variable();
-    Variable variable{spec.name(), tensor::Shape(std::vector<std::uint64_t>(spec.shape().begin(), spec.shape().end())), {}};
-    std::uint64_t file_bytes = 0;
-    for (int i = range.begin; i < range.end; ++i) file_bytes += manifest.shards(i).bytes();
-    if (variable.shape.elements() > file_bytes / sizeof(float)) return Unfit(found.uri, absl::StrCat("files too small: variable=", spec.name()));
-    variable.values.resize(variable.shape.elements());
-    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(variable.values));
+  for (std::size_t v = 0; v < contents.variables.size(); ++v) {
+    const Range& range = contents.variables[v];
     for (int i = range.begin; i < range.end; ++i) {
       const v1::ShardSpec& shard = manifest.plan().shards(i);
-      const std::uint64_t row_bytes = variable.shape.rows() == 0 ? 0 : bytes.size() / variable.shape.rows();
-      EG_RETURN_IF_ERROR(ReadValues(files, fs::FolderOf(found.uri), manifest.shards(i),
-                                    bytes.subspan(shard.row_begin() * row_bytes, (shard.row_end() - shard.row_begin()) * row_bytes)));
+      const std::uint64_t rows = shard.row_end() - shard.row_begin();
+      const std::uint64_t want = rows == 0 ? 0 : rows * range.shape.row_elements() * sizeof(float);
+      const std::string& file = manifest.shards(i).file();
+      EG_RETURN_IF_ERROR(ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+        if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
+        if (piece.section_bytes != want) {
+          return absl::DataLossError(
+              absl::StrCat("values have another size than their rows: file=", file, " want=", want, " got=", piece.section_bytes));
+        }
+        return out->Append(v, piece.data);
+      }));
     }
-    variables.push_back(std::move(variable));
   }
-  return variables;
+  return absl::OkStatus();
+}
+
+// Each slot's file is read once; its rows go through the sorter, so that equal tables give equal bytes, whatever slots and servers they lay on.
+absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, const std::string& folder, weights::WeightStream* out) {
+  const v1::Manifest& manifest = found.manifest;
+  if (contents.tables.empty()) return absl::OkStatus();
+  std::vector<std::uint32_t> dimensions;
+  for (const v1::TableSpec& table : manifest.plan().tables()) dimensions.push_back(table.dimension());
+  RowSorter::Options options;
+  options.folder = folder;
+  RowSorter sorter(options, dimensions);
+  for (int i = 0; i < manifest.shards_size(); ++i) {
+    if (!manifest.plan().shards(i).has_slot()) continue;
+    EG_RETURN_IF_ERROR(ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+      if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
+      const auto rows = piece.index < dimensions.size() ? snapshot::ParseRows(piece.data, dimensions[piece.index]) : std::nullopt;
+      if (!rows) return absl::DataLossError(absl::StrCat("a block of rows has another size than they need: file=", manifest.shards(i).file()));
+      return sorter.Add(piece.index, rows->ids, rows->values);
+    }));
+  }
+  for (std::size_t t = 0; t < contents.tables.size(); ++t) {
+    const Table& table = contents.tables[t];
+    std::uint64_t done = 0;
+    const absl::Status status = sorter.Drain(t, [&](std::span<const std::int64_t> ids, std::span<const float> values) -> absl::Status {
+      if (ids.size() > table.rows - done) return absl::DataLossError(absl::StrCat("more rows than the files' heads say: want=", table.rows));
+      while (!ids.empty()) {
+        const std::uint64_t part = done / table.part_rows;
+        const std::size_t n = std::min<std::uint64_t>(ids.size(), (part + 1) * table.part_rows - done);
+        EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part, std::as_bytes(ids.first(n))));
+        EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part + 1, std::as_bytes(values.first(n * dimensions[t]))));
+        ids = ids.subspan(n);
+        values = values.subspan(n * dimensions[t]);
+        done += n;
+      }
+      return absl::OkStatus();
+    });
+    const std::string& name = manifest.plan().tables(static_cast<int>(t)).name();
+    if (absl::IsDataLoss(status)) return Unfit(found.uri, absl::StrCat("table=", name, " ", status.message()));
+    EG_RETURN_IF_ERROR(status);
+    if (done != table.rows) return Unfit(found.uri, absl::StrCat("rows are missing: table=", name, " want=", table.rows, " got=", done));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Contents> Export(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes, weights::Format format, const std::string& target) {
+  EG_ASSIGN_OR_RETURN(const Contents contents, Plan(files, found, part_bytes));
+  EG_ASSIGN_OR_RETURN(const auto out, weights::WeightStream::Create(target, format, contents.tensors));
+  EG_RETURN_IF_ERROR(WriteVariables(files, found, contents, out.get()));
+  EG_RETURN_IF_ERROR(WriteTables(files, found, contents, fs::FolderOf(target), out.get()));
+  EG_RETURN_IF_ERROR(out->Finish());
+  return contents;
+}
+
+std::string TablesText(const Contents& contents) {
+  if (contents.tables.empty()) return "";
+  std::uint64_t rows = 0;
+  for (const Table& table : contents.tables) rows += table.rows;
+  return absl::StrCat(contents.tables.size(), " table(s) with ", rows, " rows, ");
 }
 
 }  // namespace
 
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path, to;
+  std::uint64_t part_bytes = 1ull << 30;
   daemon::OptionTable table("psctl checkpoint export",
-                            "writes the weights of a checkpoint, with the names and layouts of Keras, as a job's own weights.npz has them; reads and "
-                            "checks every byte on the way. The file is replaced when the new one is whole",
+                            "writes the weights of a checkpoint, with the names and layouts of Keras, as a job's own weights.npz has them, and of each embedding "
+                            "table its ids and rows, by rising id; reads and checks every byte on the way, in bounded memory. The file is replaced when "
+                            "the new one is whole",
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path, "a job's checkpoint folder or runs folder (its newest manifest counts), or a manifest; file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
+  table.AddBytes("part-bytes", &part_bytes, "a table above that is written in parts of at most so much: NAME/ids.00000, NAME/rows.00000, …", {4096, 1ull << 50});
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
@@ -157,28 +270,27 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
   for (const absl::Status& status : found->passed_over) context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
-  const auto variables = Assemble(*files, *found);
-  if (!variables.ok()) return ReportCheckpoint(context, variables.status());
-  std::vector<weights::NamedTensor> tensors;
-  std::uint64_t parameters = 0;
-  for (const Variable& variable : *variables) {
-    tensors.push_back({variable.name, variable.shape, variable.values});
-    parameters += variable.values.size();
-  }
-  if (const absl::Status written = npz ? weights::WriteNpz(*target, tensors) : weights::WriteSafetensors(*target, tensors); !written.ok())
-    return ReportCheckpoint(context, written);
+  const auto contents = Export(*files, *found, part_bytes, npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
+  if (!contents.ok()) return ReportCheckpoint(context, contents.status());
 
   const v1::Manifest& m = found->manifest;
   if (output == "json") {
     nlohmann::json json = {{"file", *target},          {"manifest", found->uri},
                            {"number", m.number()},     {"job", m.job_name()},
                            {"job_uid", ShowHex(m.job_uid())}, {"complete", m.complete()},
-                           {"parameters", parameters}, {"variables", nlohmann::json::array()}};
-    for (const Variable& variable : *variables) json["variables"].push_back({{"name", variable.name}, {"shape", variable.shape.dims()}});
+                           {"parameters", contents->parameters}, {"variables", nlohmann::json::array()},
+                           {"tables", nlohmann::json::array()}};
+    for (std::size_t v = 0; v < contents->variables.size(); ++v)
+      json["variables"].push_back({{"name", contents->tensors[v].name}, {"shape", contents->tensors[v].shape.dims()}});
+    for (std::size_t t = 0; t < contents->tables.size(); ++t) {
+      const v1::TableSpec& spec = m.plan().tables(static_cast<int>(t));
+      json["tables"].push_back(
+          {{"name", spec.name()}, {"rows", contents->tables[t].rows}, {"dimension", spec.dimension()}, {"parts", contents->tables[t].parts}});
+    }
     context.out << Dump(json) << "\n";
   } else {
-    context.out << "wrote " << Printable(ShowPath(context, *target)) << ": " << variables->size() << " variable(s), " << parameters
-                << " parameters, of checkpoint " << m.number() << " of job " << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
+    context.out << "wrote " << Printable(ShowPath(context, *target)) << ": " << contents->variables.size() << " variable(s), "
+                << TablesText(*contents) << contents->parameters << " parameters, of checkpoint " << m.number() << " of job " << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
     if (!m.complete()) context.out << "the checkpoint is not complete: its shards hold different closures, as they do while training goes on\n";
   }
   return kSucceeded;

@@ -70,9 +70,11 @@ absl::StatusOr<v1::DrainTaskResponse> ControlClient::DrainTask(const std::string
   return Call<v1::DrainTaskResponse>(client::kDrainTask, request);
 }
 
-absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std::string& job) {
+absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std::string& job, const std::string& variable, bool digests) {
   v1::ListVariablesRequest request;
   request.set_job(job);
+  request.set_variable(variable);
+  request.set_without_digests(!digests);
   return Call<v1::ListVariablesResponse>(client::kListVariables, request);
 }
 

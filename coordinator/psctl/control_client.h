@@ -22,7 +22,8 @@ class ControlClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   absl::StatusOr<v1::CancelJobResponse> CancelJob(const std::string& job);
   absl::StatusOr<v1::ListTasksResponse> ListTasks();
-  absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job);
+  absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job) { return ListVariables(job, "", /*digests=*/true); }
+  absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job, const std::string& variable, bool digests);
   absl::StatusOr<v1::ReadTaskLogsResponse> ReadTaskLogs(const v1::ReadTaskLogsRequest& request);
   absl::StatusOr<v1::GetClusterInfoResponse> GetClusterInfo();
   absl::StatusOr<v1::DrainTaskResponse> DrainTask(const std::string& task);

@@ -415,8 +415,9 @@ int Show(Context& context, const std::vector<std::string>& args) {
   }
   const bool counting =
       std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
-  if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting) << "\n";
-  for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting) << "\n";
+  const std::vector<std::string> metrics = EpochMetrics(status);
+  if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting, metrics) << "\n";
+  for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting, metrics) << "\n";
   for (const v1::Event& event : status.events()) context.out << EventLine(event) << "\n";
   for (const std::string& line : SummaryLines(status)) context.out << line << "\n";
   return kSucceeded;

@@ -1,5 +1,6 @@
 #include "coordinator/psctl/json_output.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/client/protocol.h"
 #include "coordinator/psctl/text_table.h"
+#include "coordinator/psctl/variable_view.h"
 
 namespace evergrad::psctl {
 namespace {
@@ -18,6 +20,40 @@ std::string StampText(const v1::Stamp& stamp) { return absl::StrCat(stamp.term()
 std::string RoleText(v1::Role role) {
   const auto known = client::FromProto(role);
   return known.ok() ? RoleName(*known) : "unknown";
+}
+
+nlohmann::json OptimizerJson(const v1::Optimizer& optimizer) {
+  if (optimizer.type().empty()) return nullptr;  // an older coordinator does not tell
+  nlohmann::json out = {{"type", optimizer.type()}};
+  for (const auto& [name, value] : OptimizerNumbers(optimizer)) out[name] = Number(value);
+  if (optimizer.type() == "sgd") out["nesterov"] = optimizer.nesterov();
+  return out;
+}
+
+nlohmann::json TableJson(const v1::VariableRow& variable) {
+  const v1::TableState& table = variable.table();
+  const v1::TableSpec& spec = variable.table_spec();
+  nlohmann::json hottest = nlohmann::json::array();
+  for (const v1::HotId& hot : table.hottest()) hottest.push_back({{"id", hot.id()}, {"pushes", hot.pushes()}, {"error", hot.error()}});
+  return {{"rows", table.rows()},
+          {"dimension", spec.dimension()},
+          {"waiting", table.waiting()},
+          {"value_bytes", table.bytes()},
+          {"slot_bytes", table.slot_bytes()},
+          {"memory_bytes", table.memory_bytes()},
+          {"index_places", table.index_places()},
+          {"admitted", table.admitted()},
+          {"evicted_ttl", table.evicted_ttl()},
+          {"evicted_lru", table.evicted_lru()},
+          {"gradients_dropped", table.gradients_dropped()},
+          {"duplicates", table.duplicates()},
+          {"refused", table.refused()},
+          {"admit_after", std::max<std::uint32_t>(1, spec.admit_after())},
+          {"default_row", Number(spec.default_row())},
+          {"ttl_steps", spec.ttl_steps()},
+          {"bytes_max", spec.bytes_max()},
+          {"evict_lru", spec.evict_lru()},
+          {"hottest", hottest}};
 }
 
 }  // namespace
@@ -73,11 +109,14 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   }
   out["epoch_rows"] = nlohmann::json::array();
   for (const v1::EpochRow& row : job.epoch_rows()) {
+    nlohmann::json metrics = nlohmann::json::object();
+    for (const auto& [name, value] : row.metrics()) metrics[name] = Number(value);
     out["epoch_rows"].push_back({{"epoch", row.epoch()},
                                  {"steps", row.steps()},
                                  {"train_loss", Number(row.train_loss())},
                                  {"eval_loss", Number(row.eval_loss())},
                                  {"eval_accuracy", Number(row.eval_accuracy())},
+                                 {"metrics", metrics},
                                  {"seconds", Number(row.seconds())},
                                  {"examples_per_second", Number(row.examples_per_second())},
                                  {"counting_sum", row.counting_sum()}});
@@ -148,6 +187,10 @@ nlohmann::json JsonOf(const v1::VariableRow& variable) {
                       {"updates_applied", shard.updates_applied()},
                       {"skips", shard.skips()},
                       {"duplicates_refused", shard.duplicates_refused()},
+                      {"pulls", shard.pulls()},
+                      {"pushes", shard.pushes()},
+                      {"bytes_in", shard.bytes_received()},
+                      {"bytes_out", shard.bytes_sent()},
                       {"digest", ShowHex(shard.digest())},
                       {"slot_digest", ShowHex(shard.slot_digest())}});
   }
@@ -160,6 +203,8 @@ nlohmann::json JsonOf(const v1::VariableRow& variable) {
           {"digest", ShowHex(variable.digest())},
           {"slot_digest", ShowHex(variable.slot_digest())},
           {"complete", variable.complete()},
+          {"optimizer", OptimizerJson(variable.has_table() ? variable.table_spec().optimizer() : variable.variable_spec().optimizer())},
+          {"table", variable.has_table() ? TableJson(variable) : nlohmann::json(nullptr)},
           {"shards", shards}};
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,12 @@ std::string WorkerText(const v1::WorkerRow& worker) {
 // What was measured and is no number, beside "-" for what was not measured.
 std::string ShowMeasured(double loss) { return std::isnan(loss) ? "nan" : ShowNumber(loss, 4); }
 
+// Right-aligned to the width of a number.
+std::string MetricTitle(const std::string& name) {
+  const std::string title = name == "root_mean_squared_error" ? "rmse" : Printable(name);
+  return title.size() >= 8 ? title : std::string(8 - title.size(), ' ') + title;
+}
+
 std::string Head(const v1::JobStatus& job) {
   std::string head = Printable(job.state());
   if (!job.phase().empty() && job.phase() != "training" && !IsEnded(job)) absl::StrAppend(&head, " (", Printable(job.phase()), ")");
@@ -93,11 +100,29 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
   return lines;
 }
 
-std::string EpochHeader(bool counting) {
-  return counting ? "epoch  steps  samples counted  seconds" : "epoch  steps  train loss  test loss  accuracy  examples/s  seconds";
+std::vector<std::string> EpochMetrics(const v1::JobStatus& job) {
+  std::set<std::string> names;
+  for (const v1::EpochRow& row : job.epoch_rows())
+    for (const auto& [name, value] : row.metrics()) names.insert(name);
+  return {names.begin(), names.end()};
 }
 
-std::string EpochLine(const v1::EpochRow& row, bool counting) {
+std::string EpochHeader(bool counting, const std::vector<std::string>& metrics) {
+  std::string line = counting ? "epoch  steps  samples counted  seconds" : "epoch  steps  train loss  test loss  accuracy  examples/s  seconds";
+  for (const std::string& name : metrics) absl::StrAppend(&line, "  ", MetricTitle(name));
+  return line;
+}
+
+std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<std::string>& metrics) {
+  if (!metrics.empty()) {
+    std::string line = EpochLine(row, counting);
+    for (const std::string& name : metrics) {
+      const auto found = row.metrics().find(name);
+      const std::string value = found == row.metrics().end() ? "-" : ShowMeasured(found->second), title = MetricTitle(name);
+      absl::StrAppend(&line, "  ", std::string(title.size() - std::min(title.size(), value.size()), ' '), value);
+    }
+    return line;
+  }
   if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
   return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowMeasured(row.train_loss()),
                          std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4),
@@ -170,6 +195,16 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   } else if (!job.checkpoint().trouble().empty()) {
     lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
   }
+  if (job.state() == "SUCCEEDED" && result.is_object() && result.contains("tables") && result["tables"].is_array() && !result["tables"].empty()) {
+    std::vector<std::string> tables;
+    for (const auto& table : result["tables"]) {
+      if (!table.is_object() || !table.contains("table") || !table["table"].is_string() || !table.contains("rows") || !table["rows"].is_number_unsigned()) continue;
+      tables.push_back(absl::StrCat(Printable(table["table"].get<std::string>()), " (", table["rows"].get<std::uint64_t>(), " rows)"));
+    }
+    lines.push_back(absl::StrCat("tables: ", absl::StrJoin(tables, ", "),
+                                 job.checkpoint().number() > 0 ? absl::StrCat("   psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to FILE.npz")
+                                                               : "; no checkpoint has them"));
+  }
   if (!job.runs_folder().empty()) {
     std::vector<std::string> files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
     if (job.state() == "SUCCEEDED") files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
@@ -195,8 +230,11 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
     const bool evaluated = !std::isnan(row.eval_loss()) || !std::isnan(row.eval_accuracy()) || counting;
     if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
-    if (epochs_shown_ == 0) fresh.push_back(EpochHeader(counting));
-    fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting));
+    if (epochs_shown_ == 0) {
+      epoch_metrics_ = EpochMetrics(job);
+      fresh.push_back(EpochHeader(counting, epoch_metrics_));
+    }
+    fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting, epoch_metrics_));
   }
   if (options_.live) {
     const std::vector<std::string> block = IsEnded(job) ? std::vector<std::string>() : ProgressBlock(job, options_.columns);

@@ -21,8 +21,10 @@ bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
 std::string ProgressLine(const v1::JobStatus& job);
 // The same as a block with a bar and one line a worker; no line wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
-std::string EpochHeader(bool counting);
-std::string EpochLine(const v1::EpochRow& row, bool counting);
+// `metrics`: by name, a column for each behind the others (an evaluation's metrics beside loss and accuracy: auc).
+std::string EpochHeader(bool counting, const std::vector<std::string>& metrics = {});
+std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<std::string>& metrics = {});
+std::vector<std::string> EpochMetrics(const v1::JobStatus& job);
 std::string EventLine(const v1::Event& event);
 // After the end: the cause or the accuracy, what was applied, where the files lie.
 // `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.
@@ -55,6 +57,7 @@ class ProgressPrinter {
   std::size_t drawn_ = 0;           // lines of it on the screen
   std::uint64_t events_shown_ = 0;
   int epochs_shown_ = 0;
+  std::vector<std::string> epoch_metrics_;  // in the header that was printed
   std::string state_shown_, line_shown_;
   std::optional<MonoTime> last_line_;
 };

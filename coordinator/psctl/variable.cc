@@ -1,4 +1,4 @@
-// psctl variable: list.
+// psctl variable: list, describe, top.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +9,28 @@
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/tables.h"
 #include "coordinator/psctl/text_table.h"
+#include "coordinator/psctl/variable_view.h"
 
 namespace evergrad::psctl {
 namespace {
+
+// Fills in the job submitted last, and its name for people. A code: there is none, and it was said.
+std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job, std::string* name = nullptr) {
+  if (name != nullptr) *name = *job;
+  if (!job->empty()) return std::nullopt;
+  const auto jobs = client.ListJobs();
+  if (!jobs.ok()) return Report(context, jobs.status());
+  if (jobs->jobs_size() == 0) {
+    context.err << "psctl: the coordinator knows no job (psctl job submit JOB.yaml gives it one)\n";
+    return kUsage;
+  }
+  const v1::JobStatus* newest = &jobs->jobs(0);
+  for (const v1::JobStatus& candidate : jobs->jobs())
+    if (candidate.submitted_ms() >= newest->submitted_ms()) newest = &candidate;
+  *job = ShowHex(newest->job_uid());
+  if (name != nullptr) *name = newest->name();
+  return std::nullopt;
+}
 
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
@@ -26,18 +45,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  if (job.empty()) {
-    const auto jobs = (*client)->ListJobs();
-    if (!jobs.ok()) return Report(context, jobs.status());
-    if (jobs->jobs_size() == 0) {
-      context.err << "psctl: the coordinator knows no job (psctl job submit JOB.yaml gives it one)\n";
-      return kUsage;
-    }
-    const v1::JobStatus* newest = &jobs->jobs(0);
-    for (const v1::JobStatus& candidate : jobs->jobs())
-      if (candidate.submitted_ms() >= newest->submitted_ms()) newest = &candidate;
-    job = ShowHex(newest->job_uid());
-  }
+  if (const auto code = NewestIfUnnamed(context, **client, &job)) return *code;
   const auto variables = (*client)->ListVariables(job);
   if (!variables.ok()) return Report(context, variables.status());
   if (output == "json") {
@@ -48,6 +56,106 @@ int List(Context& context, const std::vector<std::string>& args) {
     for (const std::string& line : VariableTable(*variables, shards)) context.out << line << "\n";
   }
   return kSucceeded;
+}
+
+// What `describe` and `top` ask for; the answer has exactly one row.
+absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& job, const std::string& name, bool digests) {
+  auto answer = client.ListVariables(job, name, digests);
+  if (!answer.ok()) return answer.status();
+  for (v1::VariableRow& row : *answer->mutable_variables())
+    if (row.name() == name) return std::move(row);
+  return absl::InternalError(absl::StrCat("the coordinator answered for other variables: variable=", name, " rows=", answer->variables_size()));
+}
+
+struct OneVariable {
+  Connection connection;
+  std::string output = "text", job, job_name, name;
+  std::uint32_t count = 10;
+};
+void AddOptions(daemon::OptionTable* table, OneVariable* one) {
+  table->AddArgument("NAME", &one->name, "of the variable or table (psctl variable list)");
+  table->Add("job", &one->job, "name or uid; left out: the newest job");
+  table->Add("count", &one->count, "so many shards and ids are shown, the busiest; all the server keeps: 64 ids", {1, 65536});
+  AddConnectionOptions(table, &one->connection);
+  AddOutputOption(table, &one->output);
+}
+
+int Describe(Context& context, const std::vector<std::string>& args) {
+  OneVariable one;
+  daemon::OptionTable table("psctl variable describe",
+                            "shows one variable: its kind, optimizer, memory, what happened to its rows, its traffic by server and shard, its hottest ids",
+                            daemon::OptionTable::Kind::kCommand);
+  AddOptions(&table, &one);
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  auto client = ControlClient::Connect(context, one.connection);
+  if (!client.ok()) return Report(context, client.status());
+  if (const auto code = NewestIfUnnamed(context, **client, &one.job, &one.job_name)) return *code;
+  const auto row = Ask(**client, one.job, one.name, /*digests=*/true);
+  if (!row.ok()) return Report(context, row.status());
+  if (one.output == "json") {
+    nlohmann::json json = JsonOf(*row);
+    json["traffic"] = JsonOf(ViewOf(*row), one.count);
+    context.out << Dump(json) << "\n";
+  } else {
+    for (const std::string& line : VariableDescription(*row, one.job_name, one.count)) context.out << line << "\n";
+  }
+  return kSucceeded;
+}
+
+// The first sample shows totals, those after it what came since the one before.
+int Top(Context& context, const std::vector<std::string>& args) {
+  OneVariable one;
+  bool once = false;
+  std::uint32_t samples = 0;
+  std::chrono::milliseconds interval{2000};
+  daemon::OptionTable table("psctl variable top",
+                            "shows where the traffic of a variable goes, by server and shard, and its hottest ids; on a terminal again and again until Ctrl-C",
+                            daemon::OptionTable::Kind::kCommand);
+  AddOptions(&table, &one);
+  table.Add("interval", &interval, "between two samples", std::chrono::milliseconds(100));
+  table.Add("samples", &samples, "so many, then it ends; 0: one where the output is no terminal, else without end. The second one and those after it show rates");
+  table.Add("once", &once, "one sample: totals since the servers hold the shards");
+  if (const auto code = ParseArguments(context, &table, args)) return *code;
+  if (once && table.IsSet("samples")) {
+    context.err << "psctl: --once and --samples exclude each other\n";
+    return kUsage;
+  }
+  const bool json = one.output == "json", live = context.out_terminal && !json;
+  if (once || (samples == 0 && !live)) samples = 1;
+  auto client = ControlClient::Connect(context, one.connection);
+  if (!client.ok()) return Report(context, client.status());
+  if (const auto code = NewestIfUnnamed(context, **client, &one.job, &one.job_name)) return *code;
+  if (samples != 1) context.handles_signals->store(true);
+  v1::VariableRow before;
+  MonoTime before_at{0};
+  for (std::uint32_t sample = 0;; ++sample) {
+    auto row = Ask(**client, one.job, one.name, /*digests=*/false);
+    if (!row.ok()) return Report(context, row.status());
+    const MonoTime at = context.clock->Now();
+    const VariableView view = sample == 0 ? ViewOf(*row) : ViewOf(*row, before, std::chrono::duration<double>(at - before_at).count());
+    if (json) {
+      nlohmann::json line = JsonOf(view, one.count);
+      line["variable"] = row->name();
+      line["complete"] = row->complete();
+      if (row->has_table()) {
+        line["rows"] = row->table().rows();
+        line["memory_bytes"] = row->table().memory_bytes();
+      }
+      context.out << Dump(line, samples == 1 ? 1 : -1) << "\n";
+    } else {
+      if (live && samples != 1) context.out << "\033[H\033[J";
+      else if (sample > 0) context.out << "\n";
+      for (const std::string& line : VariableTop(*row, view, one.job_name, one.count)) context.out << (live ? Fit(line, context.columns) : line) << "\n";
+    }
+    context.out.flush();
+    if (samples != 0 && sample + 1 == samples) return kSucceeded;
+    before = *std::move(row);
+    before_at = at;
+    for (MonoTime now = at; now < at + interval; now = context.clock->Now()) {
+      const auto happening = context.inbox->Take(at + interval - now);
+      if (happening && happening->signal != 0) return kInterrupted;
+    }
+  }
 }
 
 }  // namespace
@@ -80,6 +188,10 @@ std::vector<std::string> VariableTable(const v1::ListVariablesResponse& variable
   return lines;
 }
 
-std::vector<Verb> VariableVerbs() { return {{"variable", "list", "list a job's variables", List}}; }
+std::vector<Verb> VariableVerbs() {
+  return {{"variable", "list", "list a job's variables", List},
+          {"variable", "describe", "show one variable or table, its memory and its traffic", Describe},
+          {"variable", "top", "watch where the traffic of one goes, and its hottest ids", Top}};
+}
 
 }  // namespace evergrad::psctl

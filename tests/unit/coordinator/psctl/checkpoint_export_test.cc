@@ -1,8 +1,13 @@
 // psctl checkpoint export: the variables bit by bit, and every reason not to write.
+#include <algorithm>
 #include <iterator>
+#include <map>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/mix.h"
 #include "common/weights/weight_files.h"
+#include "common/weights/weight_stream.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {
@@ -120,6 +125,204 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
   CHECK(json["variables"][2] == nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
 }
 
+// Two tables in three slots, beside the dense variables. Rows are in blocks of two at most, in no order.
+struct SavedTables : Saved {
+  using Rows = std::map<std::int64_t, std::vector<float>>;
+  Rows movies, biases;
+  static constexpr std::uint32_t kSlots = 3;
+
+  explicit SavedTables(std::int64_t twice = 0) {
+    for (std::int64_t i = 0; i < 40; ++i) {
+      const auto id = static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));  // of both signs
+      movies[id] = {static_cast<float>(i), static_cast<float>(id % 1000), -0.0f};
+    }
+    biases[5] = {0.5f};
+    biases[-5] = {-0.5f};
+    AddTable("movies", 3);
+    AddTable("biases", 1);
+    AddTable("empty", 2);
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) AddSlot(slot, slot == 1 ? twice : 0);
+    WriteManifest();
+  }
+  void AddTable(const std::string& name, std::uint32_t dimension) {
+    v1::TableSpec& table = *manifest.mutable_plan()->add_tables();
+    table.set_name(name);
+    table.set_dtype(v1::DTYPE_FLOAT32);
+    table.set_dimension(dimension);
+    table.set_index(static_cast<std::uint32_t>(manifest.plan().tables_size() - 1));
+    table.mutable_optimizer()->set_type("adagrad");
+  }
+  void AddSlot(std::uint32_t slot, std::int64_t twice) {
+    v1::ShardSpec& spec = *manifest.mutable_plan()->add_shards();
+    const auto shard = static_cast<std::uint32_t>(manifest.plan().shards_size() - 1);
+    spec.set_shard(shard);
+    spec.mutable_slot()->set_slot(slot);
+    spec.mutable_slot()->set_slots(kSlots);
+    v1::ShardFileHeader header = snapshot::SmallHeader(shard);
+    header.set_job_uid(manifest.job_uid());
+    header.set_kind(v1::SHARD_KIND_SLOT);
+    header.clear_dense();
+    header.clear_slots();
+    *header.mutable_slot() = spec.slot();
+    *header.mutable_slot()->mutable_tables() = manifest.plan().tables();
+    std::vector<std::vector<std::int64_t>> ids(3);
+    const Rows* tables[] = {&movies, &biases};
+    for (std::size_t t = 0; t < 2; ++t) {
+      for (const auto& [id, row] : *tables[t])
+        if (static_cast<std::uint64_t>(id) % kSlots == slot || (t == 0 && id == twice)) ids[t].push_back(id);
+      std::reverse(ids[t].begin(), ids[t].end());
+    }
+    for (const auto& of : ids) {
+      header.add_table_rows(of.size());
+      header.add_table_filtered(0);
+      header.add_table_steps(9);
+    }
+    const auto files = fs::MakeLocalFileSystem();
+    const std::string file = snapshot::ShardFileName(ShardId(shard), {2, 7}, header.lsn());
+    auto created = files->Create(Folder() + "/" + file);
+    REQUIRE(created.ok());
+    auto writer = snapshot::ShardFileWriter::Begin(created->get(), header);
+    REQUIRE(writer.ok());
+    for (std::uint32_t t = 0; t < 2; ++t) {
+      if (ids[t].empty()) continue;
+      REQUIRE((*writer)->BeginSection(snapshot::Section::kRows, t).ok());
+      for (std::size_t at = 0; at < ids[t].size(); at += 2) {
+        std::vector<std::int64_t> some(ids[t].begin() + static_cast<std::ptrdiff_t>(at),
+                                       ids[t].begin() + static_cast<std::ptrdiff_t>(std::min(at + 2, ids[t].size())));
+        std::sort(some.begin(), some.end());
+        std::string block;
+        const auto put = [&](auto value) { block.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+        put(static_cast<std::uint32_t>(some.size()));
+        put(std::uint32_t{0});
+        for (const std::int64_t id : some) put(id);
+        for (std::size_t i = 0; i < 2 * some.size(); ++i) put(std::uint64_t{7});
+        for (const std::int64_t id : some)
+          for (const float value : tables[t]->at(id)) put(value);
+        for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i) put(99.f);  // what the optimizer keeps
+        REQUIRE((*writer)->Append(std::as_bytes(std::span(block))).ok());
+        REQUIRE((*writer)->EndBlock().ok());
+      }
+    }
+    REQUIRE((*writer)->WriteCounters({}).ok());
+    REQUIRE((*writer)->WriteLedger(snapshot::SmallLedger()).ok());
+    const auto digest = (*writer)->Finish();
+    REQUIRE(digest.ok());
+    REQUIRE((*created)->Commit().ok());
+    v1::ShardFile& entry = *manifest.add_shards();
+    entry.set_shard(shard);
+    entry.set_file(file);
+    entry.set_bytes(digest->bytes);
+    entry.set_sha256(digest->sha256.data(), digest->sha256.size());
+    *entry.mutable_epoch() = header.epoch();
+    *entry.mutable_start() = header.start();
+    entry.set_lsn(header.lsn());
+    entry.set_vlsn(header.vlsn());
+    *entry.mutable_done() = snapshot::SmallLedger().done();
+    *entry.mutable_refused() = snapshot::SmallLedger().refused();
+  }
+  // What must be in the file, with `movies` in parts of so many rows.
+  std::string Want(weights::Format format, std::size_t part_rows) const {
+    struct Part {
+      std::vector<std::int64_t> ids;
+      std::vector<float> rows;
+    };
+    std::vector<Part> parts(1);
+    for (const auto& [id, row] : movies) {
+      if (parts.back().ids.size() == part_rows) parts.emplace_back();
+      parts.back().ids.push_back(id);
+      parts.back().rows.insert(parts.back().rows.end(), row.begin(), row.end());
+    }
+    std::vector<weights::StreamedTensor> tensors;
+    std::vector<std::span<const std::byte>> bytes;
+    const std::vector<weights::NamedTensor> dense = Tensors();
+    for (const weights::NamedTensor& tensor : dense) {
+      tensors.push_back({tensor.name, weights::Element::kFloat32, tensor.shape});
+      bytes.push_back(std::as_bytes(tensor.values));
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::string suffix = parts.size() == 1 ? "" : absl::StrFormat(".%05d", i);
+      tensors.push_back({"movies/ids" + suffix, weights::Element::kInt64, tensor::Shape{parts[i].ids.size()}});
+      tensors.push_back({"movies/rows" + suffix, weights::Element::kFloat32, tensor::Shape{parts[i].ids.size(), 3}});
+      bytes.push_back(std::as_bytes(std::span(parts[i].ids)));
+      bytes.push_back(std::as_bytes(std::span(parts[i].rows)));
+    }
+    const std::vector<std::int64_t> bias_ids = {-5, 5};
+    const std::vector<float> bias_rows = {-0.5f, 0.5f};
+    tensors.push_back({"biases/ids", weights::Element::kInt64, tensor::Shape{2}});
+    tensors.push_back({"biases/rows", weights::Element::kFloat32, tensor::Shape{2, 1}});
+    tensors.push_back({"empty/ids", weights::Element::kInt64, tensor::Shape{0}});
+    tensors.push_back({"empty/rows", weights::Element::kFloat32, tensor::Shape{0, 2}});
+    bytes.push_back(std::as_bytes(std::span(bias_ids)));
+    bytes.push_back(std::as_bytes(std::span(bias_rows)));
+    bytes.resize(tensors.size());
+    const std::string path = folder / "want";
+    auto stream = weights::WeightStream::Create(path, format, tensors);
+    REQUIRE(stream.ok());
+    for (std::size_t i = 0; i < tensors.size(); ++i) REQUIRE((*stream)->Append(i, bytes[i]).ok());
+    REQUIRE((*stream)->Finish().ok());
+    return Contents(path);
+  }
+};
+
+TEST_CASE("tables are exported beside the variables: ids rising, each with its row, in parts where they are large") {
+  SavedTables saved;
+  REQUIRE(saved.Export(saved.Folder(), saved.folder / "w.npz") == kSucceeded);
+  CHECK(saved.out.str().find("3 variable(s), 3 table(s) with 42 rows, 700826 parameters, of checkpoint 1") != std::string::npos);
+  CHECK((Contents(saved.folder / "w.npz") == saved.Want(weights::Format::kNpz, 1000)));
+  REQUIRE(saved.Export(saved.Folder(), saved.folder / "w.safetensors") == kSucceeded);
+  CHECK((Contents(saved.folder / "w.safetensors") == saved.Want(weights::Format::kSafetensors, 1000)));
+  const nlohmann::json json = saved.Json({"export", saved.Folder(), "--to", saved.folder / "w.npz"}, kSucceeded);
+  CHECK(json["tables"][0] == nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
+  CHECK(json["tables"][2]["rows"] == 0);
+  // Nothing else is left in the folder: no temporary file.
+  for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path())) CHECK(entry.path().filename().string()[0] != '.');
+}
+
+TEST_CASE("a table above --part-bytes is in parts") {
+  SavedTables saved;
+  // A row of `movies` takes 20 bytes; 4096 is the least, so the table needs more rows than that has room for.
+  for (std::int64_t i = 0; i < 500; ++i) saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
+  saved.manifest.mutable_shards()->DeleteSubrange(5, 3);
+  saved.manifest.mutable_plan()->mutable_shards()->DeleteSubrange(5, 3);
+  for (std::uint32_t slot = 0; slot < SavedTables::kSlots; ++slot) {
+    std::filesystem::remove(saved.folder / ("job/" + snapshot::ShardFileName(ShardId(5 + slot), {2, 7}, 125 + slot)));
+    saved.AddSlot(slot, 0);
+  }
+  saved.WriteManifest();
+  REQUIRE(saved.Run({"export", saved.Folder(), "--to", saved.folder / "w.npz", "--part-bytes", "4096"}) == kSucceeded);
+  CHECK((Contents(saved.folder / "w.npz") == saved.Want(weights::Format::kNpz, 4096 / 20)));
+}
+
+TEST_CASE("a slot that is missing, one that names a row a second time, and one with other tables are damage") {
+  {
+    // In the slot that it is of, and in slot 1.
+    const std::int64_t other = [] {
+      const SavedTables::Rows movies = SavedTables().movies;
+      for (const auto& [candidate, row] : movies)
+        if (static_cast<std::uint64_t>(candidate) % SavedTables::kSlots != 1) return candidate;
+      return std::int64_t{0};
+    }();
+    SavedTables saved(other);
+    CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
+    CHECK(saved.err.str().find(absl::StrCat("table=movies a row is there twice: id=", other)) != std::string::npos);
+  }
+  {
+    SavedTables saved;
+    saved.manifest.mutable_shards()->DeleteSubrange(saved.manifest.shards_size() - 1, 1);
+    saved.manifest.mutable_plan()->mutable_shards()->DeleteSubrange(saved.manifest.plan().shards_size() - 1, 1);
+    saved.WriteManifest();
+    CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
+    CHECK(saved.err.str().find("slots are missing: want=3 got=2") != std::string::npos);
+  }
+  {
+    SavedTables saved;
+    saved.manifest.mutable_plan()->mutable_tables(0)->set_dimension(4);
+    saved.WriteManifest();
+    CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
+    CHECK_FALSE(std::filesystem::exists(saved.folder / "w.npz"));
+  }
+}
+
 TEST_CASE("one flipped bit anywhere in a file ends the export with 1, path and offset, and the old file stays") {
   for (const double place : {0.0, 0.1, 0.3, 0.7, 0.99}) {
     Saved saved;
@@ -179,7 +382,7 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
   CHECK(without(2).find("rows are missing: variable=dense/kernel want=1001 got=401") != std::string::npos);
 }
 
-TEST_CASE("what cannot be exported is the user's to know: tables, a shard from the seed, one shard file, another kind of file") {
+TEST_CASE("what cannot be exported is the user's to know: a shard from the seed, one shard file, another kind of file") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   CHECK(saved.Export(saved.ShardUri(0), to) == kUsage);
@@ -203,30 +406,6 @@ TEST_CASE("what cannot be exported is the user's to know: tables, a shard from t
   CHECK(saved.err.str().find("nothing of a shard was saved yet") != std::string::npos);
   CHECK(saved.err.str().find("variable=dense/bias") != std::string::npos);
 
-  // Slot 1 of the job's tables.
-  std::swap(saved.manifest, seed);
-  v1::ShardFileHeader header = snapshot::SmallTableHeader();
-  header.set_job_uid(saved.manifest.job_uid());
-  header.set_shard(1);
-  header.set_lsn(200);
-  const auto files = fs::MakeLocalFileSystem();
-  const std::string file = snapshot::ShardFileName(ShardId(1), {2, 7}, 200);
-  const snapshot::FileDigest digest = snapshot::WriteSmall(*files, saved.Folder() + "/" + file, header);
-  v1::ShardSpec& spec = *saved.manifest.mutable_plan()->mutable_shards(1);
-  spec.Clear();
-  spec.set_shard(1);
-  spec.mutable_slot()->set_slot(header.slot().slot());
-  spec.mutable_slot()->set_slots(header.slot().slots());
-  *saved.manifest.mutable_plan()->mutable_tables() = header.slot().tables();
-  v1::ShardFile& entry = *saved.manifest.mutable_shards(1);
-  entry.set_file(file);
-  entry.set_lsn(200);
-  entry.set_bytes(digest.bytes);
-  entry.set_sha256(digest.sha256.data(), digest.sha256.size());
-  saved.WriteManifest();
-  CHECK(saved.Export(saved.Folder(), to) == kUsage);
-  CHECK(saved.err.str().find("not built yet: export of embedding tables") != std::string::npos);
-  CHECK(saved.err.str().find("tables=embedding") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(to));
 }
 

@@ -58,6 +58,7 @@ class FakeCoordinator {
   // Called at each GetJob, without the lock.
   std::function<void(int)> on_get_job;
   std::function<v1::ReadTaskLogsResponse(const v1::ReadTaskLogsRequest&)> on_read_logs;
+  std::function<absl::StatusOr<std::string>(const v1::ListVariablesRequest&)> on_list_variables;
 
  private:
   absl::StatusOr<std::string> Handle(absl::string_view method, const std::string& bytes) {
@@ -108,7 +109,10 @@ class FakeCoordinator {
       return response.SerializeAsString();
     }
     if (method == client::kListVariables) {
+      v1::ListVariablesRequest request;
+      if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       v1::ListVariablesResponse response;
+      if (on_list_variables) return on_list_variables(request);
       v1::VariableRow* variable = response.add_variables();
       variable->set_name("dense/kernel");
       variable->set_complete(true);
@@ -277,6 +281,8 @@ TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is na
                                                                                     {"job", "cancel", "x"},
                                                                                     {"task", "list"},
                                                                                     {"variable", "list"},
+                                                                                    {"variable", "describe", "x"},
+                                                                                    {"variable", "top", "x"},
                                                                                     {"logs"},
                                                                                     {"job", "submit", kJob}}) {
     std::vector<std::string> args = verb;
@@ -321,6 +327,61 @@ TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, valida
   CHECK(psctl.Json()["mistakes"][1]["line"] == 6);
   REQUIRE(psctl.Run({"job", "run", kJob, "--output=json", "--timeout", "1s", "--set", "spec.training.epochs=x"}) == kUsage);
   CHECK(psctl.Json()["mistakes"][0]["file"] == "<--set 1>");
+}
+
+TEST_CASE("variable top: totals at first, then rates; digests are asked for only by describe; an unknown name is told") {
+  Psctl psctl;
+  psctl.coordinator.Script({Job("RUNNING", 3)});
+  std::vector<bool> digests;
+  psctl.coordinator.on_list_variables = [&](const v1::ListVariablesRequest& request) -> absl::StatusOr<std::string> {
+    if (request.variable() != "movies") return UserError(absl::NotFoundError("no such variable: variable=" + request.variable() + " job=job; it has movies"));
+    digests.push_back(!request.without_digests());
+    v1::ListVariablesResponse response;
+    v1::VariableRow* row = response.add_variables();
+    row->set_name("movies");
+    row->set_complete(true);
+    row->mutable_table()->set_rows(5);
+    row->add_servers("0");
+    row->add_shards()->set_pulls(1000 * digests.size());
+    return response.SerializeAsString();
+  };
+  REQUIRE(psctl.Run({"variable", "top", "movies", "--once", "--output=json"}) == kSucceeded);
+  CHECK(psctl.Json()["servers"][0]["pulls"] == 1000);
+  CHECK(psctl.Json()["seconds"].is_null());
+  CHECK(psctl.Json()["rows"] == 5);
+  REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);  // no terminal: one sample
+  CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") && Catch::Contains("since the servers hold the shards"));
+  REQUIRE(psctl.Run({"variable", "top", "movies", "--samples", "2", "--interval", "1s", "--output=json"}) == kSucceeded);
+  std::istringstream lines(psctl.out.str());
+  std::string first, second, none;
+  std::getline(lines, first);
+  std::getline(lines, second);
+  CHECK_FALSE(std::getline(lines, none));
+  CHECK(nlohmann::json::parse(first)["servers"][0]["pulls"] == 3000);
+  const auto rates = nlohmann::json::parse(second);
+  CHECK(rates["seconds"].get<double>() >= 1);
+  CHECK(rates["servers"][0]["pulls"].get<double>() == Approx(1000 / rates["seconds"].get<double>()));
+  CHECK(digests == std::vector<bool>(4, false));
+  // On a terminal it goes on until Ctrl-C.
+  psctl.context.out_terminal = true;
+  int asked = 0;
+  const auto answer = psctl.coordinator.on_list_variables;
+  psctl.coordinator.on_list_variables = [&](const v1::ListVariablesRequest& request) {
+    if (++asked == 3) psctl.Signal(SIGINT);
+    return answer(request);
+  };
+  CHECK(psctl.Run({"variable", "top", "movies", "--interval", "200ms"}) == kInterrupted);
+  CHECK(asked == 3);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("\033[H\033[J") && Catch::Contains("pulls/s"));
+  digests.clear();
+  REQUIRE(psctl.Run({"variable", "describe", "movies", "--output=json"}) == kSucceeded);
+  CHECK(digests == std::vector<bool>{true});
+  CHECK(psctl.Json()["table"]["rows"] == 5);
+  CHECK(psctl.Json()["traffic"]["servers"][0]["server"] == "0");
+  CHECK(psctl.Run({"variable", "describe", "movie"}) == kUsage);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("no such variable: variable=movie job=job; it has movies"));
+  CHECK(psctl.Run({"variable", "describe"}) == kUsage);
+  CHECK(psctl.Run({"variable", "top", "movies", "--once", "--samples", "2"}) == kUsage);
 }
 
 TEST_CASE("run prints only JSON when JSON is asked for") {
@@ -414,6 +475,8 @@ TEST_CASE("every noun and verb has help") {
                                                                                     {"cluster", "run"},
                                                                                     {"task", "list"},
                                                                                     {"variable", "list"},
+                                                                                    {"variable", "describe"},
+                                                                                    {"variable", "top"},
                                                                                     {"logs"},
                                                                                     {"cert", "init"},
                                                                                     {"cert", "issue"},

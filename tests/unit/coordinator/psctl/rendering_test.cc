@@ -112,6 +112,25 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   CHECK(EpochLine(row, true) == "   12    469              600      2.8");
 }
 
+TEST_CASE("other metrics of an evaluation have columns of their own; an epoch that has none has a dash") {
+  v1::JobStatus job = Running();
+  *job.add_epoch_rows() = Epoch(1);
+  v1::EpochRow& second = *job.add_epoch_rows();
+  second = Epoch(2);
+  (*second.mutable_metrics())["auc"] = 0.78125;
+  (*second.mutable_metrics())["root_mean_squared_error"] = 0.86;
+  (*second.mutable_metrics())["binary_accuracy"] = 0.5;
+  const Lines metrics = EpochMetrics(job);
+  CHECK(metrics == Lines{"auc", "binary_accuracy", "root_mean_squared_error"});
+  CHECK(EpochHeader(false, metrics) == "epoch  steps  train loss  test loss  accuracy  examples/s  seconds       auc  binary_accuracy      rmse");
+  CHECK(EpochLine(job.epoch_rows(0), false, metrics) ==
+        "    1    469      0.5246     0.4400   84.21 %       21300      2.8         -                -         -");
+  CHECK(EpochLine(second, false, metrics) ==
+        "    2    469      0.5246     0.4400   84.21 %       21300      2.8    0.7812           0.5000    0.8600");
+  CHECK(JsonOf(job)["epoch_rows"][1]["metrics"]["auc"] == 0.78125);
+  CHECK(JsonOf(job)["epoch_rows"][0]["metrics"].empty());
+}
+
 TEST_CASE("without a terminal what is new is printed once, and the line now and then") {
   std::ostringstream out;
   ProgressPrinter printer(out, {});
@@ -222,6 +241,9 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   // What a full disk left out is not claimed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(), Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(), Catch::EndsWith("/   (nothing could be written)"));
+  job.set_result_json(R"({"tables": [{"table": "users", "dimension": 16, "rows": 610}, {"table": "movies", "dimension": 16, "rows": 9724}]})");
+  CHECK(SummaryLines(job)[3] ==
+        "tables: users (610 rows), movies (9724 rows)   psctl checkpoint export /runs/x/checkpoint/manifest-000000000007.egmanifest --to FILE.npz");
   job.set_state("FAILED");
   job.mutable_first_cause()->set_message("bad record: file=x offset=4");
   job.mutable_first_cause()->set_origin_text("worker/1");

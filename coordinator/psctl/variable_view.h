@@ -1,0 +1,60 @@
+// One variable as people and programs see it: what it is, and where its traffic goes. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "absl/strings/string_view.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::psctl {
+
+struct Flow {
+  double pulls = 0, pushes = 0, bytes_in = 0, bytes_out = 0;  // in and out of the server
+  double bytes() const { return bytes_in + bytes_out; }
+};
+// The largest one / the median one; NaN where the median is 0.
+struct Skew {
+  double pulls = 0, pushes = 0, bytes = 0;
+};
+struct ShardFlow {
+  std::uint32_t shard = 0;
+  std::string server;
+  Flow flow;
+};
+struct ServerFlow {
+  std::string server;
+  std::size_t shards = 0;
+  Flow flow;
+};
+struct HotFlow {
+  std::int64_t id = 0;
+  std::uint64_t pushes = 0, error = 0;
+  double pushes_per_second = 0;  // NaN: not known
+};
+// Totals since each server holds its shards or, of two samples, what came between them, a second. A shard that has moved meanwhile, or
+// whose server was started again, counts from nought: what it has now is what came.
+struct VariableView {
+  double seconds = 0;  // between the samples; 0: totals
+  std::vector<ShardFlow> shards;    // most bytes first
+  std::vector<ServerFlow> servers;  // by name
+  Skew shard_skew, server_skew;
+  std::vector<HotFlow> hottest;  // as in the newer sample
+};
+VariableView ViewOf(const v1::VariableRow& row);
+VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds);
+
+// By name, those that its type reads.
+std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer& optimizer);
+
+// `job`: for the first line. At most `count` shards and ids are listed.
+std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job, std::size_t count);
+std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view, absl::string_view job, std::size_t count);
+nlohmann::json JsonOf(const VariableView& view, std::size_t count);
+
+}  // namespace evergrad::psctl
