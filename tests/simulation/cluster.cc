@@ -163,6 +163,12 @@ struct Server : Task {
     ShardEpoch epoch;
     TaskId session;
     std::unique_ptr<HeldState> cut;  // taken and not durable yet
+    // Of a slot: the moment is taken, its rows are handed out meanwhile, piece by piece.
+    struct Slicing {
+      ps_server::ShardCut cut;
+      std::unique_ptr<HeldState> facts;  // of that moment
+    };
+    std::optional<Slicing> slicing = std::nullopt;
   };
   std::vector<Order> orders;
   std::array<std::optional<Snapshot>, kShards> durable_file;  // of what it holds
@@ -229,11 +235,12 @@ bool SameUpdates(const HeldState& a, const HeldState& b) {
          std::equal(l.open().begin(), l.open().end(), m.open().begin(), m.open().end(), same_bits);
 }
 
-const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer) {
-  static const std::array<ShardModel, kShards> counting{ShardModel("counting", 0), ShardModel("counting", 1), ShardModel("counting", 2)};
-  static const std::array<ShardModel, kShards> sgd{ShardModel("sgd", 0), ShardModel("sgd", 1), ShardModel("sgd", 2)};
-  static const std::array<ShardModel, kShards> adam{ShardModel("adam", 0), ShardModel("adam", 1), ShardModel("adam", 2)};
-  return optimizer == "adam" ? adam : optimizer == "sgd" ? sgd : counting;
+const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer, bool tables) {
+  using Models = std::array<ShardModel, kShards>;
+  const auto make = [](const char* of, bool slot) { return Models{ShardModel(of, 0), ShardModel(of, 1), ShardModel(of, 2, slot)}; };
+  static const Models dense[] = {make("counting", false), make("sgd", false), make("adam", false)};
+  static const Models slots[] = {make("counting", true), make("sgd", true), make("adam", true)};
+  return (tables ? slots : dense)[optimizer == "adam" ? 2 : optimizer == "sgd" ? 1 : 0];
 }
 
 class Cluster {
@@ -321,6 +328,7 @@ class Cluster {
   void Disk();
   void FinishLoading(Server* s, std::uint32_t p);
   void WriteNext(Server* s);
+  bool NextSlices(const HeldState& held, Server::Order* order);
   Snapshot Describe(const HeldState& cut, std::uint32_t p) const;
   Snapshot MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p);
   void OrderCuts();
@@ -418,7 +426,7 @@ class Cluster {
 
 Cluster::Cluster(const WalkOptions& options)
     : options_(options),
-      models_(ModelsOf(options.optimizer)),
+      models_(ModelsOf(options.optimizer, options.tables)),
       random_(options.seed),
       store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})) {
   for (auto& shard : touch_) {
@@ -715,6 +723,7 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   }
   if (n == 0 || calls_.size() >= kCallsMax) return;
   const auto [u, p] = ready[random_.Below(n)];
+  if (p >= w->book.map().shards.size()) return;  // under a mutant an attempt of an earlier job may run on
   const worker::ShardPlace& place = w->book.map().shards[p];
   // Whoever listens where this identity was or is: the old process and the new one have different addresses.
   std::array<int, 8> there{};
@@ -918,7 +927,9 @@ void Cluster::Serve(const Call& call) {
   } else if (held != nullptr) {
     const std::uint64_t c = call.closure.value();
     alignas(64) float gradient[kElementsMax];
-    const bool skip = ShardModel::Skips(c, call.update, call.attempt);
+    // With rows for which there is no room it is refused whole, by the tables themselves.
+    const bool beyond = faults && models_[call.p].slot() && random_.Chance(0.05);
+    const bool skip = !beyond && ShardModel::Skips(c, call.update, call.attempt);
     models_[call.p].Gradient(c, call.update, call.attempt, gradient);
     ps_server::Push push;
     push.epoch = call.epoch;
@@ -929,8 +940,15 @@ void Cluster::Serve(const Call& call) {
       push.kind = ps_server::UpdateKind::kSkip;
       push.skip_reason = "overflow";
     } else {
-      push.rows = models_[call.p].elements();
-      push.payload = std::as_bytes(std::span(gradient, models_[call.p].elements()));
+      models_[call.p].FillPush(c, call.update, std::span(gradient, models_[call.p].gradient_floats(c, call.update)), &push);
+    }
+    SlotSection section;
+    std::vector<float> more;
+    if (beyond) {
+      section = models_[call.p].BeyondBudget(c, call.update, &more);
+      push.rows = section.ids.size();
+      push.rows_of = section.of();
+      push.payload = std::as_bytes(std::span(more));
     }
     if (faults && random_.Chance(0.02)) push.defect = "a byte changed on the way";
     const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
@@ -938,6 +956,13 @@ void Cluster::Serve(const Call& call) {
     const PushCode code = held->shard->Apply(push).code;
     answer.answer = AnswerOf(code);
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
+    if (beyond && code == PushCode::kApplied) Fail("11 a push beyond the budget was admitted");
+    if (code == PushCode::kOverBudget) {
+      Count("push of two tables over the budget");
+      if (held->shard->lsn() != lsn || held->shard->ledger().Has(call.closure, push.update)) Fail("11 a push over the budget is in the ledger");
+      Fail(held->CheckValues(models_[call.p]));
+      if (random_.Chance(0.1)) Fail(held->CheckReplay(models_[call.p]));
+    }
     if (s->sealed[call.p] && held == s->shards[call.p].get() && call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
       // One that had stopped to be moved says STALE first [8]; it takes nothing either.
@@ -979,7 +1004,7 @@ void Cluster::Serve(const Call& call) {
     } else if (code == PushCode::kInvalid && !push.defect.empty()) {
       Count("broken push refused");
       answer.answer = PushAnswer::kTransport;
-    } else if (code == PushCode::kInvalid || code == PushCode::kOverBudget) {
+    } else if (code == PushCode::kInvalid || (code == PushCode::kOverBudget && !beyond)) {
       Fail("a good push was refused as invalid");
     }
     if (code == PushCode::kApplied || (code == PushCode::kDuplicate && open)) held->seen[c] = std::max(held->seen[c], call.attempt);
@@ -1028,7 +1053,7 @@ void Cluster::PullOne(Worker* w, std::uint32_t p) {
     const HeldState& held = *s->shards[p];
     const std::uint64_t lsn = held.shard->lsn();
     ps_server::PullResult read =
-        held.shard->Read({place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn});
+        held.shard->Read(models_[p].PullOf(place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn));
     if (held.shard->lsn() != lsn) Fail("13 a pull changed the state");
     if (read.code == ps_server::PullCode::kUnchanged) {
       Count("pull unchanged");
@@ -1059,7 +1084,7 @@ void Cluster::Evaluate(Worker* w) {
     }
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
-    const ps_server::PullResult read = held.shard->Read({place.epoch, false, {}, 0});
+    const ps_server::PullResult read = held.shard->Read(models_[p].PullOf(place.epoch));
     if (read.code != ps_server::PullCode::kValues) return;  // stale: again under a newer map
     Evaluated::OfShard& of = w->reading->shards[p];
     of.read = true;
@@ -1660,7 +1685,16 @@ void Cluster::WriteNext(Server* s) {
         Fail(absl::StrCat("27 a shard changed and its lsn did not: p=", p));
       report(*last);
     } else if (held != nullptr) {
-      order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant);
+      if (!models_[p].slot()) {
+        order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant);
+      } else if (!order.slicing) {
+        // Some are overtaken by the pushes between their slices.
+        order.slicing = Server::Order::Slicing{held->shard->Cut(random_.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax), held->Facts()};
+        order.slicing->cut.tables = models_[p].NewTables(order.slicing->cut);
+        return;
+      } else if (!NextSlices(*held, &order)) {
+        return;
+      }
       CheckState(*order.cut, p, random_.Chance(0.25));
       if (options_.mutant == Mutant::kReportedBeforeDurable) report(Describe(*order.cut, p));
       return;
@@ -1677,6 +1711,29 @@ void Cluster::WriteNext(Server* s) {
   if (held != nullptr) s->durable_file[p] = snapshot;
   if (options_.mutant != Mutant::kReportedBeforeDurable) report(snapshot);
   s->orders.erase(s->orders.begin());
+}
+
+// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was dropped (pushes changed too much meanwhile, another cut
+// was taken, for a move or at the end) is begun again.
+bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
+  Server::Order::Slicing& slicing = *order->slicing;
+  for (std::uint64_t n = 1 + random_.Below(3); n > 0; --n) {
+    const auto slice = held.shard->NextSlice(slicing.cut.serial, 1 + random_.Below(200));
+    if (!slice.ok()) {
+      Count("cut of a slot overtaken");
+      order->slicing.reset();
+      return false;
+    }
+    if (!slice->end) {
+      ShardModel::TakeSlice(*slice, slicing.cut.tables);
+      continue;
+    }
+    Count(held.shard->lsn() == slicing.cut.lsn ? "cut of a slot" : "cut of a slot with pushes meanwhile");
+    order->cut = slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch, held.shard->start(), {}, false, options_.mutant);
+    order->slicing.reset();
+    return true;
+  }
+  return false;
 }
 
 Snapshot Cluster::Describe(const HeldState& cut, std::uint32_t p) const {
@@ -2279,6 +2336,7 @@ WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
   options.gated = seed / 5 % 2 == 0;
   options.damage = seed / 7 % 2 == 0;
   options.resumes = seed / 2 % 3 == 0;
+  options.tables = seed / 8 % 2 == 0;
   options.open_max = 3 + static_cast<std::uint32_t>(seed / 3 % 10);
   return options;
 }
@@ -2357,6 +2415,8 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"takes_late_file", Mutant::kTakesLateFile},
       {"deletes_named", Mutant::kDeletesNamed},
       {"deletes_before_durable", Mutant::kDeletesBeforeDurable},
+      {"half_admitted", Mutant::kHalfAdmitted},
+      {"rows_after_cut", Mutant::kRowsAfterCut},
   };
   return names;
 }

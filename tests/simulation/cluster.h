@@ -40,6 +40,7 @@ struct WalkOptions {
   bool ends_early = false;  // the job is cancelled on the way: its shards are sealed (line 20a)
   bool gated = false;       // commits become durable later than they are made, and messages wait for them
   bool damage = false;      // files and manifests go bad (K6)
+  bool tables = false;      // the last shard is a slot of two embedding tables
   bool resumes = false;     // the job is lost with its cluster, or ends early, and a new one goes on from a manifest (line 28)
   std::uint32_t open_max = 4;
   int fault_events = 2500;

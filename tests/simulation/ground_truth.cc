@@ -1,6 +1,7 @@
 #include "tests/simulation/ground_truth.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,14 +9,26 @@
 
 namespace evergrad::simulation {
 
-ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p)
+namespace {
+
+constexpr std::uint32_t kTables = 2, kIds = 6;
+constexpr std::uint32_t kDimensions[kTables] = {2, 3};
+constexpr std::uint32_t kRowsMax = 4;  // of one table in a push
+
+std::int64_t IdOf(std::uint32_t table, std::uint32_t k) { return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1)); }
+
+// Tables are told apart by it; thread-safe, without a limit.
+const std::shared_ptr<ps_server::storage::MemoryBudget>& Budget() {
+  static const auto budget = std::make_shared<ps_server::storage::MemoryBudget>(0);
+  return budget;
+}
+
+}  // namespace
+
+ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
     : elements_(optimizer == "counting" ? kElementsMax : 8), counting_(optimizer == "counting") {
   settings_.job = JobUid(1);
   settings_.shard = ShardId(p);
-  settings_.variable = "weights";
-  settings_.variable_shape = tensor::Shape{std::uint64_t{elements_} * kShards};
-  settings_.row_begin = std::uint64_t{p} * elements_;
-  settings_.row_end = settings_.row_begin + elements_;
   settings_.initializer.type = counting_ ? "zeros" : "truncated_normal";
   settings_.initializer.seed = 7;
   settings_.optimizer.type = optimizer;
@@ -24,12 +37,112 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p)
   auto made = ps_server::optimizer::Optimizer::Create(settings_.optimizer);
   EG_CHECK(made.ok());
   optimizer_ = *made;
-  const std::vector<float> values = Seed({}, {}, {}, fault::Mutant::kNone)->Values();
-  std::copy(values.begin(), values.end(), seed_values_.begin());
+  if (slot) {
+    settings_.variable = "slot 0 of 1";
+    settings_.slot = ps_server::SlotSettings{0, 1, {}};
+    for (std::uint32_t t = 0; t < kTables; ++t) {
+      ps_server::storage::TableSettings& table = settings_.slot->tables.emplace_back();
+      table.name = absl::StrCat("table", t);
+      table.dimension = kDimensions[t];
+      table.initializer = settings_.initializer;
+      table.optimizer = settings_.optimizer;
+      if (t + 1 == kTables) table.bytes_max = 2000;  // its six rows have at most 500
+    }
+    MakeSections();
+  } else {
+    settings_.variable = "weights";
+    settings_.variable_shape = tensor::Shape{std::uint64_t{elements_} * kShards};
+    settings_.row_begin = std::uint64_t{p} * elements_;
+    settings_.row_end = settings_.row_begin + elements_;
+  }
+  const auto seed = Seed({}, {}, {}, fault::Mutant::kNone);
+  const ps_server::PullResult read = seed->Read(PullOf({}));
+  std::size_t at = 0;
+  for (const tensor::SharedBytes& chunk : read.chunks) {
+    std::memcpy(seed_values_.data() + at, chunk.bytes.data(), chunk.bytes.size());
+    at += chunk.bytes.size() / sizeof(float);
+  }
+  EG_CHECK(at == elements_);
+}
+
+void ShardModel::MakeSections() {
+  const auto add = [](SlotSection* section, std::uint32_t table, const std::vector<std::uint32_t>& which) {
+    if (which.empty()) return;
+    section->tables.push_back(table);
+    section->rows.push_back(static_cast<std::uint32_t>(which.size()));
+    for (const std::uint32_t k : which) {
+      section->ids.push_back(IdOf(table, k));
+      section->at.push_back((table == 0 ? 0 : kIds * kDimensions[0]) + k * kDimensions[table]);
+      section->dimension.push_back(kDimensions[table]);
+      section->floats += kDimensions[table];
+    }
+  };
+  for (std::uint32_t t = 0; t < kTables; ++t) add(&all_, t, {0, 1, 2, 3, 4, 5});
+  elements_ = static_cast<std::uint32_t>(all_.floats);
+  for (std::uint32_t n = 0; n < kClosures * kUpdates; ++n) {
+    Random random(n * 977 + 5);
+    SlotSection& section = sections_.emplace_back();
+    while (section.ids.empty()) {
+      for (std::uint32_t t = 0; t < kTables; ++t) {
+        std::vector<std::uint32_t> which(random.Below(kRowsMax + 1));
+        for (std::uint32_t& k : which) k = static_cast<std::uint32_t>(random.Below(kIds));
+        if (random.Chance(0.7)) add(&section, t, which);
+      }
+    }
+  }
+}
+
+SlotSection ShardModel::BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const {
+  SlotSection section = SectionOf(c, u);
+  if (section.tables.back() != kTables - 1) {
+    section.tables.push_back(kTables - 1);
+    section.rows.push_back(0);
+  }
+  constexpr std::uint32_t kMore = 100;
+  for (std::uint32_t k = 0; k < kMore; ++k) section.ids.push_back(IdOf(kTables - 1, kIds + k));
+  section.rows.back() += kMore;
+  gradient->resize(section.floats + kMore * kDimensions[kTables - 1], 1.0f);
+  return section;
+}
+
+void ShardModel::FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient, ps_server::Push* push) const {
+  push->rows = elements_;
+  push->payload = std::as_bytes(gradient);
+  if (!slot()) return;
+  push->rows = SectionOf(c, u).ids.size();
+  push->rows_of = SectionOf(c, u).of();
+  push->global_step = c * kUpdates + u;
+}
+
+ps_server::Pull ShardModel::PullOf(ShardEpoch epoch, bool has, MapVersion have_start, std::uint64_t have_vlsn) const {
+  ps_server::Pull pull{epoch, has, have_start, have_vlsn};
+  if (slot()) pull.rows_of = all_.of();
+  return pull;
+}
+
+std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> ShardModel::NewTables(const ps_server::ShardCut& cut) const {
+  std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> tables;
+  if (!slot()) return tables;
+  for (std::size_t t = 0; t < kTables; ++t) {
+    auto made = ps_server::storage::EmbeddingTable::Create(settings_.slot->tables[t], Budget());
+    EG_CHECK_MSG(made.ok(), made.status().ToString());
+    tables.push_back(*std::move(made));
+    EG_CHECK(cut.table_steps.size() == kTables);
+  }
+  return tables;
+}
+
+void ShardModel::TakeSlice(const ps_server::SlotSlice& slice, const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables) {
+  const ps_server::storage::TableSlice& rows = slice.rows;
+  EG_CHECK(rows.waiting_ids.empty());
+  if (rows.ids.empty()) return;
+  const std::vector<std::uint64_t> stamps(rows.stamps.begin(), rows.stamps.end()), counts(rows.counts.begin(), rows.counts.end());
+  const absl::Status status = tables[slice.table]->Restore(ps_server::storage::RestoredRows{rows.ids, stamps, counts, rows.values, rows.numbers});
+  EG_CHECK_MSG(status.ok(), status.ToString());
 }
 
 std::unique_ptr<ps_server::Shard> ShardModel::Seed(ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant) const {
-  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, mutant);
+  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, mutant, nullptr, slot() ? Budget() : nullptr);
   EG_CHECK_MSG(shard.ok(), shard.status().ToString());
   return *std::move(shard);
 }
@@ -39,13 +152,17 @@ bool ShardModel::Skips(std::uint64_t c, std::uint32_t u, Attempt attempt) {
 }
 
 void ShardModel::Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const {
+  if (counting_ && slot()) {
+    for (std::size_t i = 0; i < gradient_floats(c, u); ++i) out[i] = static_cast<float>(1 + (c + u + i) % 3);
+    return;
+  }
   if (counting_) {
     std::fill(out, out + elements_, 0.0f);
     out[c * kUpdates + u] = 1.0f;
     return;
   }
   Random random((c * kUpdates + u) * 1000003 + attempt.term * 7919 + attempt.n * 31 + settings_.shard.value());
-  for (std::uint32_t i = 0; i < elements_; ++i) out[i] = static_cast<float>(random.Unit() * 2 - 1);
+  for (std::size_t i = 0; i < gradient_floats(c, u); ++i) out[i] = static_cast<float>(random.Unit() * 2 - 1);
 }
 
 std::unique_ptr<HeldState> HeldState::FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
@@ -64,8 +181,22 @@ std::unique_ptr<HeldState> HeldState::Copy() const {
 
 std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
                                                fault::Mutant mutant, const ps_server::Ledger* other_ledger) const {
-  auto restored = Facts();
   ps_server::ShardCut cut = shard->Cut();
+  cut.tables = model.NewTables(cut);
+  for (bool more = model.slot(); more;) {
+    const auto slice = shard->NextSlice(cut.serial, 100);
+    EG_CHECK_MSG(slice.ok(), slice.status().ToString());
+    ShardModel::TakeSlice(*slice, cut.tables);
+    more = !slice->end;
+  }
+  return RestoredFrom(model, std::move(cut), epoch, start, refused, resumed, mutant, other_ledger);
+}
+
+std::unique_ptr<HeldState> HeldState::RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start,
+                                                   const IntervalSet& refused, bool resumed, fault::Mutant mutant,
+                                                   const ps_server::Ledger* other_ledger) const {
+  auto restored = Facts();
+  for (std::size_t t = 0; t < cut.tables.size(); ++t) EG_CHECK(cut.tables[t]->RestoreStep(cut.table_steps[t]).ok());
   if (other_ledger != nullptr) cut.ledger = *other_ledger;
   if (resumed) {
     cut.ledger = cut.ledger.WithoutAttempts();
@@ -86,6 +217,7 @@ std::unique_ptr<HeldState> HeldState::Facts() const {
   copy->log = log;
   copy->values = values;
   copy->slots = slots;
+  copy->row_gradients = row_gradients;
   return copy;
 }
 
@@ -93,6 +225,7 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   ++count[c * kUpdates + u];
   ++gradients;
   log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), false, attempt});
+  if (model.slot()) return FoldRows(model, model.SectionOf(c, u), gradient);
   ps_server::optimizer::Run run{model.elements(), gradient, values.data(), values.data(), {}, {}};
   for (int k = 0; k < model.optimizer().slots(); ++k) {
     run.slot_from[k] = slots[static_cast<std::size_t>(k)].data();
@@ -101,13 +234,34 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   model.optimizer().Apply(model.optimizer().Begin(gradients), run);
 }
 
+// An id that is there twice is one row, with the sum; the optimizer's t is the row's own.
+void HeldState::FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient) {
+  std::array<float, kElementsMax> sums{};
+  std::array<bool, kElementsMax> named{};
+  for (std::size_t i = 0; i < section.ids.size(); gradient += section.dimension[i++]) {
+    const std::uint32_t at = section.at[i];
+    for (std::uint32_t e = 0; e < section.dimension[i]; ++e) sums[at + e] = named[at] ? sums[at + e] + gradient[e] : gradient[e];
+    named[at] = true;
+  }
+  for (std::size_t i = 0; i < section.ids.size(); ++i) {
+    const std::uint32_t at = section.at[i];
+    if (!std::exchange(named[at], false)) continue;
+    ps_server::optimizer::Run run{section.dimension[i], sums.data() + at, values.data() + at, values.data() + at, {}, {}};
+    for (int k = 0; k < model.optimizer().slots(); ++k) {
+      run.slot_from[k] = slots[static_cast<std::size_t>(k)].data() + at;
+      run.slot_to[k] = slots[static_cast<std::size_t>(k)].data() + at;
+    }
+    model.optimizer().Apply(model.optimizer().Begin(++row_gradients[at]), run);
+  }
+}
+
 void HeldState::FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt) {
   ++count[c * kUpdates + u];
   log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), true, attempt});
 }
 
 std::string HeldState::CheckValues(const ShardModel& model) const {
-  const ps_server::PullResult read = shard->Read({shard->epoch(), false, {}, 0});
+  const ps_server::PullResult read = shard->Read(model.PullOf(shard->epoch()));
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
     const std::size_t n = chunk.bytes.size() / sizeof(float);
@@ -156,8 +310,7 @@ std::string HeldState::CheckReplay(const ShardModel& model) const {
       push.kind = ps_server::UpdateKind::kSkip;
       push.skip_reason = "overflow";
     } else {
-      push.rows = model.elements();
-      push.payload = std::as_bytes(std::span(gradient, model.elements()));
+      model.FillPush(a.closure, a.update, std::span(gradient, model.gradient_floats(a.closure, a.update)), &push);
     }
     if (fresh->Apply(push).code != ps_server::PushCode::kApplied)
       return absl::StrCat("I1 the log has an update twice: c=", a.closure, " u=", a.update);

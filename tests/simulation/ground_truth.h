@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,22 @@
 
 namespace evergrad::simulation {
 
-// The shared, fixed part of a shard: settings, seed's values, gradients.
+// The rows of one push to a slot, as its section names them.
+struct SlotSection {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> tables, rows;  // rows[k] of tables[k]
+  std::vector<std::uint32_t> at;            // of each id: where its row is among the elements, and how many it has
+  std::vector<std::uint32_t> dimension;
+  std::size_t floats = 0;
+  ps_server::TableRows of() const { return {true, ids, tables, rows}; }
+};
+
+// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of six ids each, and its elements are the rows of all of
+// them, one behind the other: what a pull of all ids returns.
 class ShardModel {
  public:
-  ShardModel(const std::string& optimizer, std::uint32_t p);
+  ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
+  bool slot() const { return settings_.slot.has_value(); }
   // A new state from the seed.
   std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant) const;
   std::uint32_t elements() const { return elements_; }
@@ -29,14 +42,31 @@ class ShardModel {
   // Whether (c, u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so that two
   // attempts may differ, but a push sent again never does.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
+  // Of a slot: of the rows of SectionOf(c, u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
+  // Which rows (c, u) pushes: of one table or both, some of them twice; a function of the plan.
+  const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const { return sections_[c * kUpdates + u]; }
+  // The same, and so many rows of the last table behind them that no budget admits it. `gradient` is of it then.
+  SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
+  // A gradient's rows and payload into a push.
+  void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient, ps_server::Push* push) const;
+  std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const { return slot() ? SectionOf(c, u).floats : elements_; }
+  // A pull of everything.
+  ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {}, std::uint64_t have_vlsn = 0) const;
+  // A cut of a slot that was handed out in slices (`tables` of it were filled by TakeSlice), or of a dense shard, as a file holds it.
+  std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(const ps_server::ShardCut& cut) const;
+  static void TakeSlice(const ps_server::SlotSlice& slice, const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables);
 
  private:
+  void MakeSections();
+
   ps_server::ShardSettings settings_;
   std::uint32_t elements_;
   bool counting_;
   ps_server::optimizer::Optimizer optimizer_;
   std::array<float, kElementsMax> seed_values_{};
+  SlotSection all_;  // every id of every table
+  std::vector<SlotSection> sections_;
 };
 
 struct Applied {
@@ -56,6 +86,7 @@ struct HeldState {
   std::vector<Applied> log;                                // in order
   std::array<float, kElementsMax> values{};                // the fold of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
+  std::array<std::uint32_t, kElementsMax> row_gradients{};  // of a slot: of the row that begins at this element
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
                                              fault::Mutant mutant);
@@ -63,8 +94,14 @@ struct HeldState {
   // Through a cut, as a file does [27, 21], and as a new job finds it where `resumed` [28].
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
                                       fault::Mutant mutant, const ps_server::Ledger* other_ledger = nullptr) const;
+  // Everything but the shard.
+  std::unique_ptr<HeldState> Facts() const;
+  // The same from a cut of this state's shard, taken when these facts were; a slot's tables are filled.
+  std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+                                          bool resumed, fault::Mutant mutant, const ps_server::Ledger* other_ledger = nullptr) const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
+  void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);
   // Line 13: a SKIP is recorded and changes no value.
   void FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // "" or what differs: the shard's values against the fold, bit by bit.
@@ -74,9 +111,6 @@ struct HeldState {
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
   // As CheckValues, with the slots too, by applying the log to a new shard.
   std::string CheckReplay(const ShardModel& model) const;
-
- private:
-  std::unique_ptr<HeldState> Facts() const;  // everything but the shard
 };
 
 }  // namespace evergrad::simulation

@@ -64,7 +64,7 @@ TEST_CASE("eval_survives_rollback is caught") { Caught(Mutant::kEvalSurvivesRoll
 TEST_CASE("refused_admits is caught") { Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"}); }
 TEST_CASE("duplicate_lowers_no_bar is caught") { Caught(Mutant::kDuplicateLowersNoBar, 300, {"I9 a lower attempt was applied"}); }
 TEST_CASE("refused_push_leaves_bit is caught") {
-  Caught(Mutant::kRefusedPushLeavesBit, 50, {"I2 the ledger and the state disagree", "I3", "27 a shard changed"});
+  Caught(Mutant::kRefusedPushLeavesBit, 50, {"I2 the ledger and the state disagree", "I3", "27 a shard changed", "11 a push over the budget is in the ledger"});
 }
 TEST_CASE("vlsn_stays is caught") { Caught(Mutant::kVlsnStays, 20, {"13 a pull said unchanged, but values differ"}); }
 TEST_CASE("unchanged_by_vlsn is caught") { Caught(Mutant::kUnchangedByVlsn, 600, {"13 a pull said unchanged, but values differ"}); }
@@ -80,6 +80,9 @@ TEST_CASE("reported_before_durable is caught") {
   Caught(Mutant::kReportedBeforeDurable, 50, {"27 a manifest names a file that is not there", "27 the journal"});
 }
 TEST_CASE("source_goes_on is caught") { Caught(Mutant::kSourceGoesOn, 50, {"I3", "I4 lsn fell", "I8"}); }
+
+TEST_CASE("half_admitted is caught") { Caught(Mutant::kHalfAdmitted, 50, {"I2 values differ", "I2 digest"}); }
+TEST_CASE("rows_after_cut is caught") { Caught(Mutant::kRowsAfterCut, 100, {"I2 values differ"}); }
 
 // At a worker.
 TEST_CASE("stale_settles is caught") { Caught(Mutant::kStaleSettles, 20, {"I3 done but missing", "29"}); }
