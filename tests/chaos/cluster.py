@@ -57,6 +57,7 @@ class Daemon:
         self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
         self.process = None
         self.starts = 0
+        self.prefix = []  # of its command line: what starts it, in a control group of its own, say
         self.address = ""
         self.session_proxy = self.data_proxy = None
 
@@ -75,7 +76,7 @@ class Daemon:
         self.starts += 1
         address_file = os.path.join(self.cluster.folder, "%s-%s.%d.address" % (self.role, self.identity, self.starts))
         binary = {"coordinator": "evergrad-coordinator", "ps_server": "evergrad-ps-server", "worker": self.cluster.worker_binary}[self.role]
-        command = [os.path.join(self.cluster.bin, binary), "--address-file", address_file, "--failpoint-seed", str(self.cluster.seed)]
+        command = self.prefix + [os.path.join(self.cluster.bin, binary), "--address-file", address_file, "--failpoint-seed", str(self.cluster.seed)]
         # `none` arms nothing, but says that this cluster is one for tests: counting jobs are accepted.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
@@ -198,6 +199,7 @@ class Cluster:
         self.extras = []
         self.proxied, self.proxies = proxied, []
         self.jobs, self.forms = 0, 1
+        self.shape = {}  # what every counting job of a scenario has besides, whatever it asks for itself
         self.pauses = Pauses()
 
     def environment(self, daemon):
@@ -273,6 +275,13 @@ class Cluster:
         except ValueError:
             raise Failure("psctl %s printed no JSON: %r" % (" ".join(arguments), text[:500]))
 
+    def psctl_files(self, *arguments):
+        """A verb that asks nobody: it reads files."""
+        r = subprocess.run([os.path.join(self.bin, "psctl")] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, cwd=self.folder)
+        if r.returncode != 0:
+            raise Failure("psctl %s: want exit code 0 got %d\n%s%s" % (" ".join(arguments), r.returncode, r.stdout, r.stderr))
+        return r.stdout
+
     def tasks(self):
         found = self.psctl_json("task", "list")
         return found["tasks"] if isinstance(found, dict) else found
@@ -330,9 +339,10 @@ class Cluster:
             job.finish()
         raise Failure("six jobs had ended before the fault came, %d steps after their beginning" % steps)
 
-    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None, checkpoint="", resources=""):
+    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None, checkpoint="", resources="", **tables):
         self.jobs += 1
-        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint, resources)
+        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint, resources,
+                          **dict(self.shape, **tables))
         path = os.path.join(self.folder, job.name + ".yaml")
         with open(path, "w") as f:
             f.write(job.yaml())
@@ -341,9 +351,12 @@ class Cluster:
 
 
 class CountingJob:
-    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint="", resources=""):
+    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint="", resources="", tables=0, table_ids=200,
+                 table_slots=16, table_bytes_max=0, wire_dtype="float32", training=""):
         self.cluster, self.name, self.examples, self.batch, self.epochs = cluster, name, examples, batch, epochs
         self.steps_per_closure, self.step_ms, self.shards, self.seed = steps_per_closure, step_ms, shards, seed
+        self.tables, self.table_ids, self.table_slots, self.table_bytes_max = tables, table_ids, table_slots, table_bytes_max
+        self.wire_dtype, self.training = wire_dtype, training
         self.uid = ""
         self.resources = resources  # "{share: 2}"
         self.checkpoint = checkpoint  # "{every: 100ms}"; "": the default
@@ -357,10 +370,13 @@ kind: TrainingJob
 metadata: {name: %s}
 spec:
   type: counting
-  counting: {examples: %d, shards: %d, step_ms: %d}
+  counting: {examples: %d, shards: %d, step_ms: %d%s}
   data: {batch_size: %d, shuffle: {seed: %d}}
-  training: {epochs: %d, steps_per_closure: %d}
-%s%s""" % (self.name, self.examples, self.shards, self.step_ms, self.batch, self.seed, self.epochs, self.steps_per_closure,
+  training: {epochs: %d, steps_per_closure: %d, wire_dtype: %s%s}
+%s%s%s""" % (self.name, self.examples, self.shards, self.step_ms,
+           ", tables: %d, table_ids: %d, table_bytes_max: %d" % (self.tables, self.table_ids, self.table_bytes_max) if self.tables else "",
+           self.batch, self.seed, self.epochs, self.steps_per_closure, self.wire_dtype, self.training,
+           "  strategy: {table_slots: %d}\n" % self.table_slots if self.tables else "",
          "  checkpoint: %s\n" % self.checkpoint if self.checkpoint else "", "  resources: %s\n" % self.resources if self.resources else "")
 
     def show(self):
@@ -449,7 +465,11 @@ spec:
             if shard["variable"] == "counting/updates" and shard["updates_applied"] != self.steps:
                 raise Failure("shard %s: want %d updates applied got %s" % (shard["shard"], self.steps, shard["updates_applied"]))
         listed = self.cluster.psctl_json("variable", "list", "--job", self.name)
+        if self.tables:
+            self.check_tables(result, listed["variables"])
         for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+            if variable["name"].startswith("counting/table"):
+                continue
             values = {"counting/samples": samples, "counting/updates": updates}[variable["name"]]
             for key, factor in (("digest", 1), ("slot_digest", 2)):
                 bits = (values * factor).astype("<f4").view("<u4")
@@ -458,3 +478,32 @@ spec:
                 got = int(got, 16) if isinstance(got, str) else int(got)
                 if got != want:
                     raise Failure("%s of %s: want %016x got %016x" % (key, variable["name"], want, got))
+
+    def steps_of(self, closure):
+        per_epoch = -(-self.examples // self.batch)
+        first = closure % -(-per_epoch // self.steps_per_closure) * self.steps_per_closure
+        return min(self.steps_per_closure, per_epoch - first)
+
+    def check_tables(self, result, listed):
+        """Each row of each table has exactly the sum of what was pushed to it, its slot twice that, no other row is there, and every slot has applied the updates that touch it, and
+        no others."""
+        from tables import Expected, dimension_of, name_of
+        updates = [(c, u) for c in range(self.closures) for u in range(self.steps_of(c))]
+        expected = Expected(self, updates)
+        found = {v["name"]: v for v in listed}
+        for table in range(self.tables):
+            row = found[name_of(table)]
+            if not row["complete"] or row["shape"] != [len(expected.rows[table]), dimension_of(table)]:
+                raise Failure("%s: want %d rows counted, got %s" % (name_of(table), len(expected.rows[table]), row["shape"]))
+            for key, want in zip(("digest", "slot_digest"), expected.digests(table)):
+                if int(row[key], 16) != want:
+                    raise Failure("%s of %s: rows not counted exactly: want %016x got %s" % (key, name_of(table), want, row[key]))
+        shards = {s["shard"]: s for s in result["shards"]}
+        first = len(shards) - self.table_slots
+        for slot, want in enumerate(expected.touched):
+            got = shards[first + slot]["updates_applied"]
+            if got != want:
+                raise Failure("slot %d: want %d updates applied got %s" % (slot, want, got))
+        # Most steps touch few slots, so what is missing cannot be read off an update's absence.
+        if sum(expected.touched) >= self.steps * self.table_slots / 2:
+            raise Failure("these tables are not sparse: %s of %d steps" % (expected.touched, self.steps))

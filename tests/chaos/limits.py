@@ -1,9 +1,12 @@
 """Scenarios under the limits of control groups (v1 or v2), where this machine lets us make some; else they are skipped by name, and counted."""
 import os
+import re
+import subprocess
 import time
+import urllib.request
 
 from cluster import Failure, wait_for
-from stage import Skipped, names_death, only_these_died, restart, scenario
+from stage import METRICS, Skipped, names_death, only_these_died, restart, scenario
 
 TOP = "/sys/fs/cgroup"
 
@@ -41,6 +44,15 @@ class Group:
         else:
             self._write(self._limit_file(), str(value))
 
+    def starter(self):
+        """A Daemon's `prefix`: the process is in the group before it is the daemon, so that it finds the group's limit when it looks for one."""
+        return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.path, "cgroup.procs")]
+
+    def killed(self):
+        """How many of its processes the kernel has ended for its memory."""
+        with open(os.path.join(self.path, "memory.events" if self.unified else "memory.oom_control")) as f:
+            return int(dict(line.split() for line in f)["oom_kill"])
+
     def add(self, daemon):
         self._write("cgroup.procs", str(daemon.pid))
 
@@ -50,11 +62,13 @@ class Group:
 
     def end(self):
         """Those who are in it go back to the top."""
-        with open(os.path.join(self.path, "cgroup.procs")) as f:
-            for pid in f.read().split():
-                with open(os.path.join(self.top, "cgroup.procs"), "w") as out:
-                    out.write(pid)
-        wait_for("the control group to be empty", lambda: not open(os.path.join(self.path, "cgroup.procs")).read().split())
+        def members():
+            with open(os.path.join(self.path, "cgroup.procs")) as f:
+                return f.read().split()
+        for pid in members():
+            with open(os.path.join(self.top, "cgroup.procs"), "w") as out:
+                out.write(pid)
+        wait_for("the control group to be empty", lambda: not members())
         os.rmdir(self.path)
 
 
@@ -106,3 +120,67 @@ def l2(c, r):
     names_death(result, victim)
     only_these_died(before, c, victim)
     c.wait_tasks()
+
+
+MIB = 1 << 20
+
+
+def status_bytes(pid, field):
+    with open("/proc/%d/status" % pid) as f:
+        return int(re.search(r"^%s:\s+(\d+) kB" % field, f.read(), re.M).group(1)) << 10
+
+
+def gauge(address, name):
+    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
+        return float(re.search(r"^%s (\S+)" % name, answer.read().decode(), re.M).group(1))
+
+
+@scenario("limits", "S5", "64 pushers of 16 MiB each at one server, through the socket and through shared memory: its memory is bounded, nothing is lost")
+def s5(c, r):
+    budget, lanes = 64 * MIB, 32 * MIB
+    for s in c.servers:
+        restart(s, extra=("--budget-bytes-max", "64MiB", "--lane-bytes-max", "32MiB") + METRICS)
+    c.wait_usable()
+    before = c.pids()
+    # One variable of 16 MiB in one shard; its worker has little to do.
+    job = c.submit(examples=4 << 20, batch=1 << 16, epochs=1, shards=1, step_ms=int(2000 * c.scale), checkpoint="off")
+    job.wait_steps(1)
+    metrics = {s.identity: next(t["metrics_address"] for t in c.tasks() if t["role"] == "ps_server" and t["pid"] == s.pid) for s in c.servers}
+    try:
+        for lane in (0, 2 * MIB):
+            base = {}
+            for s in c.servers:
+                base[s] = status_bytes(s.pid, "VmRSS")
+                with open("/proc/%d/clear_refs" % s.pid, "w") as f:
+                    f.write("5")  # VmHWM from here on
+            command = [os.path.join(c.bin, "evergrad-fast-pushers"), "--coordinator", c.coordinator_address(), "--job", job.name, "--lane", str(lane)]
+            for s in c.servers:
+                command += ["--server", "%s=%s" % (s.identity, s.address)]
+            pushers = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            try:
+                waiting = wait_for("pushers to wait for their grants, or to end",
+                                   lambda: pushers.poll() is not None or max(gauge(metrics[s.identity], "evergrad_ps_server_budget_bytes_waiting") for s in c.servers))
+                out, err = pushers.communicate(timeout=240)
+            finally:
+                pushers.kill()
+            if pushers.returncode != 0:
+                raise Failure("the pushers ended with %d\n%s%s" % (pushers.returncode, out, err))
+            if waiting is True:
+                raise Failure("nobody was seen to wait for a grant: %s" % out)
+            if (lane > 0) != ("lanes=0" not in out):
+                raise Failure("with --lane %d: %s" % (lane, out))
+            for s in c.servers:
+                peak, bound = status_bytes(s.pid, "VmHWM"), base[s] + 3 * budget + lanes
+                if peak > bound and not c.sanitized():
+                    raise Failure("%s grew from %d to %d MiB, want at most %d (base, budget, twice the budget for gRPC, lanes)" % (s.name, base[s] // MIB, peak // MIB, bound // MIB))
+            print("    %s; the server grew by at most %d MiB of %d" % (
+                out.strip(), max(status_bytes(s.pid, "VmHWM") - base[s] for s in c.servers) // MIB, (3 * budget + lanes) // MIB), flush=True)
+            if any(gauge(metrics[s.identity], "evergrad_ps_server_refused_total") for s in c.servers):
+                raise Failure("a server refused a push for a limit")
+    finally:
+        c.psctl("job", "cancel", job.name, expect=None)
+    job.wait_state("CANCELLED")
+    only_these_died(before, c)
+    for s in c.servers:
+        restart(s)
+    c.wait_usable()

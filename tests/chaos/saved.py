@@ -12,6 +12,7 @@ import zipfile
 
 from cluster import MASK, Failure, mix, wait_for
 from stage import events
+from tables import Expected
 
 
 # ------------------------------------------------------------------ what the plan says
@@ -125,11 +126,21 @@ def check_agrees(job, said):
     for entry in said["files"]:
         if entry["state"] == "seed":
             continue
-        begin, end = entry["row_begin"], entry["row_end"]
         applied = [(c, list(range(plan.steps(c)))) for c in members(entry["done"])] + [(o["closure"], members(o["updates"])) for o in entry["open"]]
         partial += sum(len(members(o["updates"])) for o in entry["open"])
         if entry["refused"]:
             raise Failure("a closure was refused: %s" % entry)
+        if entry["kind"] == "table":
+            slot = entry["shard"] - (len(said["files"]) - job.table_slots)
+            expected = Expected(job, [(c, u) for c, updates in applied for u in updates], slot)
+            if entry["updates_applied"] != expected.touched[slot]:
+                raise Failure("updates applied: want %d got %d in %s" % (expected.touched[slot], entry["updates_applied"], entry["file"]))
+            both = [sum(sums) & MASK for sums in zip(*[expected.digests(t) for t in range(job.tables)])]
+            if [int(entry["digest"], 16), int(entry["slot_digest"], 16)] != both:
+                raise Failure("the rows in %s are not what its ledger says: want %016x %016x got %s %s; done %s, open %s"
+                              % (entry["file"], both[0], both[1], entry["digest"], entry["slot_digest"], entry["done"], entry["open"]))
+            continue
+        begin, end = entry["row_begin"], entry["row_end"]
         if entry["variable"] == "counting/updates":
             want = numpy.full(end - begin, sum(len(updates) for _, updates in applied), dtype=numpy.int64)
             if entry["updates_applied"] != want[0]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|functions|jobs|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 $SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
@@ -1147,6 +1147,9 @@ def checker(c, r):
         c.submit(examples=300).finish()
         return
     raise Failure("the ledger was off, pushes were duplicated, and the check saw nothing")
+
+
+import tabled  # noqa: E402,F401  (last: it has those of all others)
 
 
 # ------------------------------------------------------------------ running

@@ -172,7 +172,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
       {"no dtype", [](H, P p, B) { p.clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
       {"codec", [](H, P p, B) { p.set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID, "codec is not built"},
       {"kind ASSIGN", [](H, P p, B) { p.set_kind(v1::ASSIGN); }, v1::INVALID, "update kind is not built"},
-      {"kind MOVING_AVERAGE", [](H, P p, B) { p.set_kind(v1::MOVING_AVERAGE); }, v1::INVALID, "update kind is not built"},
+      {"kind MOVING_AVERAGE", [](H, P p, B) { p.set_kind(v1::MOVING_AVERAGE); }, v1::INVALID, "update kind mismatch"},
       {"no kind", [](H, P p, B) { p.clear_kind(); }, v1::INVALID, "update kind is not built"},
       {"kind from the future", [](H, P p, B) { p.set_kind(static_cast<v1::UpdateKind>(77)); }, v1::INVALID, "update kind is not built"},
       {"ids for a dense shard", [](H, P p, B) { p.mutable_ids(); }, v1::INVALID, "takes no id list"},

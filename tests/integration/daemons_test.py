@@ -118,6 +118,36 @@ class Running(unittest.TestCase):
                     self.assertRegex(text, r"(?m)^%s_current" % limit)
                     self.assertRegex(text, r"(?m)^%s_refused_total" % limit)
 
+    def test_a_worker_says_in_its_metrics_which_job_it_serves_while_it_does(self):
+        with Cluster(BIN, 1, 1, seed=1) as c:
+            c.workers[0].arguments += ["--metrics-listen", "127.0.0.1:0"]
+            c.up()
+
+            def served():
+                [address] = [t["metrics_address"] for t in c.tasks() if t["role"] == "worker"]
+                text = urllib.request.urlopen("http://%s/metrics" % address, timeout=60).read().decode()
+                return re.findall(r'^evergrad_worker_serves_job\{job="([^"]*)",job_uid="([^"]*)"\} 1$', text, re.M)
+            self.assertEqual(served(), [])
+            for name in ("this", "that"):
+                job = c.submit(examples=20000, name=name)
+                self.assertEqual(wait_for("the worker to say that it serves %s" % name, served), [(name, job.uid)])
+                c.psctl("job", "cancel", name)
+                wait_for("the worker to serve none", lambda: not served())
+
+    def test_a_job_beyond_the_coordinators_limit_of_bytes_on_servers_is_refused_by_it(self):
+        with Cluster(BIN, 1, 1, seed=1, coordinator_arguments=("--job-server-memory-bytes-max", "4KiB")).up() as c:
+            small = c.submit(examples=100, shards=1)
+            small.finish()
+            large = c.submit(examples=10000, shards=4)
+            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] == "FAILED" else None)(c.psctl_json("job", "show", large.name)))
+            self.assertEqual(status["first_cause"]["kind"], "user")
+            self.assertIn("coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"])
+            # A limit of the job's own that is lower counts, and is the one that is named.
+            tighter = c.submit(examples=100, shards=1, resources="{server_memory_bytes_max: 100}")
+            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] == "FAILED" else None)(c.psctl_json("job", "show", tighter.name)))
+            self.assertIn("spec.resources.server_memory_bytes_max=100", status["first_cause"]["message"])
+            self.assertTrue(all(t["shards"] == 0 for t in c.tasks() if t["role"] == "ps_server"))
+
     def test_json_logs_carry_task_and_job(self):
         import json
         with Cluster(BIN, 1, 1, seed=1) as c:

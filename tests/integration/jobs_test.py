@@ -43,16 +43,24 @@ class SideBySide(unittest.TestCase):
                 for other in range(one):
                     self.assertNotEqual(alone[one], alone[other])
             for one, other in ((0, 1), (0, 2)):
-                names = "beside-%d-%d" % (one, other), "beside-%d-%d" % (other, one)
-                self.submit(c, names[0], kinds[one])
-                self.submit(c, names[1], kinds[other])
+                # A pair of which one ended before both were seen to train says nothing of jobs side by side: another pair, whose results count too.
+                met = False
+                for i in range(10):
+                    names = "beside-%d-%d-%d" % (one, other, i), "beside-%d-%d-%d" % (other, one, i)
+                    self.submit(c, names[0], kinds[one])
+                    self.submit(c, names[1], kinds[other])
 
-                def both():
-                    rows = {row["name"]: row for row in c.psctl_json("job", "list")["jobs"]}
-                    return all(rows[n]["state"] == "RUNNING" and rows[n]["steps_done"] > 0 and rows[n]["workers_serving"] == 1 for n in names)
-                wait_for("both jobs to train at the same time", both)
-                self.assertEqual(self.ended(c, names[0]), alone[one])
-                self.assertEqual(self.ended(c, names[1]), alone[other])
+                    def both_or_one_ended():
+                        rows = [row for row in c.psctl_json("job", "list")["jobs"] if row["name"] in names]
+                        if all(row["state"] == "RUNNING" and row["steps_done"] > 0 and row["workers_serving"] == 1 for row in rows):
+                            return "both"
+                        return "ended" if any(row["state"] not in ("QUEUED", "STARTING", "RUNNING") for row in rows) else None
+                    met = wait_for("both jobs to train at the same time, or one to end", both_or_one_ended) == "both"
+                    self.assertEqual(self.ended(c, names[0]), alone[one])
+                    self.assertEqual(self.ended(c, names[1]), alone[other])
+                    if met:
+                        break
+                self.assertTrue(met, "no pair of 10 was seen to train at the same time")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from support import COUNTING, PSCTL, ROOT, Case, alive, binary, data_folder, job_yaml, main, processes_naming, read, read_json_lines, wait_for, write  # noqa: E402
 from cluster import mix  # noqa: E402
 
-RESULT_KEYS = {"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "shards"}
+RESULT_KEYS = {"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "shards", "tables"}
 VARIABLES = {"dense1/kernel": (784, 32), "dense1/bias": (32,), "logits/kernel": (32, 10), "logits/bias": (10,)}
 MASK = (1 << 64) - 1
 
@@ -123,6 +123,21 @@ class Clusters(WithCluster):
         self.psctl("job", "run", job, "--folder", "the cluster")
         self.psctl("cluster", "down", "--folder", "the cluster")
         self.assert_nothing_left("the cluster", every)
+
+    def test_as_many_jobs_run_side_by_side_as_the_cluster_was_started_for_supervised_or_not(self):
+        for arguments in ((), ("--supervise",)):
+            with self.subTest(arguments):
+                folder = "cluster of two" + "".join(arguments)
+                self.up("--jobs-running-max", 2, *arguments, folder=folder, servers=1, workers=2)
+                to = ["--folder", folder]
+                wait_for("all tasks to be alive", lambda: self.living(*to) == 3)
+                for name in ("one", "two", "three"):
+                    self.psctl("job", "submit", write(self.path(name + ".yaml"), COUNTING % (name, 20000, 20, 5)), *to)
+                jobs = wait_for("two jobs to run", lambda: (lambda all: all if sum(j["state"] == "RUNNING" for j in all.values()) == 2 else None)(
+                    {j["name"]: j for j in self.psctl_json("job", "list", *to)["jobs"]}))
+                self.assertEqual(jobs["three"]["state"], "QUEUED")
+                self.assertEqual(jobs["three"]["waiting_for"], "a slot: 2 running of 2 (--jobs-running-max)")
+                self.psctl("cluster", "down", *to)
 
     def test_run_holds_a_cluster_in_the_foreground_until_sigterm(self):
         process = self.start(PSCTL, "foreground", "cluster", "run", "--folder", "front", "--runs", "runs", "--servers", 1, "--workers", 1, "--failpoints", "none")

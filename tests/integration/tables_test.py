@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """Embedding tables on a real cluster: the matrix factorization of the examples, undisturbed and through deaths. tables_test.py --bin DIR [Class[.test]]"""
+import ast
+import collections
 import json
 import os
+import struct
 import sys
 import unittest
+import zipfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import support  # noqa: E402
-from cluster import Cluster, wait_for  # noqa: E402
+from cluster import MASK, Cluster, Failure, mix, wait_for  # noqa: E402
+from limits import Group  # noqa: E402
+from stage import Skipped  # noqa: E402
 
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "examples", "matrix_factorization.yaml")
 RMSE_MAX = 0.870  # of the published target for these ratings
@@ -30,6 +36,61 @@ class MatrixFactorization(unittest.TestCase):
         rows = c.psctl_json("variable", "list", "--job", name)["variables"]
         return {v["name"]: (v["complete"], v["shape"]) for v in rows}
 
+    def described(self, c, job, counts):
+        users = c.psctl_json("variable", "describe", "users", "--job", job)
+        table = users["table"]
+        self.assertEqual((table["rows"], table["dimension"], table["admitted"]), (610, 16, 610))
+        self.assertEqual(table["value_bytes"], 610 * 16 * 4)
+        self.assertGreater(table["memory_bytes"], table["value_bytes"] + table["slot_bytes"])
+        self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
+        # Each slot's traffic is what its ledger says; values come back for the pulls of training and of evaluation.
+        self.assertEqual([s["pushes"] for s in users["shards"]], counts)
+        self.assertTrue(all(s["pulls"] >= n and s["bytes_in"] > 0 and s["bytes_out"] > 0 for s, n in zip(users["shards"], counts)))
+        traffic = users["traffic"]
+        self.assertEqual(sorted((s["server"], s["shards"]) for s in traffic["servers"]), [("0", 64), ("1", 64)])
+        self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
+        self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
+        # Users that rated most are among those that a sample of the pushes names most.
+        with open(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")) as f:
+            ratings = collections.Counter(int(line.split(",")[0]) for line in f.readlines()[1:])
+        hottest = [hot["id"] for hot in users["table"]["hottest"]]
+        self.assertTrue(hottest and set(hottest) <= set(ratings))
+        text = c.psctl("variable", "describe", "users", "--job", job).stdout
+        for words in ("users: embedding table of job %s" % job, "610 of 16 x float32", "hottest ids", "largest / median", "index load"):
+            self.assertIn(words, text)
+        top = c.psctl_json("variable", "top", "movies", "--job", job, "--count", "5")
+        self.assertEqual((top["seconds"], len(top["busiest_shards"])), (None, 5))
+        self.assertEqual(sum(s["pushes"] for s in top["servers"]), sum(counts))
+        self.assertIn("since the servers hold the shards", c.psctl("variable", "top", "movies", "--once", "--job", job).stdout)
+        refused = c.psctl("variable", "describe", "user", "--job", job, expect=2).stderr
+        self.assertIn("no such variable: variable=user job=%s; it has" % job, refused)
+        self.assertIn("users", refused)
+
+    def test_with_16_bit_rows_on_the_wire_the_example_reaches_its_target_and_the_bytes_of_values_halve(self):
+        os.environ["EVERGRAD_DATA"] = support.data_folder()
+        if not os.path.exists(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")):
+            self.skipTest("ml-latest-small/ratings.csv is missing: `./evergrad data` makes it where ../shared lies beside the checkout")
+        out, in_ = {}, {}
+        with Cluster(support.BIN, servers=2, workers=2).up() as c:
+            for wire in ("float32", "bf16", "[{match: \"*_biases\", dtype: fp16}]"):
+                name = "wire-%d" % len(out)
+                self.submit(c, name, "spec.training.wire_dtype=" + wire)
+                result = self.result(c, name)
+                self.assertLessEqual(result["metrics"]["root_mean_squared_error"], RMSE_MAX, wire)
+                # Of a slot as a whole: each table's row shows that of its shards.
+                shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
+                out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(s["bytes_in"] for s in shards)
+                self.assertEqual(self.tables(c, name)["users"], (True, [610, 16]))
+            refused = c.psctl("job", "submit", EXAMPLE, "--set", "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]", "--wait", expect=None)
+            self.assertNotEqual(refused.returncode, 0)
+        plain, half, mixed = out.values()
+        self.assertEqual(2 * half, plain)
+        # 17 of 34 elements of a pair of ids are users', 2 of them biases.
+        self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
+        plain, half, mixed = in_.values()
+        self.assertLess(half, 0.7 * plain)
+        self.assertLess(mixed, plain)
+
     def test_the_example_reaches_its_target_also_when_a_worker_and_a_server_die_and_each_slot_applies_each_update_once(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         if not os.path.exists(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")):
@@ -46,6 +107,7 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(shapes["users"], (True, [610, 16]))
             self.assertEqual(shapes["user_biases"], (True, [610, 1]))
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
+            self.described(c, "calm", counts)
 
             self.submit(c, "deaths", "spec.checkpoint.every=100ms", "spec.training.epochs=10")
             done = lambda: c.psctl_json("job", "show", "deaths")["steps_done"]  # noqa: E731
@@ -93,6 +155,289 @@ class MatrixFactorization(unittest.TestCase):
             one = self.result(c, "one-death")
             self.assertLessEqual(one["metrics"]["root_mean_squared_error"], RMSE_MAX)
             self.assertEqual([s["updates_applied"] for s in one["shards"]], counts)
+
+
+def digest_of(ids, rows):
+    """Of a table, as `psctl variable list` shows it (ps_server/storage, DigestOfRow): what rows there are and their bits, in no order."""
+    def mix64(x):  # common/sharding/slots.h
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+        return x ^ (x >> 31)
+    total = 0
+    for i, bits in zip(ids, rows):
+        row = mix64(i & MASK)
+        total += sum(mix((row + j) & MASK, b) for j, b in enumerate(bits))
+    return "%016x" % (total & MASK)
+
+
+def arrays(path):
+    """An .npz by the standard library alone: name -> (dtype, shape, numbers; of float32 their bits)."""
+    found = {}
+    with zipfile.ZipFile(path) as z:
+        assert z.testzip() is None
+        for name in z.namelist():
+            raw = z.read(name)
+            length = struct.unpack("<H", raw[8:10])[0]
+            head = ast.literal_eval(raw[10:10 + length].decode())
+            data = raw[10 + length:]
+            kind = {"<i8": "q", "<f4": "I"}[head["descr"]]
+            found[name[:-len(".npy")]] = (head["descr"], head["shape"], struct.unpack("<%d%s" % (len(data) // struct.calcsize(kind), kind), data))
+    return found
+
+
+def parts_of(found, table):
+    """(ids, rows as tuples of bits) of a table, whatever parts it is in."""
+    ids, rows = [], []
+    for key in sorted(k for k in found if k == table + "/ids" or k.startswith(table + "/ids.")):
+        _, (n,), numbers = found[key]
+        _, (m, dimension), bits = found[table + "/rows" + key[len(table + "/ids"):]]
+        assert n == m == len(numbers)
+        ids += numbers
+        rows += [bits[i * dimension:(i + 1) * dimension] for i in range(n)]
+    return ids, rows
+
+
+# Ids of one table, drawn evenly: nearly every example brings new ones until all are there.
+WIDE = """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: %(name)s}
+spec:
+  data:
+    train: {format: synthetic, examples: %(examples)d, seed: 7}
+    fields:
+      words: {type: ids, size: 8, ids: %(ids)d}
+      click: {type: label}
+    batch_size: 500
+    shuffle: {seed: 7}
+  model:
+    inputs: {words: {shape: [8]}}
+    tables:
+      vectors: {dimension: %(dimension)d%(table)s}
+    layers:
+      - {name: bag, type: embedding, table: vectors, combiner: sum, input: words}
+      - {name: logit, type: dense, units: 1}
+    losses: {type: binary_crossentropy, from_logits: true, output: logit, labels: click}
+  optimizer: {type: adagrad, learning_rate: 0.05}
+  strategy: {table_slots: 4}
+  training: {epochs: %(epochs)d, steps_per_closure: 4%(training)s}
+  checkpoint: {every: 1h}
+"""
+
+
+class Tables(unittest.TestCase):
+    def submit(self, c, name, **settings):
+        values = dict(name=name, examples=10000, ids=20000, dimension=16, epochs=1, table="", training="")
+        values.update(settings)
+        c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), WIDE % values))
+
+    def show(self, c, name):
+        return c.psctl_json("job", "show", name)
+
+    def ended(self, c, name, state="SUCCEEDED"):
+        status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(self.show(c, name)), 120)
+        self.assertEqual(status["state"], state, status.get("first_cause"))
+        return status
+
+    def table(self, c, name):
+        return c.psctl_json("variable", "describe", "vectors", "--job", name)
+
+
+class Export(Tables):
+    def test_a_table_is_exported_by_rising_ids_with_the_bits_that_the_servers_have_whole_and_in_parts_however_many_servers_there_were(self):
+        with Cluster(support.BIN, servers=2, workers=2).up() as c:
+            self.submit(c, "wide", examples=4000)
+            status = self.ended(c, "wide")
+            self.assertTrue(any("psctl checkpoint export" in e["text"] for e in status["events"]), status["events"])
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                result = json.load(f)
+            described = self.table(c, "wide")
+            self.assertEqual(result["tables"], [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}])
+            self.assertIn("psctl checkpoint export", c.psctl("job", "show", "wide").stdout)
+            # What is exported is what the servers said they held.
+            whole = os.path.join(c.folder, "whole.npz")
+            said = json.loads(c.psctl_files("checkpoint", "export", status["runs_folder"], "--to", whole, "--output", "json"))
+            self.assertEqual(said["tables"], [{"name": "vectors", "rows": described["table"]["rows"], "dimension": 16, "parts": 1}])
+            found = arrays(whole)
+            self.assertEqual(set(found), {"logit/kernel", "logit/bias", "vectors/ids", "vectors/rows"})
+            self.assertEqual((found["vectors/ids"][0], found["vectors/rows"][0]), ("<i8", "<f4"))
+            ids, rows = parts_of(found, "vectors")
+            self.assertEqual(len(ids), described["table"]["rows"])
+            self.assertEqual(ids, sorted(set(ids)))
+            self.assertEqual(digest_of(ids, rows), described["digest"])
+            # In parts, and as safetensors: the same rows.
+            parted = os.path.join(c.folder, "parted.npz")
+            c.psctl_files("checkpoint", "export", status["runs_folder"], "--to", parted, "--part-bytes", "256KiB")
+            self.assertGreater(sum(k.startswith("vectors/ids.") for k in arrays(parted)), 3)
+            self.assertEqual(parts_of(arrays(parted), "vectors"), (ids, rows))
+            tensors = os.path.join(c.folder, "whole.safetensors")
+            c.psctl_files("checkpoint", "export", status["runs_folder"], "--to", tensors)
+            with open(tensors, "rb") as f:
+                raw = f.read()
+            size = struct.unpack("<Q", raw[:8])[0]
+            head = json.loads(raw[8:8 + size])
+            begin, end = head["vectors/ids"]["data_offsets"]
+            self.assertEqual(head["vectors/ids"]["dtype"], "I64")
+            self.assertEqual(list(struct.unpack("<%dq" % len(ids), raw[8 + size + begin:8 + size + end])), ids)
+            begin, end = head["vectors/rows"]["data_offsets"]
+            self.assertEqual(raw[8 + size + begin:8 + size + end], b"".join(struct.pack("<%dI" % len(bits), *bits) for bits in rows))
+            try:
+                import numpy
+            except ImportError:
+                return
+            with numpy.load(whole) as file:
+                self.assertEqual(file["vectors/ids"].tolist(), ids)
+                self.assertEqual(file["vectors/rows"].shape, (len(ids), 16))
+
+
+class Room(Tables):
+    """What happens where a push finds no room: memory that its tables' rows need is another job's, or there is none."""
+
+    def paused(self, c, name):
+        def there():
+            status = self.show(c, name)
+            if status["state"] not in ("QUEUED", "STARTING", "RUNNING"):
+                raise Failure("%s ended: %s %s" % (name, status["state"], status["first_cause"]))
+            return status if status["waiting_for"].startswith("room at ps_server/0") else None
+        return wait_for("%s to wait for room" % name, there)
+
+    def test_a_job_waits_for_the_room_that_another_one_has_and_goes_on_to_exact_counts_or_fails_and_says_what_to_do(self):
+        with Cluster(support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")).up() as c:
+            server = c.servers[0]
+            # How much a job needs, and what it must come to.
+            self.submit(c, "alone")
+            alone = self.ended(c, "alone")
+            need = self.table(c, "alone")["table"]["memory_bytes"]
+            with open(os.path.join(alone["runs_folder"], "result.json")) as f:
+                counts = [s["updates_applied"] for s in json.load(f)["shards"]]
+            rows = self.table(c, "alone")["table"]["rows"]
+            self.assertGreater(rows, 15000)
+            server.kill()
+            limit = int(1.5 * need)
+            server.start(extra=["--memory-bytes-max", str(limit)])
+            c.wait_tasks()
+
+            # The first has the room, as long as it runs.
+            self.submit(c, "holder", epochs=10000)
+            wait_for("the first to have its rows", lambda: self.table(c, "holder")["table"]["rows"] == rows)
+            self.submit(c, "waits", training=", on_over_budget: pause")
+            status = self.paused(c, "waits")
+            self.assertRegex(status["waiting_for"], r"table=vectors held=\d+ memory_bytes_max=%d " % limit)
+            self.assertIn("paused", [w["state"] for w in status["workers"]])
+            self.assertTrue(any("paused (on_over_budget: pause): worker/" in e["text"] for e in status["events"]), status["events"])
+            self.assertIn("waiting for room at ps_server/0", c.psctl("job", "show", "waits").stdout)
+            self.assertTrue(any(t["activity"].startswith("paused, waits for room at ps_server/0: ") for t in c.tasks() if t["role"] == "worker"), c.tasks())
+            self.assertGreater(self.table(c, "waits")["table"]["refused"], 0)
+            before = self.show(c, "holder")["steps_done"]
+            wait_for("the first to go on all the while", lambda: self.show(c, "holder")["steps_done"] > before)
+
+            # Another one waits, and is cancelled while it does; a third one does not wait.
+            c.psctl("job", "cancel", "waits")
+            self.ended(c, "waits", "CANCELLED")
+            self.submit(c, "fails")
+            cause = self.ended(c, "fails", "FAILED")["first_cause"]
+            self.assertEqual((cause["kind"], cause["origin"]), ("user", "ps_server/0"))
+            for words in ("no room at ps_server/0: ", "table=vectors", "held=", "memory_bytes_max=%d" % limit, "--memory-bytes-max", "on_over_budget: pause"):
+                self.assertIn(words, cause["message"])
+
+            self.submit(c, "later", training=", on_over_budget: pause")
+            self.paused(c, "later")
+            c.psctl("job", "cancel", "holder")
+            self.ended(c, "holder", "CANCELLED")
+            status = self.ended(c, "later")
+            self.assertTrue(any(e["text"].startswith("goes on") for e in status["events"]), status["events"])
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
+            self.assertEqual(self.table(c, "later")["table"]["rows"], rows)
+
+            # A job that is too large for the server goes on when one with more room is started in its place: what was lost with the old one is run again.
+            server.kill()
+            server.start(extra=["--memory-bytes-max", str(need // 2)])
+            c.wait_tasks()
+            self.submit(c, "grows", training=", on_over_budget: pause")
+            self.paused(c, "grows")
+            server.kill()
+            server.start(extra=["--memory-bytes-max", str(2 * need)])
+            status = self.ended(c, "grows")
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
+            self.assertEqual(self.table(c, "grows")["table"]["rows"], rows)
+
+
+class Budget(Tables):
+    """A table ten times larger than what the server may hold: refused at the limit, and nothing else happens to the server."""
+    DIMENSION = 64
+    ROW = DIMENSION * 4 * 2 + 16  # values, accumulators, the least that its place in the index takes
+
+    def rss(self, server):
+        with open("/proc/%d/status" % server.pid) as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS:"))
+
+    def oversized(self, limit):
+        """Settings of a job whose table would need ten times `limit`: each of 8 ids of an example is one of so many, and few are drawn twice."""
+        rows = 10 * limit // self.ROW
+        return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
+
+    def shards(self, described):
+        return [(s["shard"], s["lsn"], s["updates_applied"], s["digest"], s["slot_digest"]) for s in described["shards"]]
+
+    def run_against(self, c, limit):
+        server = c.servers[0]
+        pid, idle = server.pid, self.rss(server)
+        self.submit(c, "pauses", training=", on_over_budget: pause", **self.oversized(limit))
+
+        def all_wait():
+            status = self.show(c, "pauses")
+            self.assertEqual(status["state"] in ("STARTING", "RUNNING"), True, status["first_cause"])
+            return [w["state"] for w in status["workers"]] == ["paused", "paused"]
+        wait_for("both workers to wait for room", all_wait, 300)
+        # What is refused changes nothing, however often it is asked: no row, no slot, no counter, no digest.
+        before = self.table(c, "pauses")
+        after = wait_for("pushes to be refused again and again", lambda: (lambda t: t if t["table"]["refused"] >= before["table"]["refused"] + 8 else None)(self.table(c, "pauses")))
+        self.assertTrue(before["complete"] and after["complete"])
+        self.assertEqual(self.shards(after), self.shards(before))
+        self.assertEqual(after["table"]["rows"], before["table"]["rows"])
+        # The budget is used, and kept.
+        self.assertGreater(after["table"]["memory_bytes"], 0.8 * limit)
+        self.assertLessEqual(after["table"]["memory_bytes"], 1.05 * limit)  # an index that has grown is asked about before it grows again
+        self.assertLess(after["table"]["rows"], 10 * limit // self.ROW // 5)
+        self.assertLess(self.rss(server), idle + limit + (96 << 20))
+        text = self.show(c, "pauses")["waiting_for"]
+        self.assertRegex(text, r"^room at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d " % limit)
+        c.psctl("job", "cancel", "pauses")
+        self.ended(c, "pauses", "CANCELLED")
+        self.submit(c, "fails", **self.oversized(limit))
+        cause = self.ended(c, "fails", "FAILED")["first_cause"]
+        self.assertIn("no room at ps_server/0: ", cause["message"])
+        self.assertEqual(cause["kind"], "user")
+        # The room is there again, for one that fits, at the same process.
+        self.submit(c, "fits", examples=2000)
+        self.ended(c, "fits")
+        self.assertTrue(server.alive())
+        self.assertEqual(server.pid, pid)
+        self.assertEqual([t["registrations"] for t in c.tasks() if t["role"] == "ps_server"], [1])
+
+    def test_by_memory_bytes_max(self):
+        limit = 48 << 20
+        c = Cluster(support.BIN, servers=1, workers=2)
+        c.servers[0].arguments += ["--memory-bytes-max", str(limit)]
+        with c.up():
+            self.run_against(c, limit)
+
+    def test_by_a_control_group_whose_limit_the_server_finds_itself(self):
+        try:
+            group = Group("memory")
+        except Skipped as why:
+            self.skipTest(str(why))
+        try:
+            room = 384 << 20
+            group.limit(room)
+            c = Cluster(support.BIN, servers=1, workers=2)
+            c.servers[0].prefix = group.starter()
+            with c.up():
+                self.run_against(c, room // 5 * 4)
+                self.assertEqual(group.killed(), 0)
+        finally:
+            group.end()
 
 
 if __name__ == "__main__":

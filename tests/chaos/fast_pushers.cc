@@ -1,0 +1,148 @@
+// FAULTS S5 on a real cluster: many pushers, each with a connection of its own, push the whole of a job's largest shard at once.
+//
+//   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64] [--each 2] [--lane BYTES]
+//
+// Zeros, so that the job's values stay what they are. Every push must be applied; then each pusher sends its last one again, which the
+// server must know. Prints what came of it; exit 0: nothing lost.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
+#include "common/runtime/executor.h"
+#include "common/transport/grpc_transport.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace {
+
+using namespace evergrad;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPushDeadline{120000}, kAskDeadline{10000};
+
+struct Held {
+  v1::ShardState state;
+  std::string server;
+};
+
+// The job's largest shard, once all of them are there.
+std::optional<Held> LargestShard(transport::Channel& coordinator, const std::string& job) {
+  v1::ListVariablesRequest request;
+  request.set_job(job);
+  const auto answer = transport::UnaryAndWait(coordinator, client::kListVariables, request.SerializeAsString(), kAskDeadline);
+  v1::ListVariablesResponse variables;
+  if (!answer.ok() || !variables.ParseFromString(*answer)) {
+    std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
+    return std::nullopt;
+  }
+  std::optional<Held> largest;
+  for (const v1::VariableRow& variable : variables.variables()) {
+    for (int i = 0; i < variable.shards_size(); ++i) {
+      if (!largest || variable.shards(i).bytes() > largest->state.bytes()) largest = Held{variable.shards(i), variable.servers(i)};
+    }
+  }
+  return largest;
+}
+
+struct Team {
+  v1::Endpoint endpoint;
+  Held held;
+  std::shared_ptr<const std::vector<std::byte>> zeros;  // Shared with the frames on their way.
+  v1::PushAnswer want = v1::APPLIED;
+  std::atomic<int> good{0}, other{0}, live{0};
+  runtime::Event over;
+};
+
+// Pushes update `from` up to `to`, one after another; the last of all ends the wait.
+void Push(Team& team, client::ParameterClient& client, int pusher, int from, int to) {
+  v1::RequestHeader header;
+  header.set_job_uid(team.held.state.job_uid());
+  v1::PushSection& push = *header.add_pushes();
+  push.set_shard(team.held.state.shard());
+  *push.mutable_epoch() = team.held.state.epoch();
+  // Far above what the job uses, and not what another run of this program has used.
+  push.set_closure((1ull << 40) + (static_cast<std::uint64_t>(getpid()) << 12) + static_cast<std::uint64_t>(pusher));
+  push.set_update(static_cast<std::uint32_t>(from));
+  push.mutable_attempt()->set_term(1ull << 50);
+  push.mutable_attempt()->set_n(1);
+  push.set_kind(v1::GRADIENT);
+  push.set_dtype(v1::DTYPE_FLOAT32);
+  push.set_rows(team.held.state.row_end() - team.held.state.row_begin());
+  client.Send(team.endpoint, std::move(header), {{team.zeros, std::span(*team.zeros)}}, 0, kPushDeadline,
+              [&team, &client, pusher, from, to](auto answer) {
+                const bool good = answer.ok() && answer->header.pushes(0).answer() == team.want;
+                if (!good)
+                  std::fprintf(stderr, "pusher %d: %s\n", pusher,
+                               answer.ok() ? answer->header.ShortDebugString().c_str() : answer.status().ToString().c_str());
+                ++(good ? team.good : team.other);
+                if (good && from + 1 < to) return Push(team, client, pusher, from + 1, to);
+                if (--team.live == 0) team.over.Set();
+              });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  transport::TuneAllocator();
+  std::string coordinator_address, job;
+  std::map<std::string, std::string> servers;
+  int pushers = 64, each = 2;
+  transport::ChannelOptions options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--coordinator") coordinator_address = value;
+    if (flag == "--job") job = value;
+    if (flag == "--pushers") pushers = std::atoi(value.c_str());
+    if (flag == "--each") each = std::atoi(value.c_str());
+    if (flag == "--lane") options.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
+    if (flag == "--server") servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
+  }
+  std::atomic<int> lanes{0};
+  options.on_lane = [&lanes](const absl::Status& status) { lanes += status.ok(); };
+  const auto transport = transport::MakeGrpcTransport(nullptr);
+  auto coordinator = transport->Dial({.host_port = coordinator_address}, {});
+  if (!coordinator.ok()) return 2;
+  const auto before = LargestShard(**coordinator, job);
+  if (!before || !servers.contains(before->server)) {
+    std::fprintf(stderr, "no shard to push to\n");
+    return 2;
+  }
+  std::vector<std::unique_ptr<client::ParameterClient>> clients;
+  for (int i = 0; i < pushers; ++i) {
+    clients.push_back(std::make_unique<client::ParameterClient>(transport.get(), options, "worker/fast-" + std::to_string(i)));
+  }
+  const auto zeros = std::make_shared<const std::vector<std::byte>>(before->state.bytes());
+  const auto run = [&](int from, v1::PushAnswer want) {
+    Team team;
+    team.endpoint.set_address(servers[before->server]);
+    team.held = *before;
+    team.zeros = zeros;
+    team.want = want;
+    team.live = pushers;
+    for (int i = 0; i < pushers; ++i) Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
+    team.over.Wait();
+    return std::pair<int, int>(team.good, team.other);
+  };
+  const auto first = run(0, v1::APPLIED), again = run(each - 1, v1::DUPLICATE);
+  const auto after = LargestShard(**coordinator, job);
+  if (!after) return 2;
+  const auto known = after->state.duplicates_refused() - before->state.duplicates_refused();
+  const auto counted = after->state.updates_applied() - before->state.updates_applied();
+  std::printf("bytes=%llu pushed=%d applied=%d other=%d sent_again=%d known=%llu updates_more=%llu lanes=%d\n",
+              static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first, first.second, again.first,
+              static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes.load());
+  // The job's own updates are counted, too.
+  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(pushers, 0) && known == static_cast<std::uint64_t>(pushers) &&
+                    counted >= static_cast<std::uint64_t>(pushers * each);
+  return good ? 0 : 1;
+}

@@ -1,0 +1,80 @@
+"""Scenarios in which the counting jobs have embedding tables, too: those of the other files, and the canary of the check itself. Registered with the others of
+scenarios.py.
+
+The ids that a step pushes are a function of (closure, step, table), with ids that are twice in a push and in many pushes, so what each row must hold at the end is known exactly;
+a step touches few of the slots."""
+from cluster import Failure, wait_for
+from saved import check_agrees, verified
+from stage import SCENARIOS, restart, scenario
+
+SHAPE = {"tables": 3}
+
+
+def with_tables(name):
+    function, what = SCENARIOS[name]
+
+    @scenario("tables", name + "-tables", what + "; with embedding tables")
+    def run(c, r):
+        c.shape = dict(SHAPE)
+        try:
+            function(c, r)
+        finally:
+            c.shape = {}
+
+
+for name in ("W2", "W3", "W15", "S9", "N4"):
+    with_tables(name)
+
+
+@scenario("tables", "S10", "a byte budget is reached in the middle of a push to several tables: it is refused whole, and the job fails or waits, by its setting")
+def s10(c, r):
+    # The last table of a slot has room for some rows, so a push that makes one more is refused after the tables before it were found to have room.
+    limited = dict(SHAPE, table_bytes_max=16 * 48 * r.randint(6, 9), step_ms=1, checkpoint="{every: 50ms, keep: 20}")
+
+    def whole(status):
+        if status["checkpoint"] is None:
+            raise Failure("%s was not saved" % status["name"])
+        said = verified(c, status["checkpoint"]["path"])
+        check_agrees(job, said)
+        if not any(entry["kind"] == "table" and entry["updates_applied"] for entry in said["files"] if entry["state"] != "seed"):
+            raise Failure("no slot has applied anything")
+        return said
+    job = c.submit(training=", on_over_budget: fail", **limited)
+    status = job.wait_state("FAILED", "SUCCEEDED")
+    if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]) or "counting/table2" not in str(status["first_cause"]):
+        raise Failure("want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"]))
+    whole(status)
+    job = c.submit(training=", on_over_budget: pause", **limited)
+    wait_for("the job to say that it waits for room", lambda: "room" in job.show().get("waiting_for", "") or job.ended())
+    if job.ended():
+        raise Failure("the job did not wait: %s" % job.show()["state"])
+    at = job.progress()
+    c.psctl("job", "cancel", job.name)
+    status = job.wait_state("CANCELLED")
+    whole(status)
+    print("       %d of %d steps before there was no room" % (at, job.steps))
+    # The same without the limit: all of it fits.
+    c.submit(**SHAPE).finish()
+
+
+@scenario("tables", "tables-off", "with the ledger switched off the check of the tables must fail")
+def tables_off(c, r):
+    for s in c.servers:
+        restart(s, "ledger.off=on;push.duplicate=30%on")
+    c.wait_tasks()
+    job = c.submit(step_ms=1, **SHAPE)
+    status = job.wait_state("SUCCEEDED", "FAILED")
+    if status["state"] != "SUCCEEDED":
+        raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
+    listed = c.psctl_json("variable", "list", "--job", job.name)["variables"]
+    try:
+        job.check_tables(job.result(), listed)
+    except Failure as why:
+        if "rows not counted exactly" not in str(why):
+            raise Failure("the check failed for another reason: %s" % why)
+    else:
+        raise Failure("the ledger was off, pushes were duplicated, and the check of the tables saw nothing")
+    for s in c.servers:
+        restart(s)
+    c.wait_tasks()
+    c.submit(examples=300, **SHAPE).finish()

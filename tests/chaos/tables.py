@@ -1,0 +1,80 @@
+"""What a counting job's embedding tables must hold: common/plan/counting_rows.h, common/sharding/slots.h and the digests of ps_server/storage, computed here a
+second time from which updates are in a state."""
+import struct
+
+from cluster import MASK, mix
+
+
+def mix64(x):
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def key_of(seed, name):
+    h = 0xCBF29CE484222325
+    for byte in seed.to_bytes(8, "little") + name.encode():
+        h = ((h ^ byte) * 0x100000001B3) & MASK
+    return mix64(h)
+
+
+def name_of(table):
+    return "counting/table%d" % table
+
+
+def dimension_of(table):
+    return 1 + table % 4
+
+
+def pushed(closure, update, table, table_ids):
+    """(id, value of its element 0) of each row that this update pushes to the table; element e has e more."""
+    key = mix((4096 * closure + update) & MASK, table)
+    rows = []
+    for i in range(key % 8):
+        drawn = mix(key, i + 1)
+        rows.append((rows[-1][0] if i % 3 == 2 else mix(drawn % table_ids, table), 1 + (drawn >> 32) % 3))
+    return rows
+
+
+def slot_of(table, row, slots):
+    return ((mix64(row ^ key_of(0, name_of(table))) >> 32) * slots) >> 32
+
+
+def bits(value):
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+class Expected:
+    """The rows that these updates leave behind: of each table, or of what lies in one slot of it; and how many of them touch each slot."""
+
+    def __init__(self, job, updates, slot=None):
+        self.rows = [{} for _ in range(job.tables)]  # id -> [sum of element 0, how many rows were pushed]
+        self.touched = [0] * job.table_slots
+        slots = {}
+        for closure, update in updates:
+            touches = set()
+            for table in range(job.tables):
+                for row, value in pushed(closure, update, table, job.table_ids):
+                    at = slots.get((table, row))
+                    if at is None:
+                        at = slots[(table, row)] = slot_of(table, row, job.table_slots)
+                    touches.add(at)
+                    if slot is None or at == slot:
+                        entry = self.rows[table].setdefault(row, [0, 0])
+                        entry[0] += value
+                        entry[1] += 1
+            for at in touches:
+                self.touched[at] += 1
+
+    def digests(self, table):
+        """Of its values, and of numbers, stamps and counts."""
+        values = numbers = 0
+        dimension = dimension_of(table)
+        for row, (total, times) in self.rows[table].items():
+            first = mix64(row)
+            for e in range(dimension):
+                weight = total + times * e
+                values += mix((first + e) & MASK, bits(float(weight)))
+                numbers += mix((first + dimension + e) & MASK, bits(float(2 * weight)))
+            numbers += mix(mix(first, 0), 0)
+        return values & MASK, numbers & MASK
