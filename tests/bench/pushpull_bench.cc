@@ -1,6 +1,7 @@
 // What a small update costs above the wire: PushPulls of 1 KB by the ParameterClient to a parameter server's shards (frame, credits,
 // fence, ledger, sgd, values read back), beside an empty message there and back over a bare bidirectional byte-buffer stream
-// of gRPC's completion-queue API, the same number in flight, in one run, interleaved. One JSON object a line.
+// of gRPC's completion-queue API, the same number in flight, in one run, interleaved. One JSON object a line. Then PushPulls of a million
+// elements in each wire type, beside float32's.
 //
 // A forked child serves both. Each side has one thread of its completion queue; the server of the PushPulls has its shard's
 // executor besides.
@@ -25,6 +26,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +35,7 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/tensor/convert.h"
 #include "common/transport/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
 
@@ -43,7 +46,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kJob = 1;
 constexpr ShardEpoch kEpoch{1, 1};
-constexpr std::uint64_t kValues = 256;  // float32: 1 KB each way
+constexpr std::uint64_t kValues = 256;      // float32: 1 KB each way
+constexpr std::uint64_t kLarge = 1u << 20;  // float32: 4 MB
+// By shard number.
+struct Kind {
+  std::uint64_t values;
+  tensor::WireType wire;
+};
+constexpr Kind kShards[] = {{kValues, tensor::WireType::kFloat32}, {kLarge, tensor::WireType::kFloat32}, {kLarge, tensor::WireType::kBFloat16}, {kLarge, tensor::WireType::kFloat16}};
 constexpr double kRoundSeconds = 0.3;
 
 // What an event of a queue means.
@@ -106,20 +116,23 @@ void ServeChild(int out) {
   options.executors.push_back(&executor);
   options.registry = &registry;
   ps_server::ShardHost host(std::move(options));
-  host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, 1);
-  ps_server::ShardSettings shard;
-  shard.job = JobUid(kJob);
-  shard.shard = ShardId(0);
-  shard.variable = "dense/kernel";
-  shard.variable_shape = tensor::Shape{kValues, 1};
-  shard.row_end = kValues;
-  shard.optimizer.type = "sgd";
-  runtime::Event assigned;
-  host.lane(ShardId(0)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-    EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-    assigned.Set();
-  });
-  assigned.Wait();
+  host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, std::size(kShards));
+  for (std::uint32_t i = 0; i < std::size(kShards); ++i) {
+    ps_server::ShardSettings shard;
+    shard.job = JobUid(kJob);
+    shard.shard = ShardId(i);
+    shard.variable = "dense/kernel";
+    shard.variable_shape = tensor::Shape{kShards[i].values, 1};
+    shard.row_end = kShards[i].values;
+    shard.optimizer.type = "sgd";
+    shard.wire = kShards[i].wire;
+    runtime::Event assigned;
+    host.lane(ShardId(i)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
+      EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+      assigned.Set();
+    });
+    assigned.Wait();
+  }
 
   auto transport = transport::MakeGrpcTransport(nullptr);
   transport::Handlers handlers;
@@ -137,9 +150,12 @@ void ServeChild(int out) {
 
 class PushPulls {
  public:
-  explicit PushPulls(transport::Transport* transport, std::string address) : client_(transport, {}, "worker/0") {
+  PushPulls(transport::Transport* transport, std::string address, std::uint32_t shard) : client_(transport, {}, "worker/0"), shard_(shard) {
     endpoint_.set_address(std::move(address));
-    gradient_ = std::make_shared<const std::vector<float>>(kValues, 1e-3f);
+    const std::vector<float> gradient(kShards[shard].values, 1e-3f);
+    auto bytes = std::make_shared<std::vector<std::byte>>(gradient.size() * tensor::WireBytes(kShards[shard].wire));
+    tensor::Narrow(kShards[shard].wire, gradient.data(), gradient.size(), bytes->data());
+    gradient_ = std::move(bytes);
   }
   // Calls per second with `in_flight` outstanding.
   double Measure(int in_flight) {
@@ -166,24 +182,24 @@ class PushPulls {
     v1::RequestHeader header;
     header.set_job_uid(kJob);
     v1::PushSection& push = *header.add_pushes();
-    push.set_shard(0);
+    push.set_shard(shard_);
     *push.mutable_epoch() = client::ToProto(kEpoch);
     push.set_closure(n / 4096);
     push.set_update(static_cast<std::uint32_t>(n % 4096));
     *push.mutable_attempt() = client::ToProto(Attempt{1, 1});
     push.set_kind(v1::GRADIENT);
-    push.set_dtype(v1::DTYPE_FLOAT32);
-    push.set_rows(kValues);
+    push.set_dtype(static_cast<v1::DType>(kShards[shard_].wire));
+    push.set_rows(kShards[shard_].values);
     v1::PullSection& pull = *header.add_pulls();
-    pull.set_shard(0);
+    pull.set_shard(shard_);
     *pull.mutable_epoch() = client::ToProto(kEpoch);
     return header;
   }
   void Send(v1::RequestHeader header) {
-    client_.Send(endpoint_, std::move(header), {{gradient_, std::as_bytes(std::span(*gradient_))}}, kValues * sizeof(float), std::chrono::seconds(10),
+    client_.Send(endpoint_, std::move(header), {{gradient_, *gradient_}}, gradient_->size() + 64, std::chrono::seconds(10),
                  [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-                   EG_CHECK(answer->header.pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == kValues * sizeof(float));
+                   EG_CHECK(answer->header.pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == gradient_->size());
                    if (Clock::now() < end_) return Send(Next());
                    MutexLock lock(&mu_);
                    if (--live_ == 0) idle_.NotifyAll();
@@ -192,7 +208,8 @@ class PushPulls {
 
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
-  std::shared_ptr<const std::vector<float>> gradient_;  // Shared with the frames on their way.
+  const std::uint32_t shard_;
+  std::shared_ptr<const std::vector<std::byte>> gradient_;  // As on the wire; shared with the frames on their way.
   std::atomic<std::uint64_t> next_{0};
   Clock::time_point end_;
   Mutex mu_;
@@ -284,7 +301,24 @@ void Compare(const std::string& only, const std::string& name, PushPulls& ours, 
   }
   std::printf(
       "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"k/s\", \"reference_name\": \"empty stream ping, gRPC byte buffers, same number in flight\", "
-      "\"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": 0.5}\n",
+      "\"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": 0.8}\n",
+      name.c_str(), Median(a), Median(b), Median(ratios));
+  std::fflush(stdout);
+}
+
+void CompareTypes(const std::string& only, const std::string& name, PushPulls& ours, PushPulls& rival) {
+  if (name.find(only) == std::string::npos) return;
+  std::vector<double> a, b, ratios;
+  for (int round = 0; round < 8; ++round) {
+    const double x = ours.Measure(2) * kLarge * 1e-6, y = rival.Measure(2) * kLarge * 1e-6;
+    if (round == 0) continue;  // Warm-up.
+    a.push_back(x);
+    b.push_back(y);
+    ratios.push_back(x / y);
+  }
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"M elements/s\", \"reference_name\": \"the same as float32\", \"reference_value\": %.4g, "
+      "\"ratio\": %.3f, \"reach\": 1.2}\n",
       name.c_str(), Median(a), Median(b), Median(ratios));
   std::fflush(stdout);
 }
@@ -306,10 +340,14 @@ int Main(const std::string& only) {
   EG_CHECK_MSG(space != std::string::npos, "the child did not start");
   {
     auto transport = transport::MakeGrpcTransport(nullptr);
-    PushPulls ours(transport.get(), line.substr(space + 1));
+    const std::string address = line.substr(space + 1);
+    PushPulls ours(transport.get(), address, 0);
     Pings rival(line.substr(0, space));
     Compare(only, "1 KB PushPulls, 64 in flight", ours, rival, 64);
     Compare(only, "1 KB PushPulls, 1 in flight", ours, rival, 1);
+    PushPulls plain(transport.get(), address, 1), bf16(transport.get(), address, 2), fp16(transport.get(), address, 3);
+    CompareTypes(only, "PushPulls of 1 M elements as bf16, 2 in flight", bf16, plain);
+    CompareTypes(only, "PushPulls of 1 M elements as fp16, 2 in flight", fp16, plain);
   }
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);

@@ -1,0 +1,155 @@
+// Rivals in processes of their own: each is a client and a server that share nothing with the others, so that CPU, page faults and
+// threads are told apart. Fork them first: nobody has threads yet. POSIX only, no gRPC.
+#pragma once
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/base/check.h"
+
+namespace evergrad::bench {
+
+using Steady = std::chrono::steady_clock;
+
+struct Wish {  // Calls that carry `push` bytes there and `pull` bytes back, `in_flight` at a time.
+  std::uint64_t push = 0, pull = 0;
+  int in_flight = 1;
+  double seconds = 0.25;
+};
+
+struct Usage {
+  double cpu = 0, faults = 0;
+};
+
+struct Measured {
+  double calls = 0, seconds = 0;
+  Usage client, server;
+  double rate() const { return calls / seconds; }
+};
+
+// Of a process that is ours: CPU seconds, minor page faults.
+inline Usage UsageOf(pid_t pid) {
+  Usage usage;
+  clockid_t clock;
+  timespec now{};
+  EG_CHECK(clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &now) == 0);
+  usage.cpu = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string word;
+  std::getline(in, word, ')');  // pid (name
+  for (int field = 3; field <= 10; ++field) in >> word;
+  usage.faults = std::stod(word);
+  return usage;
+}
+
+// Calls per wish; how often within `wish.seconds` at least, and how long that took.
+using Client = std::function<Measured(const Wish&)>;
+
+class Party {
+ public:
+  // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then serves until it is killed; `connect`
+  // makes the client of it in the client's process.
+  Party(const std::function<void(int out)>& serve, const std::function<Client(const std::string& line)>& connect) {
+    int to[2], from[2];
+    EG_CHECK(pipe(to) == 0 && pipe(from) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      signal(SIGPIPE, SIG_IGN);
+      close(to[1]);
+      close(from[0]);
+      Run(serve, connect, to[0], from[1]);
+      _exit(0);
+    }
+    close(to[0]);
+    close(from[1]);
+    to_ = to[1];
+    from_ = from[0];
+  }
+  ~Party() {
+    kill(pid_, SIGKILL);  // Its server dies with it.
+    waitpid(pid_, nullptr, 0);
+    close(to_);
+    close(from_);
+  }
+  Party(const Party&) = delete;
+  Party& operator=(const Party&) = delete;
+
+  Measured Measure(const Wish& wish) {
+    Measured measured;
+    EG_CHECK(write(to_, &wish, sizeof wish) == static_cast<ssize_t>(sizeof wish));
+    EG_CHECK_MSG(read(from_, &measured, sizeof measured) == static_cast<ssize_t>(sizeof measured), "a party has died");
+    return measured;
+  }
+
+ private:
+  static void Run(const std::function<void(int)>& serve, const std::function<Client(const std::string&)>& connect, int in, int out) {
+    int lines[2];
+    EG_CHECK(pipe(lines) == 0);
+    const pid_t server = fork();
+    if (server == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      close(lines[0]);
+      serve(lines[1]);
+      _exit(0);
+    }
+    close(lines[1]);
+    std::string line;
+    for (char c; read(lines[0], &c, 1) == 1 && c != '\n';) line += c;
+    EG_CHECK_MSG(!line.empty(), "a server did not start");
+    const Client client = connect(line);
+    for (Wish wish; read(in, &wish, sizeof wish) == static_cast<ssize_t>(sizeof wish);) {
+      const Usage mine = UsageOf(getpid()), its = UsageOf(server);
+      Measured measured = client(wish);
+      const Usage mine_after = UsageOf(getpid()), its_after = UsageOf(server);
+      measured.client = {mine_after.cpu - mine.cpu, mine_after.faults - mine.faults};
+      measured.server = {its_after.cpu - its.cpu, its_after.faults - its.faults};
+      if (write(out, &measured, sizeof measured) != static_cast<ssize_t>(sizeof measured)) break;
+    }
+  }
+
+  pid_t pid_ = 0;
+  int to_ = -1, from_ = -1;
+};
+
+inline void SayLine(int out, const std::string& text) {
+  const std::string line = text + "\n";
+  EG_CHECK(write(out, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+}
+
+inline double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// `reach` below 0: none.
+inline void Print(const std::string& name, double value, const char* unit, const std::string& reference_name, double reference_value, double ratio,
+                  double reach) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": "
+      "%s}\n",
+      name.c_str(), value, unit, reference_name.c_str(), reference_value, ratio, reach < 0 ? "null" : std::to_string(reach).substr(0, 4).c_str());
+  std::fflush(stdout);
+}
+
+// The raw rival: one TCP connection, every byte read into one buffer.
+Client ConnectRaw(const std::string& line);
+void ServeRaw(int out);
+std::string CongestionOf(int socket);
+
+}  // namespace evergrad::bench

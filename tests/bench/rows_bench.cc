@@ -1,0 +1,474 @@
+// Rows of an embedding table over the wire: pulls, and pushes with Adagrad, of 13,312 different ids a request in 128 slots, four requests in flight,
+// over TCP, and over the shared-memory lane that tasks on one host have, to a parameter server's shards in another process (frame, credits, fence,
+// ledger, table), against one thread that finds the same rows in a plain table of its own process, without any network (plain_table.h). Interleaved,
+// medians of rounds; ids lie evenly over the table.
+//
+// Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's SlotRows does that while its batch is read;
+// ps-lite's keys are sorted, too). Rows of the answers are left where they arrived.
+//
+//   rows_bench [PART]                   only the figures whose name contains PART
+//   rows_bench --serve HOST:PORT        only the server, for ever; off loopback it says that nobody is checked there
+//   rows_bench --servers HOST:PORT,… [PART]   against servers started elsewhere with --serve: slots are spread over them
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/client/parameter_client.h"
+#include "common/client/protocol.h"
+#include "common/sharding/slots.h"
+#include "common/transport/grpc_transport.h"
+#include "ps_server/service/shard_host.h"
+#include "tests/bench/plain_table.h"
+
+namespace evergrad {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr ShardEpoch kEpoch{1, 1};
+constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
+constexpr std::size_t kIds = 13312, kBatches = 48;
+constexpr int kInFlight = 4, kRounds = 5;
+constexpr double kRoundSeconds = 0.5;
+constexpr char kTable[] = "items";
+constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;  // as the daemons have by default
+
+double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// ---------------------------------------------------------------- the server
+
+class Server {
+ public:
+  explicit Server(const std::string& listen) {
+    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+      executors_.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards-" + std::to_string(i)}));
+    ps_server::ShardHost::Options options;
+    for (const auto& executor : executors_) options.executors.push_back(executor.get());
+    options.registry = &registry_;
+    host_ = std::make_unique<ps_server::ShardHost>(std::move(options));
+    for (const std::uint32_t dimension : {16u, 64u}) AssignSlots(dimension);
+    transport_ = transport::MakeGrpcTransport(nullptr);
+    transport::Handlers handlers;
+    handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+      host_->Handle(std::move(frame), std::move(responder));
+    };
+    transport::ServerOptions server;
+    server.listen = listen;
+    server.lane_bytes_max = kLaneBytesMax;
+    if (listen.rfind("127.", 0) != 0) {
+      server.insecure_listen = listen;
+      std::fprintf(stderr, "warning: anybody who reaches %s may push to its tables\n", listen.c_str());
+    }
+    auto listening = transport_->Listen(server, std::move(handlers));
+    EG_CHECK_MSG(listening.ok(), listening.status().ToString());
+    server_ = *std::move(listening);
+  }
+  std::string address() const { return server_->address(); }
+
+ private:
+  // The job's number is its table's dimension.
+  void AssignSlots(std::uint32_t dimension) {
+    host_->jobs().Learn(JobUid(dimension), MapVersion{1, 1}, kSlots);
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+      ps_server::ShardSettings shard;
+      shard.job = JobUid(dimension);
+      shard.shard = ShardId(slot);
+      shard.variable = "slot " + std::to_string(slot);
+      ps_server::storage::TableSettings table;
+      table.name = kTable;
+      table.dimension = dimension;
+      table.optimizer = {.type = "adagrad", .learning_rate = 0.01};
+      shard.slot = ps_server::SlotSettings{slot, kSlots, {table}};
+      runtime::Event assigned;
+      host_->lane(ShardId(slot)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
+        EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+        assigned.Set();
+      });
+      assigned.Wait();
+    }
+  }
+
+  metrics::Registry registry_;
+  std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors_;
+  std::unique_ptr<ps_server::ShardHost> host_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Server> server_;
+};
+
+// Takes bytes for ever, for the raw stream.
+int ListenRaw() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EG_CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(listener, 1) == 0);
+  return listener;
+}
+std::uint16_t PortOf(int listener) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+// The server of one table size, in a process of its own: its memory goes with it.
+class Child {
+ public:
+  Child() {
+    int pipe_ends[2];
+    EG_CHECK(pipe(pipe_ends) == 0);
+    pid_ = fork();  // before gRPC has a thread here
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const int raw = ListenRaw();
+      const Server server("127.0.0.1:0");
+      const std::string line = std::to_string(PortOf(raw)) + " " + server.address() + "\n";
+      EG_CHECK(write(pipe_ends[1], line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+      std::vector<char> sink(1 << 20);
+      const int fd = accept(raw, nullptr, nullptr);
+      while (recv(fd, sink.data(), sink.size(), 0) > 0) {
+      }
+      for (;;) pause();
+    }
+    close(pipe_ends[1]);
+    std::string line;
+    for (char c; read(pipe_ends[0], &c, 1) == 1 && c != '\n';) line += c;
+    close(pipe_ends[0]);
+    const std::size_t space = line.find(' ');
+    EG_CHECK_MSG(space != std::string::npos, "the child did not start");
+    raw_port_ = static_cast<std::uint16_t>(std::stoi(line));
+    address_ = line.substr(space + 1);
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  const std::string& address() const { return address_; }
+
+  // GB/s of one raw stream of 1 MiB writes; once.
+  double Raw() const {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(raw_port_);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EG_CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    char congestion[32] = {};
+    socklen_t size = sizeof congestion;
+    getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &size);
+    std::vector<char> bytes(1 << 20, 1);
+    std::uint64_t sent = 0;
+    const auto begin = Clock::now();
+    while (Seconds(begin) < 0.7) {
+      const ssize_t k = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      EG_CHECK(k > 0);
+      sent += static_cast<std::uint64_t>(k);
+    }
+    const double rate = static_cast<double>(sent) / Seconds(begin) * 1e-9;
+    close(fd);
+    std::fprintf(stderr, "TCP congestion control: %s; raw stream: %.2f GB/s\n", congestion, rate);
+    return rate;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  std::uint16_t raw_port_ = 0;
+  std::string address_;
+};
+
+// ---------------------------------------------------------------- ids
+
+// Of one batch, by slot.
+struct Batch {
+  std::shared_ptr<tensor::AlignedBuffer> ids;  // shared with the requests that carry them
+  std::vector<std::uint32_t> first;            // of each slot, and the end
+  const std::int64_t* data() const { return reinterpret_cast<const std::int64_t*>(ids->data()); }
+};
+
+std::int64_t IdOfRank(std::uint64_t rank) { return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345)); }
+
+Batch BatchOf(const std::vector<std::int64_t>& ids) {
+  const std::uint64_t key = sharding::SlotKey(kTable);
+  Batch batch{std::make_shared<tensor::AlignedBuffer>(ids.size() * sizeof(std::int64_t)), std::vector<std::uint32_t>(kSlots + 1)};
+  for (const std::int64_t id : ids) ++batch.first[sharding::SlotOf(key, id, kSlots) + 1];
+  for (std::uint32_t slot = 0; slot < kSlots; ++slot) batch.first[slot + 1] += batch.first[slot];
+  std::vector<std::uint32_t> next = batch.first;
+  auto* const to = reinterpret_cast<std::int64_t*>(batch.ids->data());
+  for (const std::int64_t id : ids) to[next[sharding::SlotOf(key, id, kSlots)]++] = id;
+  return batch;
+}
+
+// ---------------------------------------------------------------- the client
+
+class Wire {
+ public:
+  Wire(transport::Transport* transport, transport::ChannelOptions options, const std::vector<std::string>& servers, std::uint32_t dimension,
+       std::uint64_t part)
+      : client_(transport, std::move(options), "worker/0"),
+        dimension_(dimension),
+        gradient_(std::make_shared<tensor::AlignedBuffer>(kIds * dimension * sizeof(float))) {
+    for (const std::string& address : servers) endpoints_.emplace_back().set_address(address);
+    for (float& g : gradient_->floats()) g = 0.25f;
+    // Not what an earlier run against the same servers used.
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
+  }
+
+  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0.
+  double Measure(const std::vector<Batch>& batches, bool push, double seconds) {
+    const auto begin = Clock::now();
+    batches_ = &batches;
+    push_ = push;
+    once_ = seconds == 0;
+    end_ = begin + std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
+    next_batch_ = 0;
+    rows_ = 0;
+    {
+      MutexLock lock(&mu_);
+      live_ = kInFlight;
+    }
+    for (int i = 0; i < kInFlight; ++i) SendNext();
+    MutexLock lock(&mu_);
+    while (live_ > 0) idle_.Wait(&mu_);
+    return static_cast<double>(rows_.load()) / Seconds(begin);
+  }
+
+ private:
+  // One batch to all servers; the last answer sends the next one, on the transport's thread.
+  void SendNext() {
+    const std::size_t number = next_batch_.fetch_add(1);
+    if (once_ ? number >= batches_->size() : Clock::now() >= end_) {
+      MutexLock lock(&mu_);
+      if (--live_ == 0) idle_.NotifyAll();
+      return;
+    }
+    const Batch& batch = (*batches_)[number % batches_->size()];
+    const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
+    const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());  // shared by the answers
+    for (std::size_t s = 0; s < endpoints_.size(); ++s) {
+      v1::RequestHeader header;
+      header.set_job_uid(dimension_);
+      std::vector<tensor::SharedBytes> payloads, ids;
+      std::uint64_t rows = 0;
+      for (std::uint32_t slot = static_cast<std::uint32_t>(s); slot < kSlots; slot += static_cast<std::uint32_t>(endpoints_.size())) {
+        const std::size_t first = batch.first[slot], count = batch.first[slot + 1] - first;
+        if (count == 0) continue;
+        rows += count;
+        ids.push_back({batch.ids, {batch.ids->data() + first * sizeof(std::int64_t), count * sizeof(std::int64_t)}});
+        if (push_) {
+          v1::PushSection& section = *header.add_pushes();
+          section.set_closure(update / kUpdatesPerClosureMax);
+          section.set_update(static_cast<std::uint32_t>(update % kUpdatesPerClosureMax));
+          *section.mutable_attempt() = client::ToProto(Attempt{1, 1});
+          section.set_kind(v1::GRADIENT);
+          section.set_dtype(v1::DTYPE_FLOAT32);
+          section.set_rows(count);
+          Fill(slot, count, &section);
+          payloads.push_back({gradient_, {gradient_->data() + first * dimension_ * sizeof(float), count * dimension_ * sizeof(float)}});
+        } else {
+          Fill(slot, count, header.add_pulls());
+        }
+      }
+      const std::uint64_t answer_bytes = push_ ? 0 : (rows * dimension_ * sizeof(float) + kSlots * 64);
+      client_.Send(
+          endpoints_[s], std::move(header), std::move(payloads), answer_bytes, std::chrono::seconds(30),
+          [this, rows, missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
+            EG_CHECK_MSG(answer.ok(), answer.status().ToString());
+            std::uint64_t bytes = 0;
+            for (const auto& result : answer->header.pushes()) EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
+            for (const auto& result : answer->header.pulls()) EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
+            for (const auto& payload : answer->payloads) bytes += payload.size();
+            EG_CHECK(push_ || bytes == rows * dimension_ * sizeof(float));
+            rows_ += rows;
+            if (missing->fetch_sub(1) == 1) SendNext();
+          },
+          nullptr, std::move(ids));
+    }
+  }
+  template <class Section>
+  static void Fill(std::uint32_t slot, std::size_t count, Section* section) {
+    section->set_shard(slot);
+    *section->mutable_epoch() = client::ToProto(kEpoch);
+    section->add_tables(0);
+    section->add_table_rows(static_cast<std::uint32_t>(count));
+  }
+
+  client::ParameterClient client_;
+  std::vector<v1::Endpoint> endpoints_;
+  const std::uint32_t dimension_;
+  const std::shared_ptr<tensor::AlignedBuffer> gradient_;  // shared with the frames on their way
+  std::atomic<std::uint64_t> next_update_{0}, next_batch_{0}, rows_{0};
+  const std::vector<Batch>* batches_ = nullptr;
+  bool push_ = false, once_ = false;
+  Clock::time_point end_;
+  Mutex mu_;
+  CondVar idle_;
+  int live_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// ---------------------------------------------------------------- figures
+
+void Print(const std::string& name, double value, const char* reference_name, double reference, double ratio, const char* reach) {
+  std::printf(
+      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"M rows/s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, "
+      "\"reach\": %s}\n",
+      name.c_str(), value * 1e-6, reference_name, reference * 1e-6, ratio, reach);
+  std::fflush(stdout);
+}
+
+template <std::size_t kDimension>
+void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers) {
+  const std::string name = " of dim " + std::to_string(kDimension) + ", " + std::to_string(rows / 1000000) + " M rows, depth 4";
+  struct Figure {
+    std::string name;
+    bool push = false, lane = false;
+    std::vector<double> ours, theirs, ratios;
+  };
+  std::vector<Figure> figures;
+  for (const bool push : {false, true}) {
+    for (const bool lane : {false, true}) {
+      if (lane && !servers.empty()) continue;
+      Figure f{(push ? "rows push (Adagrad)" : "rows pull") + name + (lane ? ", same host" : ", TCP"), push, lane, {}, {}, {}};
+      if (f.name.find(only) != std::string::npos) figures.push_back(std::move(f));
+    }
+  }
+  if (figures.empty()) return;
+
+  std::unique_ptr<Child> child;
+  if (servers.empty()) child = std::make_unique<Child>();
+  const double raw = child != nullptr ? child->Raw() : 0;
+  const auto transport = transport::MakeGrpcTransport(nullptr);
+  const std::vector<std::string> addresses = child != nullptr ? std::vector<std::string>{child->address()} : servers;
+  transport::ChannelOptions by_lane;
+  by_lane.lane_ring_bytes = kLaneRingBytes;
+  Wire tcp(transport.get(), {}, addresses, kDimension, 0), lane(transport.get(), by_lane, addresses, kDimension, 1);
+  bench::PlainTable<kDimension> plain(rows);
+  const std::vector<float> gradient(kIds * kDimension, 0.25f);
+  std::vector<float> out(kIds * kDimension);
+
+  {
+    std::vector<Batch> all;
+    for (std::uint64_t rank = 0; rank < rows;) {
+      std::vector<std::int64_t> ids;
+      while (rank < rows && ids.size() < kIds) ids.push_back(IdOfRank(rank++));
+      plain.Update(ids.data(), ids.size(), gradient.data());
+      all.push_back(BatchOf(ids));
+    }
+    tcp.Measure(all, /*push=*/true, 0);
+  }
+  std::mt19937_64 random(1);
+  std::vector<Batch> batches;
+  for (std::size_t b = 0; b < kBatches; ++b) {
+    std::vector<std::int64_t> ids;
+    const std::uint64_t first = random() % rows, stride = rows / kIds;  // one of each of 13,312 equal parts: different, and anywhere
+    for (std::uint64_t i = 0; i < kIds; ++i) ids.push_back(IdOfRank((first + i * stride + random() % stride) % rows));
+    batches.push_back(BatchOf(ids));
+  }
+
+  const auto alone = [&](bool push) {
+    const auto begin = Clock::now();
+    std::uint64_t done = 0;
+    for (; Seconds(begin) < kRoundSeconds / 2; ++done) {
+      const std::int64_t* const ids = batches[done % kBatches].data();
+      push ? plain.Update(ids, kIds, gradient.data()) : plain.Read(ids, kIds, out.data());
+    }
+    return static_cast<double>(done * kIds) / Seconds(begin);
+  };
+  for (int round = 0; round < kRounds + 1; ++round) {
+    for (Figure& f : figures) {
+      const double a = (f.lane ? lane : tcp).Measure(batches, f.push, kRoundSeconds), b = alone(f.push);
+      if (round == 0) continue;  // warm-up
+      f.ours.push_back(a);
+      f.theirs.push_back(b);
+      f.ratios.push_back(a / b);
+    }
+  }
+  for (const Figure& f : figures) {
+    const double rate = Median(f.ours);
+    Print(f.name, rate, f.push ? "one thread, find + Adagrad, no network" : "one thread, find + gather, no network", Median(f.theirs),
+          Median(f.ratios), f.push ? "0.35" : "0.45");
+    if (kDimension != 16) continue;
+    // On a machine whose loopback is slower than the one that ps-lite was measured on, there is nothing to compare.
+    const double peer = f.push ? 8.7e6 : 9e6, reach = f.push ? 10e6 : 12e6;
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f", reach / peer);
+    Print(f.name + " against ps-lite", rate, "ps-lite (published figure)", peer, rate / peer, raw >= 3.5 ? text : "null");
+  }
+}
+
+int Main(int argc, char** argv) {
+  transport::TuneAllocator();
+  signal(SIGPIPE, SIG_IGN);
+  std::string only;
+  std::vector<std::string> servers;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--serve" && i + 1 < argc) {
+      const Server server(argv[i + 1]);
+      std::printf("%s\n", server.address().c_str());
+      std::fflush(stdout);
+      for (;;) pause();
+    }
+    if (argument == "--servers" && i + 1 < argc) {
+      const std::string list = argv[++i];
+      for (std::size_t at = 0; at <= list.size();) {
+        const std::size_t comma = std::min(list.find(',', at), list.size());
+        if (comma > at) servers.push_back(list.substr(at, comma - at));
+        at = comma + 1;
+      }
+    } else if (argument.rfind("--", 0) == 0) {
+      std::fprintf(stderr, "usage: rows_bench [--serve HOST:PORT | --servers HOST:PORT,...] [PART]\n");
+      return 2;
+    } else {
+      only = argument;
+    }
+  }
+  if (only.empty() && servers.empty()) {
+    // Each part in a process of its own: it forks its server, which must be before gRPC has threads.
+    for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
+      const char* const arguments[] = {argv[0], part, nullptr};
+      pid_t pid = 0;
+      int status = 0;
+      if (posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char* const*>(arguments), environ) != 0 ||
+          waitpid(pid, &status, 0) != pid || status != 0) {
+        std::fprintf(stderr, "rows_bench: the part `%s` failed: status=%d\n", part, status);
+        return 1;
+      }
+    }
+    return 0;
+  }
+  for (const std::uint64_t rows : {2000000ull, 8000000ull}) {
+    Measure<16>(only, rows, servers);
+    Measure<64>(only, rows, servers);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace evergrad
+
+int main(int argc, char** argv) { return evergrad::Main(argc, argv); }
