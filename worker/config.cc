@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/backend/cuda/device_choice.h"
 
 namespace evergrad::worker {
 namespace {
@@ -20,7 +21,9 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("name", &config->name, "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), else the coordinator numbers it");
   // How many workers share this host cannot be known, and two is the usual number on a desk.
   table->Add("threads", &config->threads, "threads that compute; 0: half of the cores, at least one", {0, 1024});
-  table->AddChoice("backend", &config->backend, {"auto", "cpu"}, "what computes");
+  table->Add("device", &config->device, "what computes: cpu, gpu (the first), gpu:N, or auto: the first GPU that answers, else the CPU");
+  table->Add("cuda_library", &config->cuda_library, "libevergrad_cuda.so; empty: the one beside this program");
+  table->AddPrint("list_devices", "print the GPUs of this host, one a line, and end", [config] { return ListDevices(config->cuda_library); });
   table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead", {1, 1u << 16});
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
   table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
@@ -56,6 +59,9 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
     return UserError(absl::InvalidArgumentError(absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(config->device, config->cuda_library));
+  config->device = choice.name;
+  config->device_text = choice.text;
   return absl::OkStatus();
 }
 

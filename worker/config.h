@@ -13,7 +13,9 @@ namespace evergrad::worker {
 
 struct Config {
   std::string name;  // "": the ordinal of the host name, else the coordinator numbers it
-  std::string backend = "auto";
+  std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
+  std::string device_text = {};     // Resolve's: which and why, "cpu: no CUDA driver (cudart 35)"
+  std::string cuda_library = {};    // "": libevergrad_cuda.so beside the executable
   std::uint32_t threads = 0;  // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
@@ -27,7 +29,8 @@ struct Config {
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in what depends on the machine. InvalidArgument (a user's): a name that cannot be an identity.
+// Fills in what depends on the machine: the name, the threads, the device. User errors: a name that cannot be an identity, a device that
+// cannot be had.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config);
 
 // "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
@@ -24,7 +25,10 @@ constexpr std::chrono::milliseconds kDrainMax{8000};
 // What the numbers of this worker depend on beside the plan and the build: kernels are chosen by instruction set, and sums are cut by threads.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512" : __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
-  return absl::StrCat(config.backend, " threads=", config.threads, " isa=", isa);
+  // Two GPUs of one kind compute alike: the ordinal is left out.
+  const absl::string_view device = absl::StartsWith(config.device, "gpu:") ? absl::string_view(config.device_text).substr(config.device.size() + 1)
+                                                                           : absl::string_view("cpu");
+  return absl::StrCat(device, " threads=", config.threads, " isa=", isa);
 }
 
 }  // namespace
@@ -148,7 +152,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.functions = impl->identity.functions;
     environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
     Runner::Options options;
-    options.backend = impl->config.backend;
+    options.device = impl->config.device;
+    options.cuda_library = impl->config.cuda_library;
     options.threads = static_cast<int>(impl->config.threads);
     options.bind_threads = true;
     options.prefetch_batches_max = impl->config.prefetch_batches_max;

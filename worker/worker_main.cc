@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
 #include "common/fs/host.h"
@@ -26,6 +27,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   if (!functions.status().ok()) return daemon.Fail(functions.status());
   if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config); !status.ok())
     return daemon.Fail(status);
+  daemon.logger().Info(absl::StrCat("computes on ", config.device_text));
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());

@@ -68,6 +68,17 @@ void OptionTable::Add(absl::string_view name, bool* target, absl::string_view he
   AddOption(std::move(option));
 }
 
+void OptionTable::AddPrint(absl::string_view name, absl::string_view help, std::function<absl::StatusOr<std::string>()> print) {
+  Option option{std::string(name), "", "", std::string(help), "", ""};
+  option.is_bool = true;
+  option.set = [](absl::string_view text) {
+    bool ignored = false;
+    return Store(config::ParseBool(text), &ignored);
+  };
+  option.print = std::move(print);
+  AddOption(std::move(option));
+}
+
 void OptionTable::Add(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds) {
   Option option{std::string(name), "", "N", std::string(help), absl::StrCat(*target), BoundsText(bounds)};
   option.set = [target, bounds](absl::string_view text) { return Store(config::ParseUnsigned(text, bounds.min, bounds.max), target); };
@@ -266,6 +277,11 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
   apply();
   if (!errors.empty()) return refuse(absl::StrJoin(errors, "\n"));
   if (!config_file_.empty()) EG_RETURN_IF_ERROR(ReadConfigFile());
+  for (const auto& [option, value] : given) {
+    if (option->print == nullptr) continue;
+    EG_ASSIGN_OR_RETURN(std::string text, option->print());
+    return ParseOutcome{true, std::move(text)};
+  }
   return ParseOutcome{};
 }
 
@@ -308,7 +324,7 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
         report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
       continue;
     }
-    if (option == nullptr || option->name == "config" || option->repeatable) {
+    if (option == nullptr || option->name == "config" || option->repeatable || option->print != nullptr) {
       report(entry.where(), absl::StrCat("unknown setting `", name, "`", config::Suggestion(entry.key, siblings)));
       continue;
     }
@@ -364,7 +380,7 @@ std::string OptionTable::ReferenceYaml() const {
   std::string out;
   std::string group;
   for (const Option& option : options_) {
-    if (option.name == "config") continue;
+    if (option.name == "config" || option.print != nullptr) continue;
     std::string key = option.name, indent;
     if (const std::size_t dot = option.name.find('.'); dot != std::string::npos) {
       if (group != option.name.substr(0, dot)) absl::StrAppend(&out, option.name.substr(0, dot), ":\n");

@@ -56,6 +56,8 @@ class OptionTable {
 
   // Repeatable; not in a settings file.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
+  // Like --version: where the flag is given, Parse ends with what `print` says, once the other settings are read. Not in a settings file.
+  void AddPrint(absl::string_view name, absl::string_view help, std::function<absl::StatusOr<std::string>()> print);
   // `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
   // Arguments without a flag, in order; `rest` takes all that is left. `name` is for people ("JOB.yaml").
@@ -80,6 +82,7 @@ class OptionTable {
     bool repeatable = false;
     char letter = 0;
     std::function<absl::Status(absl::string_view)> set;
+    std::function<absl::StatusOr<std::string>()> print;
     bool set_by_flag = false, set_by_file = false;
   };
   struct Argument {

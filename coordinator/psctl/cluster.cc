@@ -39,10 +39,21 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("workers", &options->local.workers, "workers", {0, 256});
   table->Add("servers", &options->local.servers, "parameter servers", {0, 256});
   table->Add("threads", &options->local.worker_threads, "compute threads of a worker; 0: cores / workers", {0, 256});
+  table->Add("device", &options->local.device, "the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+  table->Add("gpus", &options->local.gpus, "a worker for each GPU of this machine, instead of --workers");
   table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side", {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
   table->Add("supervise", &options->local.supervise, "start again what dies, as a cluster manager would");
   table->Add("failpoints", &options->local.failpoints, "for tests: given to every daemon; `none` allows counting jobs");
+}
+
+// What --gpus makes of the options, which are to have the daemons' folder and the cluster's.
+absl::Status ApplyGpus(Context& context, const OptionTable& table, const std::function<bool(std::chrono::milliseconds)>& pause, LocalOptions* local) {
+  if (!local->gpus) return absl::OkStatus();
+  for (const char* name : {"workers", "device"})
+    if (table.IsSet(name)) return UserError(absl::InvalidArgumentError(absl::StrCat("--gpus together with --", name, ": give one of them")));
+  EG_ASSIGN_OR_RETURN(local->workers, CountGpus(*local, *context.clock, pause));
+  return absl::OkStatus();
 }
 
 // Waits a little; false when a signal came (that of psctl itself).
@@ -105,6 +116,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
   options.local.folder = folder;
   options.local.runs = AbsolutePath(context, options.runs);
   if (const absl::Status made = fs::MakeDirectories(folder); !made.ok()) return Report(context, made);
+  if (const absl::Status gpus = ApplyGpus(context, table, pause, &options.local); !gpus.ok())
+    return absl::IsCancelled(gpus) ? kInterrupted : Report(context, gpus);
   std::error_code ignored;
   for (const auto& entry : PidFiles(folder)) std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
   std::filesystem::remove(absl::StrCat(folder, "/coordinator.address"), ignored);
@@ -128,14 +141,17 @@ int Up(Context& context, const std::vector<std::string>& args) {
                   "--runs",
                   options.local.runs,
                   "--supervise",
-                  "--workers",
-                  absl::StrCat(options.local.workers),
                   "--servers",
                   absl::StrCat(options.local.servers),
                   "--jobs-running-max",
                   absl::StrCat(options.local.jobs_running_max),
                   "--threads",
                   absl::StrCat(options.local.worker_threads)};
+    if (options.local.gpus)
+      spawn.args.push_back("--gpus");
+    else
+      spawn.args.insert(spawn.args.end(), {"--workers", absl::StrCat(options.local.workers)});
+    if (!options.local.device.empty()) spawn.args.insert(spawn.args.end(), {"--device", options.local.device});
     if (!options.local.failpoints.empty()) spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});
     spawn.log_file = absl::StrCat(folder, "/", kSupervisor, ".log");
     spawn.folder = context.folder;
@@ -221,6 +237,8 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
   options.local.folder = Folder(context, options.folder);
   options.local.runs = AbsolutePath(context, options.runs);
   const auto pause = Pause(context);
+  if (const absl::Status gpus = ApplyGpus(context, table, pause, &options.local); !gpus.ok())
+    return absl::IsCancelled(gpus) ? kInterrupted : Report(context, gpus);
   LocalCluster cluster(options.local, context.clock, pause);
   absl::Status started = cluster.Start();
   if (started.ok())

@@ -255,6 +255,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
   table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
   table.Add("threads", &options.cluster.worker_threads, "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
+  table.Add("device", &options.cluster.device, "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
   table.Add("runs", &options.runs, "with --local: folder for the files of runs");
   table.Add("supervise", &options.supervise, "with --local: start again what dies, as a cluster manager would");
   table.Add("failpoints", &options.cluster.failpoints, "with --local, for tests: given to every daemon; `none` allows counting jobs");
@@ -263,7 +264,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   AddConnectionOptions(&table, &options.connection);
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  for (const char* name : {"workers", "servers", "threads", "runs", "supervise", "failpoints"})
+  for (const char* name : {"workers", "servers", "threads", "device", "runs", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
       return Report(context,
                     UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));

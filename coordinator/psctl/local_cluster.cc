@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -45,9 +46,40 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   add(Role::kCoordinator, "0", std::move(coordinator));
   for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
   const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
-  for (std::uint32_t i = 0; i < options.workers; ++i)
-    add(Role::kWorker, absl::StrCat(i), {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)});
+  for (std::uint32_t i = 0; i < options.workers; ++i) {
+    std::vector<std::string> args = {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)};
+    const std::string device = options.gpus ? absl::StrCat("gpu:", i) : options.device;
+    if (!device.empty()) args.insert(args.end(), {"--device", device});
+    add(Role::kWorker, absl::StrCat(i), std::move(args));
+  }
   return tasks;
+}
+
+absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock& clock, const std::function<bool(std::chrono::milliseconds)>& pause) {
+  EG_RETURN_IF_ERROR(fs::MakeDirectories(options.folder));
+  SpawnOptions spawn;
+  spawn.program = ProgramOf(options.bin, Role::kWorker);
+  spawn.args = {"--list-devices"};
+  spawn.log_file = absl::StrCat(options.folder, "/devices.txt");
+  ::unlink(spawn.log_file.c_str());
+  EG_ASSIGN_OR_RETURN(const pid_t pid, Spawn(spawn));
+  const MonoTime until = clock.Now() + kListenWithin;
+  int status = 0;
+  while (::waitpid(pid, &status, WNOHANG) != pid) {
+    const bool late = clock.Now() > until;
+    if (!late && pause(kPoll)) continue;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, &status, 0);
+    return late ? absl::DeadlineExceededError("the GPUs of this host do not answer") : absl::CancelledError("interrupted");
+  }
+  EG_ASSIGN_OR_RETURN(const std::string text, fs::ReadFile(spawn.log_file, 1u << 20));
+  std::uint32_t count = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) count += absl::StartsWith(line, "gpu:") ? 1 : 0;
+  if (status != 0 || count == 0) {
+    const absl::string_view said = absl::StripAsciiWhitespace(text);
+    return UserError(absl::FailedPreconditionError(absl::StrCat("--gpus: no worker can have a GPU here: ", said.empty() ? DescribeExit(status) : std::string(said))));
+  }
+  return count;
 }
 
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {

@@ -20,6 +20,8 @@ struct LocalOptions {
   std::string runs;    // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
   std::uint32_t worker_threads = 0;  // 0: cores / workers, at least 1
+  std::string device;                // the workers' --device; "": theirs to choose
+  bool gpus = false;                 // worker i computes on gpu:i
   std::uint32_t jobs_running_max = 1;  // of the coordinator
   std::string failpoints;            // "": none are allowed; "none" allows counting jobs
   bool supervise = false;            // start again what dies
@@ -42,6 +44,8 @@ struct LocalTask {
 
 // The tasks that `options` ask for, coordinator first. Pure.
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores);
+// How many GPUs this host has, as its worker says. Cancelled: interrupted (`pause` as LocalCluster's). UserError: none, and why.
+absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock& clock, const std::function<bool(std::chrono::milliseconds)>& pause);
 // How long to wait before the n-th start of a task (2 is the first restart). Pure.
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived);
 

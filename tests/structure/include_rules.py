@@ -26,6 +26,7 @@ HEAVY = {
     re.compile(r"yaml-cpp/"): ("common/config/", "common/daemon/"),
     re.compile(r"dnnl\.h|oneapi/dnnl"): ("worker/backend/", "tests/bench/"),
     re.compile(r"Eigen/"): ("worker/backend/", "tests/"),
+    re.compile(r"<(cuda|cudnn|cublas|nvtx3|cub)\w*[./]"): ("worker/backend/cuda/device/",),
     re.compile(r"sqlite3\.h"): ("coordinator/store/",),
 }
 SEAMS = {
@@ -92,7 +93,7 @@ def check_file(path, text):
 
 def repository_files(root):
     out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
-    return [f for f in out if f.endswith((".cc", ".h"))]
+    return [f for f in out if f.endswith((".cc", ".h", ".cu", ".cuh"))]
 
 
 def self_test():
@@ -110,6 +111,8 @@ def self_test():
         ("worker/runner/x.cc", "absl::Mutex mu;\n"),
         ("worker/runner/x.cc", 'auto v = getenv("X");\n'),
         ("worker/runner/x.cc", "std::mt19937 r;\n"),
+        ("worker/backend/cuda/x.cc", "#include <cuda_runtime_api.h>\n"),
+        ("worker/graph/x.cu", "#include <cub/cub.cuh>\n"),
         ("examples/x/x.cc", '#include "coordinator/jobs/job.h"\n'),
     ]
     for path, text in cases:

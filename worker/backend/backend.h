@@ -1,6 +1,6 @@
 // The seam between the model and what computes it: forward and backward of each primitive on contiguous float32 arrays, NHWC.
 //
-// cpu/ (oneDNN + Eigen) is the default; no_cuda/ says why CUDA is absent. One contract suite over every implementation.
+// cpu/ (oneDNN + Eigen) is in every build; cuda/ loads libevergrad_cuda.so, or says why it does not. One contract suite over every implementation.
 // A Backend is used from one thread at a time (the compute thread). Plans (oneDNN primitives) are cached by shape.
 // Bits: a function of inputs, shapes and `threads`, the same on every call. Sizes are checked by the caller (Graph): each span
 // has exactly the elements that its shape says, and no shape exceeds kElementsMax. Outputs never alias inputs unless said.
@@ -90,14 +90,15 @@ class Backend {
 };
 
 struct BackendOptions {
-  std::string type = "auto";  // auto | cpu | cuda
-  int threads = 1;            // sizes every pool
+  std::string device = "auto";  // auto | cpu | gpu | gpu:N
+  int threads = 1;              // sizes every pool
   // Where `threads` is the number of processors that this process may use (and above 1): the thread that makes the backend, which is
   // then the one that computes, and its pool are bound to one each. Else a server on the same host wakes up where a part of the pool
   // spins, the scheduler puts two parts on one processor, and every primitive waits for both.
   bool bind = false;
+  std::string cuda_library = {};  // "": libevergrad_cuda.so beside the executable
 };
-// InvalidArgument / Unimplemented naming the type: "cuda" where it was not built says so.
+// UserError naming the device: no such name, or a GPU that cannot be had, with the reason.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 // First line of a daemon's main(), before any thread: PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Lets the pools

@@ -151,7 +151,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
         options(std::move(o)),
-        backend(std::make_shared<ComputeBackend>(BackendOptions{options.backend, options.threads, options.bind_threads})),
+        backend(std::make_shared<ComputeBackend>(BackendOptions{options.device, options.threads, options.bind_threads, options.cuda_library})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
         attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
                        static_cast<double>(AttemptBook::kQueuedMax)),

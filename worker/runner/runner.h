@@ -40,7 +40,7 @@ class Runner {
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
   };
   struct Options {
-    std::string backend = "auto";  // auto | cpu
+    std::string device = "auto", cuda_library = {};  // BackendOptions'
     int threads = 1;
     bool bind_threads = false;  // BackendOptions::bind
     std::uint32_t prefetch_batches_max = 8;

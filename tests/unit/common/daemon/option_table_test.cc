@@ -157,5 +157,27 @@ TEST_CASE("a command takes arguments, short flags and repeated flags, and no set
   CHECK(other.Parse(6, two.data()).status().message() == "unexpected argument `b`\nunknown flag `-x`\nunknown flag `--config`");
 }
 
+TEST_CASE("a flag that prints ends with its text once the other settings are read, and is no setting") {
+  Fixture f;
+  absl::StatusOr<std::string> text = std::string();
+  f.table.AddPrint("list_things", "print the things and end", [&] { return text.ok() ? absl::StatusOr<std::string>(f.settings.listen + "\n") : text; });
+  const char* args[] = {"evergrad-test", "--list-things", "--listen", "there:1"};
+  auto outcome = f.table.Parse(4, args);
+  REQUIRE(outcome.ok());
+  CHECK(outcome->stop);
+  CHECK(outcome->text == "there:1\n");
+  CHECK(f.table.Help().find("--list-things") != std::string::npos);
+  CHECK(f.table.ReferenceYaml().find("list_things") == std::string::npos);
+  Fixture refused;
+  refused.table.AddPrint("list_things", "print the things and end", [] { return UserError(absl::NotFoundError("no things")); });
+  const char* alone[] = {"evergrad-test", "--list-things"};
+  CHECK(refused.table.Parse(2, alone).status().message() == "no things");
+  Fixture file;
+  file.table.AddPrint("list_things", "print the things and end", [] { return std::string(); });
+  const std::string path = file.File("list_things: true\n");
+  const char* from_file[] = {"evergrad-test", "--config", path.c_str()};
+  CHECK(file.table.Parse(3, from_file).status().message().find("unknown setting `list_things`") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace evergrad::daemon

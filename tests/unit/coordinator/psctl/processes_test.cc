@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/runtime/executor.h"
 #include "coordinator/psctl/local_cluster.h"
 #include "tests/support/temp_folder.h"
@@ -80,6 +81,30 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
   CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") == std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7",
                                                                                "--runs", "/r", "--state-dir", "/f/state", "--failpoints", "none"});
   CHECK(PlanTasks(options, 1)[3].args[3] == "1");
+  options.failpoints.clear();
+  options.device = "cpu";
+  CHECK(PlanTasks(options, 5)[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "cpu"});
+  options.device.clear();
+  options.gpus = true;
+  CHECK(PlanTasks(options, 5)[2].args.back() == "gpu:0");
+  CHECK(PlanTasks(options, 5)[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "gpu:1"});
+}
+
+TEST_CASE("the GPUs of this host are those that its worker lists, and why there is none is the worker's reason") {
+  Stage stage;
+  stage.folder.Script("evergrad-worker", "case \"$all\" in --list-devices) echo 'gpu:0 A'; echo 'gpu:1 B' ;; *) exit 9 ;; esac\n");
+  const auto count = CountGpus(stage.options, stage.clock, stage.Pause());
+  REQUIRE(count.ok());
+  CHECK(*count == 2);
+  stage.folder.Script("evergrad-worker", "echo 'evergrad-worker: no GPU: no device (100)' >&2; exit 2\n");
+  const auto none = CountGpus(stage.options, stage.clock, stage.Pause());
+  CHECK(none.status().message() == "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: no device (100)");
+  CHECK(BlameOf(none.status()) == Blame::kUser);
+  stage.folder.Script("evergrad-worker", "exit 0\n");
+  CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());
+  // Interrupted while it waits: the child is ended.
+  stage.folder.Script("evergrad-worker", "exec sleep 1000\n");
+  CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) { return false; }).status()));
 }
 
 TEST_CASE("what dies at once is started again more and more slowly, what lived is started at once") {

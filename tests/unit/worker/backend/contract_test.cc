@@ -27,7 +27,7 @@ void ForEachBackend(Body body) {
   for (const BackendOptions& options : Implementations()) {
     auto backend = MakeBackend(options);
     REQUIRE(backend.ok());
-    INFO((*backend)->name() << " as " << options.type);
+    INFO((*backend)->name() << " as " << options.device);
     body(**backend);
     CHECK((*backend)->TakeError().ok());
   }
@@ -408,13 +408,12 @@ TEST_CASE("more shapes than the cache holds are still computed right") {
 }
 
 TEST_CASE("MakeBackend refuses by name what it cannot be") {
-  const auto cuda = MakeBackend({"cuda", 1});
-  CHECK(cuda.status().code() == absl::StatusCode::kUnimplemented);
-  CHECK(cuda.status().message() == "this build has no CUDA backend; use `cpu` or `auto`: type=cuda");
-  CHECK(BlameOf(cuda.status()) == Blame::kUser);
+  const auto gpu = MakeBackend({"gpu", 1, false, "/nowhere/libevergrad_cuda.so"});
+  CHECK(gpu.status().message() == "device gpu cannot be had: /nowhere/libevergrad_cuda.so is not there");
+  CHECK(BlameOf(gpu.status()) == Blame::kUser);
   const auto unknown = MakeBackend({"tpu", 1});
   CHECK(unknown.status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(unknown.status().message() == "unknown backend; one of auto, cpu, cuda: type=tpu");
+  CHECK(unknown.status().message() == "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
   CHECK(BlameOf(unknown.status()) == Blame::kUser);
   for (const int threads : {0, -1, 1025}) {
     const auto refused = MakeBackend({"cpu", threads});

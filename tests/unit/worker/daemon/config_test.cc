@@ -67,7 +67,7 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   CHECK(config.prefetch_bytes_max == 1 << 20);
   CHECK(config.call_deadline == std::chrono::milliseconds(250));
   CHECK(config.not_finite == "skip");
-  for (const auto& [flag, value] : {std::pair{"--backend", "tpu"}, std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"},
+  for (const auto& [flag, value] : {std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"},
                                     std::pair{"--threads", "-1"}, std::pair{"--lane-bytes", "65MiB"}}) {
     Config other;
     daemon::OptionTable fresh("evergrad-worker", "test");
@@ -75,6 +75,23 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
     const char* bad[] = {"evergrad-worker", flag, value};
     CHECK_FALSE(fresh.Parse(3, bad).ok());
   }
+}
+
+TEST_CASE("a device that cannot be had is refused by name with the reason, and auto says why it takes the CPU") {
+  Config config;
+  config.cuda_library = "/nowhere/libevergrad_cuda.so";
+  REQUIRE(Resolve("", 2, &config).ok());
+  CHECK(config.device == "cpu");
+  CHECK(config.device_text == "cpu: /nowhere/libevergrad_cuda.so is not there");
+  config.device = "gpu:3";
+  const absl::Status refused = Resolve("", 2, &config);
+  CHECK(refused.message() == "device gpu:3 cannot be had: /nowhere/libevergrad_cuda.so is not there");
+  CHECK(BlameOf(refused) == Blame::kUser);
+  config.device = "tpu";
+  CHECK(Resolve("", 2, &config).message() == "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
+  config.device = "cpu";
+  REQUIRE(Resolve("", 2, &config).ok());
+  CHECK(config.device_text == "cpu: as asked for");
 }
 
 }  // namespace

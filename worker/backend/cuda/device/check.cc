@@ -1,0 +1,33 @@
+#include "worker/backend/cuda/device/check.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace evergrad::cuda {
+
+int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format, ...) {
+  error->kind = kind;
+  error->code = code;
+  std::va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(error->text, sizeof error->text, format, arguments);
+  va_end(arguments);
+  return kind;
+}
+
+int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
+  switch (status) {
+    case cudaSuccess: return EG_CUDA_OK;
+    case cudaErrorInsufficientDriver: return Fail(EG_CUDA_NO_DRIVER, status, error, "no CUDA driver (cudart %d)", status);
+    case cudaErrorNoDevice: return Fail(EG_CUDA_NO_DEVICE, status, error, "no device (%d)", status);
+    default: break;
+  }
+  const int32_t kind = status == cudaErrorMemoryAllocation ? EG_CUDA_NO_MEMORY : EG_CUDA_FAILED;
+  // The call's name is enough: its arguments say nothing outside.
+  const char* const open = std::strchr(call, '(');
+  const int length = open == nullptr ? static_cast<int>(std::strlen(call)) : static_cast<int>(open - call);
+  return Fail(kind, status, error, "%.*s: %s (cudart %d)", length, call, cudaGetErrorString(status), status);
+}
+
+}  // namespace evergrad::cuda
