@@ -1,10 +1,9 @@
 #include "worker/graph/graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
-#include <cstring>
 #include <map>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "worker/graph/losses.h"
+#include "worker/graph/result_block.h"
 #include "worker/graph/summary.h"
 #include "worker/layers/embedding.h"
 
@@ -32,8 +32,9 @@ struct Storage {
   std::int64_t elements = 0;               // per example
   std::optional<std::size_t> model_input;  // the batch holds the memory
   bool needs_gradient = false;
-  tensor::AlignedBuffer data, gradient;  // for batch_max_ examples
-  bool gradient_written = false;         // in this step; a second consumer adds
+  Memory data, gradient;          // for batch_max_ examples
+  int consumers = 0;              // of it and its views, losses included, that write its gradient
+  bool gradient_written = false;  // in this step; a second consumer adds
 };
 
 struct Node {
@@ -45,46 +46,27 @@ struct Node {
   std::size_t table = 0;               // of an embedding
   std::optional<std::size_t> weights;  // of an embedding: a model input
   std::size_t ids_before = 0;          // an example's, in the embeddings above it that read the same table
+  std::optional<std::size_t> key;      // in keys_, of a layer that draws
 };
 
 struct LossNode {
   Loss loss;
+  std::string name;
   std::size_t value = 0;
+  ResultBlock::Slot<LossResult> result;
 };
 
-bool AllFinite(std::span<const float> values) {
-  // An exponent of all ones is Inf or NaN. In blocks, so that it vectorises and still ends early.
-  constexpr std::size_t kBlock = 4096;
-  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-    const std::size_t end = std::min(values.size(), begin + kBlock);
-    std::uint32_t bad = 0;
-    for (std::size_t i = begin; i < end; ++i) {
-      std::uint32_t bits;
-      std::memcpy(&bits, &values[i], sizeof bits);
-      bad |= (bits & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-    }
-    if (bad != 0) return false;
-  }
-  return true;
-}
+// Of the first loss.
+struct MetricNode {
+  Metric metric;
+  ResultBlock::Slot<std::int64_t> counts;  // auc
+  ResultBlock::Slot<double> sum;           // root_mean_squared_error
+};
 
-// In lanes, so that it vectorises with the same bits everywhere.
-double SumOfSquares(std::span<const float> values) {
-  constexpr std::size_t kLanes = 8;
-  double lanes[kLanes] = {};
-  std::size_t i = 0;
-  for (; i + kLanes <= values.size(); i += kLanes) {
-    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] += static_cast<double>(values[i + l]) * values[i + l];
-  }
-  for (; i < values.size(); ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-void AddDecay(double l2, std::span<const float> values, std::span<float> gradient) {
-  const float factor = static_cast<float>(2 * l2);
-  for (std::size_t i = 0; i < values.size(); ++i) gradient[i] += factor * values[i];
+// Several graphs may use one backend, which tells their steps apart.
+std::uint64_t NextGraphNumber() {
+  static std::atomic<std::uint64_t> next{0};
+  return ++next;
 }
 
 std::string BatchShape(const tensor::Shape& shape) {
@@ -107,10 +89,10 @@ class GraphImpl final : public Graph {
   const std::vector<Metric>& metrics() const override { return metrics_; }
 
   absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const override;
-  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                       std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                       const std::vector<std::span<float>>& row_gradients) override;
-  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) override;
+  absl::Status QueueTrainStep(const std::vector<In>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                              const std::vector<Out>& gradients, const std::vector<Out>& row_gradients, const StepEvents& events) override;
+  absl::Status QueueEvaluate(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
+  absl::StatusOr<StepResult> FinishStep() override;
 
  private:
   absl::Status AddInput(const config::InputSpec& spec);
@@ -122,28 +104,38 @@ class GraphImpl final : public Graph {
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
   absl::Status AddMetrics(const config::ModelSpec& model);
   absl::Status CheckEverythingIsUsed(const config::ModelSpec& model) const;
+  // What the steps need whatever their batch: keys, results.
+  absl::Status LayOut();
 
   absl::Status CheckInputs(const Batch& batch) const;
   absl::Status CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const;
   std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const;
   In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch) : In(); }
   std::vector<In> InputsOf(const Node& node, const Batch& batch) const;
-  // What regularizers add to the mean loss; to the gradients, too, where there are any.
-  double Regularize(const std::vector<In>& weights, const Rows& rows, const std::vector<Out>& gradients, const std::vector<Out>& row_gradients) const;
+  // What a regularizer adds to the mean loss, and to the gradient, where there is one.
+  void Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
+  absl::Status Grow(std::int64_t batch, bool with_gradients);
+  absl::Status NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients);
   In DataOf(std::size_t value, const Batch& batch) const;
   Out Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
-  Out FirstOf(tensor::AlignedBuffer& buffer, std::size_t value, std::int64_t batch) {
-    return buffer.floats().first(static_cast<std::size_t>(storages_[values_[value].storage].elements * batch));
+  Out FirstOf(Memory& memory, std::size_t value, std::int64_t batch) {
+    return memory.as<float>().first(static_cast<std::size_t>(storages_[values_[value].storage].elements * batch));
   }
   // Calls write(dx) with the memory to overwrite, then adds it to what other consumers wrote.
   template <typename Write>
   void Contribute(std::size_t value, std::int64_t batch, Write write);
 
-  void Forward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch);
-  absl::StatusOr<StepResult> Losses(const Batch& batch, bool with_gradients);
-  void Backward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-                const std::vector<Out>& row_gradients);
+  // What the calls of a step are made of (Backend::BeginStep).
+  void Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+            const std::vector<Out>& row_gradients, const StepEvents& events, bool training);
+  void Forward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events);
+  void Losses(const Batch& batch, bool with_gradients);
+  void Backward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+                const std::vector<Out>& row_gradients, const StepEvents& events);
+  std::span<const std::uint64_t> KeyOf(const Node& node) const {
+    return node.key ? keys_.as<std::uint64_t>().subspan(*node.key, 1) : std::span<const std::uint64_t>();
+  }
   template <typename Span>
   std::vector<Span> OfLayer(const Node& node, const std::vector<Span>& all) const {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(node.first_variable);
@@ -157,6 +149,7 @@ class GraphImpl final : public Graph {
   std::vector<Node> nodes_;  // in listed order, which is a topological one
   std::vector<LossNode> losses_;
   std::vector<Metric> metrics_;  // of the first loss
+  std::vector<MetricNode> metric_nodes_;
   std::vector<Variable> variables_;
   std::vector<GraphInput> inputs_;  // values 0 … of values_
   std::vector<bool> input_read_;    // its dtype is known
@@ -164,7 +157,16 @@ class GraphImpl final : public Graph {
   std::vector<std::size_t> table_ids_;  // ids an example reads of each; 0: none yet
   std::uint64_t label_elements_ = 0;
   std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
-  tensor::AlignedBuffer scratch_;                        // a second consumer's gradient before it is added
+  Memory scratch_;                                       // a second consumer's gradient before it is added
+  ResultBlock results_;
+  std::vector<ResultBlock::Slot<double>> squares_, row_squares_;  // of variables and tables, where they have a regularizer
+  ResultBlock::Slot<std::uint64_t> not_finite_;
+  std::vector<std::uint64_t> step_keys_;  // of the present step
+  Memory keys_;                           // likewise
+  std::int64_t queued_ = 0;               // examples of the step to be finished
+  std::vector<std::uint64_t> signature_;
+  const std::uint64_t number_ = NextGraphNumber();
+  std::uint64_t generation_ = 0;  // of the buffers
 };
 
 absl::Status ModelError(absl::string_view text) { return UserError(absl::InvalidArgumentError(text)); }
@@ -281,6 +283,7 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
     return LossError(spec, absl::StrCat("its output `", spec.output, "` is no layer"));
   const auto layer = std::find_if(model.layers.begin(), model.layers.end(), [&](const config::LayerSpec& l) { return l.name == spec.output; });
   LossNode node;
+  node.name = spec.type;
   node.value = found->second;
   EG_ASSIGN_OR_RETURN(node.loss, MakeLoss(spec, values_[found->second].shape, layer->activation));
   const std::uint64_t elements = static_cast<std::uint64_t>(node.loss.label_elements());
@@ -336,7 +339,35 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
   for (const config::LayerSpec& layer : model.layers) EG_RETURN_IF_ERROR(AddLayer(layer, model.layers));
   for (const config::LossSpec& loss : model.losses) EG_RETURN_IF_ERROR(AddLoss(loss, model));
   EG_RETURN_IF_ERROR(AddMetrics(model));
-  return CheckEverythingIsUsed(model);
+  EG_RETURN_IF_ERROR(CheckEverythingIsUsed(model));
+  return LayOut();
+}
+
+absl::Status GraphImpl::LayOut() {
+  for (LossNode& loss : losses_) {
+    loss.result = results_.Add<LossResult>();
+    ++storages_[values_[loss.value].storage].consumers;
+  }
+  for (const Metric& metric : metrics_) {
+    MetricNode node{metric, {}, {}};
+    if (metric.type == MetricType::kAuc) node.counts = results_.Add<std::int64_t>(2 * kAucBins);
+    if (metric.type == MetricType::kRootMeanSquaredError) node.sum = results_.Add<double>();
+    metric_nodes_.push_back(node);
+  }
+  for (const Variable& variable : variables_) squares_.push_back(variable.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+  for (const config::TableSpec& table : tables_) row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+  not_finite_ = results_.Add<std::uint64_t>();
+  EG_RETURN_IF_ERROR(results_.Allocate(backend_));
+  std::size_t keys = 0;
+  for (Node& node : nodes_) {
+    if (node.layer->StepKey(0)) node.key = keys++;
+    if (node.layer->is_view()) continue;
+    for (const std::size_t input : node.inputs) ++storages_[values_[input].storage].consumers;
+  }
+  step_keys_.resize(keys);
+  if (keys == 0) return absl::OkStatus();
+  EG_ASSIGN_OR_RETURN(keys_, backend_.Allocate(keys * sizeof(std::uint64_t), "keys of a step"));
+  return absl::OkStatus();
 }
 
 std::string GraphImpl::Summary() const {
@@ -396,11 +427,13 @@ absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& we
     }
   }
   if (tables_.empty()) return absl::OkStatus();
-  if (rows.lookup == nullptr || rows.lookup->size() != tables_.size() || rows.values.size() != tables_.size())
+  if (rows.lookup == nullptr || rows.lookup->size() != tables_.size() || rows.values.size() != tables_.size() ||
+      (!rows.positions.empty() && rows.positions.size() != tables_.size()))
     return absl::InvalidArgumentError(absl::StrCat("rows of the wrong tables: want=", tables_.size(), " got=", rows.values.size()));
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const TableRows& table = (*rows.lookup)[t];
-    if (rows.values[t].size() != table.ids.size() * tables_[t].dimension || table.position.size() != table_ids_[t] * examples) {
+    const std::size_t positions = rows.positions.empty() ? table.position.size() : rows.positions[t].size();
+    if (rows.values[t].size() != table.ids.size() * tables_[t].dimension || positions != table_ids_[t] * examples) {
       return absl::InvalidArgumentError(absl::StrCat("rows mismatch: table=", tables_[t].name, " ids=", table.ids.size(),
                                                      " dimension=", tables_[t].dimension, " got=", rows.values[t].size(), " elements"));
     }
@@ -426,7 +459,8 @@ absl::Status GraphImpl::Lookup(const Batch& batch, UniqueIds* scratch, std::vect
 
 std::span<const std::uint32_t> GraphImpl::PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const {
   const std::size_t examples = static_cast<std::size_t>(batch);
-  return std::span((*rows.lookup)[node.table].position).subspan(node.ids_before * examples, node.embedding->ids_per_example() * examples);
+  const std::span<const std::uint32_t> all = rows.positions.empty() ? std::span((*rows.lookup)[node.table].position) : rows.positions[node.table];
+  return all.subspan(node.ids_before * examples, node.embedding->ids_per_example() * examples);
 }
 
 std::vector<In> GraphImpl::InputsOf(const Node& node, const Batch& batch) const {
@@ -436,62 +470,106 @@ std::vector<In> GraphImpl::InputsOf(const Node& node, const Batch& batch) const 
   return inputs;
 }
 
-double GraphImpl::Regularize(const std::vector<In>& weights, const Rows& rows, const std::vector<Out>& gradients,
-                             const std::vector<Out>& row_gradients) const {
-  double loss = 0;
-  for (std::size_t v = 0; v < variables_.size(); ++v) {
-    const double l2 = variables_[v].l2;
-    if (l2 == 0) continue;
-    loss += l2 * SumOfSquares(weights[v]);
-    if (!gradients.empty()) AddDecay(l2, weights[v], gradients[v]);
-  }
-  for (std::size_t t = 0; t < tables_.size(); ++t) {
-    const double l2 = tables_[t].l2;
-    if (l2 == 0) continue;
-    loss += l2 * SumOfSquares(rows.values[t]);
-    if (!row_gradients.empty()) AddDecay(l2, rows.values[t], row_gradients[t]);
-  }
-  return loss;
+void GraphImpl::Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares) {
+  if (l2 == 0) return;
+  backend_.SumOfSquares(values, results_.Of(squares).data());
+  if (!gradient.empty()) backend_.AddScaled(static_cast<float>(2 * l2), values, gradient);
 }
 
 absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
-  try {
-    if (batch > batch_max_) {
-      batch_max_ = 0;  // until all have grown
-      for (Storage& storage : storages_) {
-        if (storage.model_input) continue;
-        storage.data = {};  // first, or both sizes would be held
-        storage.data = tensor::AlignedBuffer(static_cast<std::size_t>(storage.elements * batch) * sizeof(float));
-      }
-      batch_max_ = batch;
+  if (batch <= batch_max_ && (!with_gradients || batch <= gradient_batch_max_)) return absl::OkStatus();
+  ++generation_;
+  const absl::Status grown = Grow(batch, with_gradients);
+  return grown.ok() ? grown : NoMemory(grown, batch, with_gradients);
+}
+
+absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
+  const auto allocate = [&](const std::string& what, std::int64_t elements, Memory* memory) -> absl::Status {
+    EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(static_cast<std::size_t>(elements * batch) * sizeof(float), what));
+    return absl::OkStatus();
+  };
+  if (batch > batch_max_) {
+    batch_max_ = 0;                                        // until all have grown
+    for (Storage& storage : storages_) storage.data = {};  // first, or both sizes would be held
+    for (const Node& node : nodes_) {
+      if (node.layer->is_view()) continue;
+      Storage& storage = storages_[values_[node.output].storage];
+      EG_RETURN_IF_ERROR(allocate(node.layer->name(), storage.elements, &storage.data));
+      EG_RETURN_IF_ERROR(node.layer->Reserve(backend_, batch));
     }
-    if (with_gradients && batch > gradient_batch_max_) {
-      gradient_batch_max_ = 0;
-      for (Storage& storage : storages_) {
-        if (!storage.needs_gradient) continue;
-        storage.gradient = {};
-        storage.gradient = tensor::AlignedBuffer(static_cast<std::size_t>(storage.elements * batch) * sizeof(float));
-      }
-      gradient_batch_max_ = batch;
+    batch_max_ = batch;
+  }
+  if (with_gradients && batch > gradient_batch_max_) {
+    gradient_batch_max_ = 0;
+    for (Storage& storage : storages_) storage.gradient = {};
+    scratch_ = {};
+    std::int64_t added = 0;  // elements that more than one consumer writes
+    for (const Node& node : nodes_) {
+      Storage& storage = storages_[values_[node.output].storage];
+      if (node.layer->is_view() || !storage.needs_gradient) continue;
+      EG_RETURN_IF_ERROR(allocate(absl::StrCat("gradient of ", node.layer->name()), storage.elements, &storage.gradient));
+      if (storage.consumers > 1) added = std::max(added, storage.elements);
     }
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for a batch: examples=", batch));
+    if (added > 0) EG_RETURN_IF_ERROR(allocate("sums of gradients", added, &scratch_));
+    gradient_batch_max_ = batch;
   }
   return absl::OkStatus();
+}
+
+// What was taken for the batch is given back, and what would have fitted is told.
+absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients) {
+  std::uint64_t per_example = 0;
+  for (const Storage& storage : storages_) {
+    if (!storage.model_input)
+      per_example += static_cast<std::uint64_t>(storage.elements) * (with_gradients && storage.needs_gradient ? 2 : 1) * sizeof(float);
+  }
+  for (Storage& storage : storages_) storage.data = {}, storage.gradient = {};
+  scratch_ = {};
+  batch_max_ = gradient_batch_max_ = 0;
+  const MemoryUse use = backend_.memory();
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for a batch: examples=", batch, " bytes_per_example=", per_example,
+                                                   " examples_that_may_fit=", (use.free + use.reserved - use.used) / per_example,
+                                                   " cause=", cause.message()));
 }
 
 In GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
   const Storage& storage = storages_[values_[value].storage];
   if (storage.model_input) return batch.inputs[*storage.model_input].floats;
-  return storage.data.floats().first(static_cast<std::size_t>(storage.elements * batch.size));
+  return storage.data.as<float>().first(static_cast<std::size_t>(storage.elements * batch.size));
 }
 
-void GraphImpl::Forward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch) {
+void GraphImpl::Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+                     const std::vector<Out>& row_gradients, const StepEvents& events, bool training) {
+  signature_.assign({number_, generation_, static_cast<std::uint64_t>(batch.size), training ? 1u : 0u});
+  const auto address = [this](const void* at) { signature_.push_back(reinterpret_cast<std::uintptr_t>(at)); };
+  const auto all = [&](const auto& spans) {
+    for (const auto& span : spans) {
+      address(span.data());
+      signature_.push_back(span.size());
+    }
+  };
+  all(weights);
+  all(gradients);
+  all(row_gradients);
+  all(rows.values);
+  for (std::size_t t = 0; t < tables_.size(); ++t) address(rows.positions.empty() ? (*rows.lookup)[t].position.data() : rows.positions[t].data());
+  for (const Values& input : batch.inputs) address(input.floats.data());
+  address(batch.labels.data());
+  for (const Event* event : events.there) address(event);
+  for (const Event* event : events.made) address(event);
+}
+
+void GraphImpl::Forward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
   for (const Node& node : nodes_) {
     if (node.layer->is_view()) continue;
+    backend_.Enter(node.layer->name(), Phase::kForward);
+    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+      if (v < events.there.size() && events.there[v] != nullptr) backend_.Await(Lane::kCompute, *events.there[v]);
+    }
+    pass.key = KeyOf(node);
     const Out y = Writable(node.output, batch.size);
     if (node.embedding != nullptr)
-      node.embedding->Gather(batch.size, PositionsOf(node, rows, batch.size), rows.values[node.table], WeightsOf(node, batch), y);
+      node.embedding->Gather(pass, PositionsOf(node, rows, batch.size), rows.values[node.table], WeightsOf(node, batch), y);
     else if (node.layer->merges())
       node.layer->Merge(pass, InputsOf(node, batch), y);
     else
@@ -508,45 +586,44 @@ void GraphImpl::Contribute(std::size_t value, std::int64_t batch, Write write) {
     storage.gradient_written = true;
     return;
   }
-  if (scratch_.size() < total.size_bytes()) {
-    scratch_ = {};
-    scratch_ = tensor::AlignedBuffer(total.size_bytes());
-  }
-  const Out part = scratch_.floats().first(total.size());
+  const Out part = scratch_.as<float>().first(total.size());
   write(part);
-  for (std::size_t i = 0; i < total.size(); ++i) total[i] += part[i];
+  backend_.AddScaled(1, part, total);
 }
 
-absl::StatusOr<StepResult> GraphImpl::Losses(const Batch& batch, bool with_gradients) {
-  StepResult result;
+void GraphImpl::Losses(const Batch& batch, bool with_gradients) {
   for (const LossNode& node : losses_) {
+    backend_.Enter(node.name, Phase::kLoss);
     const In output = DataOf(node.value, batch);
-    absl::StatusOr<LossValue> value = LossValue();
-    if (with_gradients && values_[node.value].needs_gradient) {
-      Contribute(node.value, batch.size, [&](Out gradient) { value = ComputeLoss(node.loss, batch.size, output, batch.labels, gradient); });
-    } else {
-      value = ComputeLoss(node.loss, batch.size, output, batch.labels, {});
-    }
-    if (!value.ok()) return value.status();
-    result.loss_sum += value->sum;
-    if (&node == &losses_.front()) {
-      for (const Metric& metric : metrics_) result.metrics.push_back(Measure(metric, node.loss, batch.size, value->correct, output, batch.labels));
-    }
+    const auto compute = [&](Out gradient) {
+      backend_.ComputeLoss(node.loss, batch.size, output, batch.labels, gradient, results_.Of(node.result).data());
+    };
+    if (with_gradients && values_[node.value].needs_gradient)
+      Contribute(node.value, batch.size, compute);
+    else
+      compute({});
   }
-  result.finite = std::isfinite(result.loss_sum);
-  return result;
+  const Loss& loss = losses_[0].loss;
+  const In output = DataOf(losses_[0].value, batch);
+  for (const MetricNode& node : metric_nodes_) {
+    if (node.counts.count > 0) backend_.CountAuc(loss.from_logits, output, batch.labels, results_.Of(node.counts));
+    if (node.sum.count > 0) backend_.SumOfMeanSquares(batch.size, loss.label_elements(), output, batch.labels, results_.Of(node.sum).data());
+  }
 }
 
-void GraphImpl::Backward(const Pass& pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-                         const std::vector<Out>& row_gradients) {
+void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
+                         const std::vector<Out>& row_gradients, const StepEvents& events) {
+  std::uint64_t* const not_finite = results_.Of(not_finite_).data();
   for (std::size_t n = nodes_.size(); n-- > 0;) {
     const Node& node = nodes_[n];
     if (node.layer->is_view() || !values_[node.output].needs_gradient) continue;
+    backend_.Enter(node.layer->name(), Phase::kBackward);
+    pass.key = KeyOf(node);
     Storage& output = storages_[values_[node.output].storage];
     EG_CHECK(output.gradient_written);  // every layer reaches a loss
     const Out dy = FirstOf(output.gradient, node.output, batch.size);
     if (node.embedding != nullptr) {
-      node.embedding->Scatter(batch.size, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy, row_gradients[node.table]);
+      node.embedding->Scatter(pass, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy, row_gradients[node.table]);
       continue;
     }
     if (node.layer->merges()) {
@@ -566,12 +643,21 @@ void GraphImpl::Backward(const Pass& pass, const std::vector<In>& weights, const
     } else {
       backward({});
     }
+    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+      Regularize(variables_[v].l2, weights[v], gradients[v], squares_[v]);
+      backend_.FindNotFinite(gradients[v], not_finite);
+      if (v < events.made.size() && events.made[v] != nullptr) backend_.Record(Lane::kCompute, *events.made[v]);
+    }
+  }
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    backend_.Enter(tables_[t].name, Phase::kFinish);
+    Regularize(tables_[t].l2, rows.values[t], row_gradients[t], row_squares_[t]);
+    backend_.FindNotFinite(row_gradients[t], not_finite);
   }
 }
 
-absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                                std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                                const std::vector<std::span<float>>& row_gradients) {
+absl::Status GraphImpl::QueueTrainStep(const std::vector<In>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<Out>& gradients, const std::vector<Out>& row_gradients, const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   if (gradients.size() != variables_.size())
     return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
@@ -588,32 +674,73 @@ absl::StatusOr<StepResult> GraphImpl::TrainStep(const std::vector<std::span<cons
       return absl::InvalidArgumentError(
           absl::StrCat("row gradient elements mismatch: table=", tables_[t].name, " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
     }
-    std::fill(row_gradients[t].begin(), row_gradients[t].end(), 0.0f);
   }
   EG_RETURN_IF_ERROR(Reserve(batch.size, true));
-  for (Storage& storage : storages_) storage.gradient_written = false;
-  const Pass pass{backend_, batch.size, true, dropout_key};
-  Forward(pass, weights, rows, batch);
-  EG_RETURN_IF_ERROR(backend_.TakeError());
-  EG_ASSIGN_OR_RETURN(StepResult result, Losses(batch, true));
-  Backward(pass, weights, rows, batch, gradients, row_gradients);
-  EG_RETURN_IF_ERROR(backend_.TakeError());
-  result.loss_sum += static_cast<double>(batch.size) * Regularize(weights, rows, gradients, row_gradients);
-  result.finite = result.finite && std::isfinite(result.loss_sum);
-  for (const Out gradient : gradients) result.finite = result.finite && AllFinite(gradient);
-  for (const Out gradient : row_gradients) result.finite = result.finite && AllFinite(gradient);
-  return result;
+  if (!step_keys_.empty()) {
+    for (const Node& node : nodes_) {
+      if (node.key) step_keys_[*node.key] = *node.layer->StepKey(dropout_key);
+    }
+    backend_.Upload(Lane::kCompute, std::as_bytes(std::span(step_keys_)), keys_.as<std::byte>().first(step_keys_.size() * sizeof(std::uint64_t)));
+  }
+  queued_ = batch.size;
+  Sign(weights, rows, batch, gradients, row_gradients, events, true);
+  if (!backend_.BeginStep(signature_)) {
+    for (Storage& storage : storages_) storage.gradient_written = false;
+    const Pass pass{backend_, batch.size, true, {}};
+    backend_.Enter("step", Phase::kForward);
+    backend_.Zero(std::as_writable_bytes(results_.Of(not_finite_)));
+    for (const Out row_gradient : row_gradients) backend_.Zero(std::as_writable_bytes(row_gradient));
+    Forward(pass, weights, rows, batch, events);
+    Losses(batch, true);
+    Backward(pass, weights, rows, batch, gradients, row_gradients, events);
+  }
+  backend_.EndStep();
+  return absl::OkStatus();
 }
 
-absl::StatusOr<StepResult> GraphImpl::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+absl::Status GraphImpl::QueueEvaluate(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   EG_RETURN_IF_ERROR(Reserve(batch.size, false));
-  const Pass pass{backend_, batch.size, false, 0};
-  Forward(pass, weights, rows, batch);
-  EG_RETURN_IF_ERROR(backend_.TakeError());
-  EG_ASSIGN_OR_RETURN(StepResult result, Losses(batch, false));
-  result.loss_sum += static_cast<double>(batch.size) * Regularize(weights, rows, {}, {});
-  result.finite = std::isfinite(result.loss_sum);
+  queued_ = batch.size;
+  Sign(weights, rows, batch, {}, {}, events, false);
+  if (!backend_.BeginStep(signature_)) {
+    backend_.Enter("step", Phase::kForward);
+    backend_.Zero(std::as_writable_bytes(results_.Of(not_finite_)));
+    Forward({backend_, batch.size, false, {}}, weights, rows, batch, events);
+    Losses(batch, false);
+    backend_.Enter("regularizers", Phase::kFinish);
+    for (std::size_t v = 0; v < variables_.size(); ++v) Regularize(variables_[v].l2, weights[v], {}, squares_[v]);
+    for (std::size_t t = 0; t < tables_.size(); ++t) Regularize(tables_[t].l2, rows.values[t], {}, row_squares_[t]);
+  }
+  backend_.EndStep();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> GraphImpl::FinishStep() {
+  EG_CHECK(queued_ > 0);
+  const std::int64_t batch = std::exchange(queued_, 0);
+  EG_RETURN_IF_ERROR(results_.Fetch(backend_));
+  StepResult result;
+  for (const LossNode& node : losses_) {
+    const LossResult loss = results_.Get(node.result);
+    EG_RETURN_IF_ERROR(CheckLabels(node.loss, loss));
+    result.loss_sum += loss.sum;
+  }
+  for (const MetricNode& node : metric_nodes_) {
+    MetricSum& sum = result.metrics.emplace_back();
+    if (node.metric.type == MetricType::kAccuracy) sum.count = results_.Get(losses_[0].result).correct;
+    if (node.sum.count > 0) sum.sum = results_.Get(node.sum);
+    for (std::size_t i = 0; i < node.counts.count; ++i) sum.counts.push_back(results_.Get(node.counts, i));
+  }
+  double regularizers = 0;
+  for (std::size_t v = 0; v < variables_.size(); ++v) {
+    if (variables_[v].l2 != 0) regularizers += variables_[v].l2 * results_.Get(squares_[v]);
+  }
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (tables_[t].l2 != 0) regularizers += tables_[t].l2 * results_.Get(row_squares_[t]);
+  }
+  result.loss_sum += static_cast<double>(batch) * regularizers;
+  result.finite = std::isfinite(result.loss_sum) && results_.Get(not_finite_) == 0;
   return result;
 }
 
@@ -624,6 +751,18 @@ absl::StatusOr<std::vector<TableRows>> Graph::Lookup(const Batch& batch) const {
   std::vector<TableRows> rows;
   EG_RETURN_IF_ERROR(Lookup(batch, &scratch, &rows));
   return rows;
+}
+
+absl::StatusOr<StepResult> Graph::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                            std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                            const std::vector<std::span<float>>& row_gradients) {
+  EG_RETURN_IF_ERROR(QueueTrainStep(weights, rows, batch, dropout_key, gradients, row_gradients, {}));
+  return FinishStep();
+}
+
+absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+  EG_RETURN_IF_ERROR(QueueEvaluate(weights, rows, batch, {}));
+  return FinishStep();
 }
 
 absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model, Backend* backend) {

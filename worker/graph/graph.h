@@ -1,10 +1,13 @@
 // A model as a DAG of layers: shapes are inferred and checked at construction, then forward, loss and backward over one batch.
 //
-// Weights live outside: the caller hands in one span per variable (as pulled), and receives one gradient span per variable. Of an
+// Weights live outside: the caller hands in one span per variable, and receives one gradient span per variable. Of an
 // embedding table it hands in the rows that the batch reads, which Lookup names, and receives a gradient of the same rows:
 //
 //   batch ──Lookup──▶ ids (unique) ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients [ids, dimension] ──push──▶
 //                └──▶ position: which row each id of the batch reads ────┘
+//
+// What a step reads and writes is the backend's memory (worker/backend/backend.h): any, where that is the host's. The graph looks at none of it; what it
+// learns of a step comes from Backend::Finish.
 //
 // Not thread-safe; one graph per compute thread. A pure function of (weights, batch, dropout key). Buffers are kept across
 // steps and grow with the largest batch seen; batches may differ in size (the last one of an epoch is short).
@@ -61,6 +64,14 @@ struct TableRows {
 struct Rows {
   const std::vector<TableRows>* lookup = nullptr;  // Lookup's of this very batch; one per table
   std::vector<std::span<const float>> values;      // one per table, [ids, dimension], in the order of `ids`
+  // One per table: the lookup's positions, in the backend's memory. None: where the lookup has them.
+  std::vector<std::span<const std::uint32_t>> positions = {};
+};
+
+// Where a step meets copies: one per variable, null for none.
+struct StepEvents {
+  std::vector<Event*> there;  // the step waits for it before it reads the variable
+  std::vector<Event*> made;   // the step records it when the variable's gradient is whole
 };
 
 struct StepResult {
@@ -91,16 +102,26 @@ class Graph {
   virtual absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const = 0;
   absl::StatusOr<std::vector<TableRows>> Lookup(const Batch& batch) const;
 
+  // A step in two parts, for copies to be asked for in between: Queue… asks the backend for all of it, FinishStep waits and says what came of it.
+  // After an error of Queue… nothing is to be finished. The spans live until FinishStep has returned; of `batch` only what is not ids is read.
+  //
   // UserError: a label out of range (naming value and classes), a batch too large for the model. InvalidArgument: spans that do
   // not fit. ResourceExhausted: no memory. A value that is not finite is no error here: StepResult says it.
   // Mean loss over the batch is differentiated. gradients[i] and row_gradients[t], [ids, dimension], are overwritten; an id that the batch
   // reads several times has its gradients summed there once, in the order of the batch. `dropout_key` is a function of (seed, c, u).
-  virtual absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                               std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                               const std::vector<std::span<float>>& row_gradients) = 0;
+  virtual absl::Status QueueTrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                      std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                      const std::vector<std::span<float>>& row_gradients, const StepEvents& events) = 0;
   // Forward only, no dropout.
-  virtual absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) = 0;
-  // Of a model without tables.
+  virtual absl::Status QueueEvaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                     const StepEvents& events) = 0;
+  virtual absl::StatusOr<StepResult> FinishStep() = 0;
+
+  // Both parts at once; of a model without tables.
+  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                       std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
+                                       const std::vector<std::span<float>>& row_gradients);
+  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch);
   absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<std::span<float>>& gradients) {
     return TrainStep(weights, {}, batch, dropout_key, gradients, {});

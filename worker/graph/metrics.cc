@@ -1,8 +1,5 @@
 #include "worker/graph/metrics.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
@@ -34,38 +31,6 @@ absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpe
   }
   return UserError(
       absl::InvalidArgumentError(absl::StrCat("unknown metric `", name, "`; one of accuracy, binary_accuracy, auc, root_mean_squared_error")));
-}
-
-MetricSum Measure(const Metric& metric, const Loss& loss, std::int64_t batch, std::int64_t correct, std::span<const float> output,
-                  std::span<const float> labels) {
-  MetricSum sum;
-  switch (metric.type) {
-    case MetricType::kAccuracy: sum.count = correct; break;
-    case MetricType::kAuc:
-      sum.counts.resize(2 * kAucBins);
-      for (std::size_t i = 0; i < output.size(); ++i) {
-        const double x = output[i];
-        const double p = loss.from_logits ? 1.0 / (1.0 + std::exp(-x)) : x;
-        // NaN falls into the first bin; the step that made it is not finite, and said so.
-        const double bin = std::ceil(p * kAucBins) - 1;
-        const int b = bin > 0 ? static_cast<int>(std::min<double>(bin, kAucBins - 1)) : 0;
-        ++sum.counts[static_cast<std::size_t>(b + (labels[i] > 0.5f ? 0 : kAucBins))];
-      }
-      break;
-    case MetricType::kRootMeanSquaredError: {
-      const std::size_t elements = static_cast<std::size_t>(loss.label_elements());
-      for (std::size_t n = 0; n < static_cast<std::size_t>(batch); ++n) {
-        double example = 0;
-        for (std::size_t i = n * elements; i < (n + 1) * elements; ++i) {
-          const double difference = static_cast<double>(output[i]) - labels[i];
-          example += difference * difference;
-        }
-        sum.sum += example / static_cast<double>(elements);
-      }
-      break;
-    }
-  }
-  return sum;
 }
 
 }  // namespace evergrad::worker

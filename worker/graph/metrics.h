@@ -14,10 +14,6 @@ namespace evergrad::worker {
 
 enum class MetricType { kAccuracy, kAuc, kRootMeanSquaredError };
 
-// Keras' AUC(num_thresholds=200): thresholds 0, 1/199, …, 1. Between two of them lie kAucBins bins.
-inline constexpr int kAucThresholds = 200;
-inline constexpr int kAucBins = kAucThresholds - 1;
-
 struct Metric {
   std::string name;  // as the job names it
   MetricType type = MetricType::kAccuracy;
@@ -31,8 +27,5 @@ struct MetricSum {
 
 // Reads `name` against the loss whose output and labels it is of. UserError where it is not defined.
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec, const Loss& loss);
-// Of one batch. `correct` is the loss's. Integers, but for the mean square.
-MetricSum Measure(const Metric& metric, const Loss& loss, std::int64_t batch, std::int64_t correct, std::span<const float> output,
-                  std::span<const float> labels);
 
 }  // namespace evergrad::worker

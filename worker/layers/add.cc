@@ -1,6 +1,4 @@
 // The sum of inputs of one shape, added in listed order.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/layers/layer.h"
@@ -12,13 +10,8 @@ class Add final : public MergeLayer {
  public:
   Add(const config::LayerSpec& spec, const tensor::Shape& input) : MergeLayer(spec, "Add", input, input) {}
 
-  void Merge(const Pass&, const std::vector<In>& inputs, Out y) override {
-    std::copy(inputs[0].begin(), inputs[0].end(), y.begin());
-    for (std::size_t i = 1; i < inputs.size(); ++i) {
-      for (std::size_t e = 0; e < y.size(); ++e) y[e] += inputs[i][e];
-    }
-  }
-  void Unmerge(const Pass&, const std::vector<In>&, In, In dy, std::size_t, Out dx) override { std::copy(dy.begin(), dy.end(), dx.begin()); }
+  void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override { pass.backend.Sum(inputs, y); }
+  void Unmerge(const Pass& pass, const std::vector<In>&, In, In dy, std::size_t, Out dx) override { pass.backend.Copy(dy, dx); }
 };
 
 }  // namespace

@@ -12,31 +12,25 @@ class Concatenate final : public MergeLayer {
  public:
   Concatenate(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs, tensor::Shape output)
       : MergeLayer(spec, "Concatenate", inputs[0], std::move(output)),
-        rows_per_example_(output_shape().elements() / output_shape().dims().back()),
-        columns_(output_shape().dims().back()) {
+        rows_per_example_(static_cast<std::int64_t>(output_shape().elements() / output_shape().dims().back())),
+        columns_(static_cast<std::int64_t>(output_shape().dims().back())) {
     for (const tensor::Shape& input : inputs) {
       begins_.push_back(begins_.empty() ? 0 : begins_.back() + widths_.back());
-      widths_.push_back(input.dims().back());
+      widths_.push_back(static_cast<std::int64_t>(input.dims().back()));
     }
   }
 
   void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override {
-    const std::size_t rows = static_cast<std::size_t>(pass.batch) * rows_per_example_;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const float* from = inputs[i].data();
-      float* to = y.data() + begins_[i];
-      for (std::size_t r = 0; r < rows; ++r) std::copy_n(from + r * widths_[i], widths_[i], to + r * columns_);
-    }
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      pass.backend.CopyColumns(pass.batch * rows_per_example_, widths_[i], inputs[i], widths_[i], 0, y, columns_, begins_[i]);
   }
   void Unmerge(const Pass& pass, const std::vector<In>&, In, In dy, std::size_t input, Out dx) override {
-    const std::size_t rows = static_cast<std::size_t>(pass.batch) * rows_per_example_;
-    const float* from = dy.data() + begins_[input];
-    for (std::size_t r = 0; r < rows; ++r) std::copy_n(from + r * columns_, widths_[input], dx.data() + r * widths_[input]);
+    pass.backend.CopyColumns(pass.batch * rows_per_example_, widths_[input], dy, columns_, begins_[input], dx, widths_[input], 0);
   }
 
  private:
-  const std::size_t rows_per_example_, columns_;
-  std::vector<std::size_t> begins_, widths_;  // by input
+  const std::int64_t rows_per_example_, columns_;
+  std::vector<std::int64_t> begins_, widths_;  // by input
 };
 
 }  // namespace

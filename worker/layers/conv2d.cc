@@ -20,10 +20,7 @@ class Conv2d final : public Layer {
     pass.backend.Conv2dForward(Of(pass), x, weights[0], weights.size() > 1 ? weights[1] : In(), activation_, y);
   }
   void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) override {
-    const Conv2dShape shape = Of(pass);
-    if (activation_ != Activation::kLinear)
-      pass.backend.ActivationBackward(activation_, shape.batch * shape.out_h * shape.out_w, shape.filters, y, dy, dy);
-    pass.backend.Conv2dBackward(shape, x, weights[0], dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
+    pass.backend.Conv2dBackward(Of(pass), x, weights[0], activation_, y, dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
   }
 
  private:

@@ -24,8 +24,7 @@ class Dense final : public Layer {
   }
   void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) override {
     const std::int64_t rows = pass.batch * rows_per_example_;
-    if (activation_ != Activation::kLinear) pass.backend.ActivationBackward(activation_, rows, units_, y, dy, dy);
-    pass.backend.DenseBackward(rows, in_, units_, x, weights[0], dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
+    pass.backend.DenseBackward(rows, in_, units_, x, weights[0], activation_, y, dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
   }
 
  private:

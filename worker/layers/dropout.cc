@@ -2,8 +2,6 @@
 //
 // The mask is a function of (step's key, layer's name, layer's seed, element), never of who computes the step: a retried
 // closure draws the same one.
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
@@ -17,24 +15,24 @@ class Dropout final : public Layer {
   Dropout(const config::LayerSpec& spec, const tensor::Shape& input)
       : Layer(spec, "Dropout", input, input), rate_(spec.rate), stream_(spec.seed ? absl::StrCat(spec.name, "#", *spec.seed) : spec.name) {}
 
+  std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const override { return random::KeyOf(dropout_key, stream_); }
   void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
     if (pass.training && rate_ > 0) {
-      pass.backend.Dropout(rate_, Key(pass), x, y);
+      pass.backend.Dropout(rate_, pass.key, x, y);
     } else {
-      std::copy(x.begin(), x.end(), y.begin());
+      pass.backend.Copy(x, y);
     }
   }
   void Backward(const Pass& pass, const std::vector<In>&, In, In, Out dy, Out dx, const std::vector<Out>&) override {
     if (dx.empty()) return;
     if (rate_ > 0) {
-      pass.backend.Dropout(rate_, Key(pass), dy, dx);
+      pass.backend.Dropout(rate_, pass.key, dy, dx);
     } else {
-      std::copy(dy.begin(), dy.end(), dx.begin());
+      pass.backend.Copy(dy, dx);
     }
   }
 
  private:
-  std::uint64_t Key(const Pass& pass) const { return random::KeyOf(pass.dropout_key, stream_); }
   const double rate_;
   const std::string stream_;
 };

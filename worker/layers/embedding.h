@@ -23,22 +23,22 @@ class Embedding final : public MergeLayer {
 
   std::size_t ids_per_example() const { return ids_; }
   // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension]; weights empty or as the ids.
-  void Gather(std::int64_t batch, std::span<const std::uint32_t> position, In rows, In weights, Out y) const;
+  void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights, Out y) const {
+    pass.backend.EmbeddingGather(Of(pass), position, rows, weights, y);
+  }
   // Adds to `row_gradients`, in the order of examples, and in each of inputs and elements.
-  void Scatter(std::int64_t batch, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) const;
+  void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) const {
+    pass.backend.EmbeddingScatter(Of(pass), position, weights, dy, row_gradients);
+  }
 
  private:
-  enum class Combiner { kNone, kSum, kMean, kSqrtN };
-  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs, tensor::Shape output, std::size_t dimension, Combiner combiner);
-  // Calls row(position, element of the example, weight) for each id of example `n` that is there.
-  template <typename Row>
-  void ForEach(std::size_t batch, std::size_t n, std::span<const std::uint32_t> position, In weights, Row row) const;
-  // What a bag's sum is multiplied by.
-  double Scale(std::size_t batch, std::size_t n, std::span<const std::uint32_t> position, In weights) const;
+  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs, tensor::Shape output, std::uint32_t dimension,
+            Combiner combiner);
+  EmbeddingShape Of(const Pass& pass) const { return {pass.batch, dimension_, widths_, combiner_}; }
 
-  const std::size_t dimension_;
+  const std::int64_t dimension_;
   const Combiner combiner_;
-  std::vector<std::size_t> widths_;  // elements of each input
+  std::vector<std::int64_t> widths_;  // elements of each input
   std::size_t ids_ = 0;
 };
 

@@ -1,7 +1,5 @@
 // The second-order term of a factorization machine (Rendle, "Factorization Machines", ICDM 2010, lemma 3.1): the sum of the scalar
 // products of all pairs of vectors, in linear time: 0.5 * sum over d of ((sum over f of v[f,d])^2 - sum over f of v[f,d]^2).
-#include <vector>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/layers/layer.h"
@@ -12,49 +10,23 @@ namespace {
 class FactorizationMachine final : public MergeLayer {
  public:
   FactorizationMachine(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs)
-      : MergeLayer(spec, "FactorizationMachine", inputs[0], tensor::Shape{1}),
-        dimension_(inputs[0].dims().back()),
-        sums_(dimension_),
-        squares_(dimension_) {
-    for (const tensor::Shape& input : inputs) fields_.push_back(input.elements() / dimension_);
-  }
+      : MergeLayer(spec, "FactorizationMachine", inputs[0], tensor::Shape{1}), dimension_(static_cast<std::int64_t>(inputs[0].dims().back())) {}
 
+  absl::Status Reserve(Backend& backend, std::int64_t batch) override {
+    return ReserveState(backend, *this, static_cast<std::size_t>(batch * dimension_) * sizeof(float), &sums_);
+  }
   void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override {
-    for (std::size_t n = 0; n < static_cast<std::size_t>(pass.batch); ++n) {
-      Sum(inputs, n, true);
-      double sum = 0;
-      for (std::size_t d = 0; d < dimension_; ++d) sum += static_cast<double>(sums_[d]) * sums_[d] - squares_[d];
-      y[n] = static_cast<float>(0.5 * sum);
-    }
+    pass.backend.FactorizationForward(pass.batch, dimension_, inputs, Sums(pass), y);
   }
   void Unmerge(const Pass& pass, const std::vector<In>& inputs, In, In dy, std::size_t input, Out dx) override {
-    for (std::size_t n = 0; n < static_cast<std::size_t>(pass.batch); ++n) {
-      Sum(inputs, n, false);
-      const float* v = inputs[input].data() + n * fields_[input] * dimension_;
-      float* to = dx.data() + n * fields_[input] * dimension_;
-      for (std::size_t f = 0; f < fields_[input]; ++f, v += dimension_, to += dimension_) {
-        for (std::size_t d = 0; d < dimension_; ++d) to[d] = dy[n] * (sums_[d] - v[d]);
-      }
-    }
+    pass.backend.FactorizationBackward(pass.batch, dimension_, inputs[input], Sums(pass), dy, dx);
   }
 
  private:
-  void Sum(const std::vector<In>& inputs, std::size_t n, bool squares) {
-    sums_.assign(dimension_, 0);
-    if (squares) squares_.assign(dimension_, 0);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const float* v = inputs[i].data() + n * fields_[i] * dimension_;
-      for (std::size_t f = 0; f < fields_[i]; ++f, v += dimension_) {
-        for (std::size_t d = 0; d < dimension_; ++d) sums_[d] += v[d];
-        if (!squares) continue;
-        for (std::size_t d = 0; d < dimension_; ++d) squares_[d] += v[d] * v[d];
-      }
-    }
-  }
+  Out Sums(const Pass& pass) { return sums_.as<float>().first(static_cast<std::size_t>(pass.batch * dimension_)); }
 
-  const std::size_t dimension_;
-  std::vector<std::size_t> fields_;    // by input
-  std::vector<float> sums_, squares_;  // of one example
+  const std::int64_t dimension_;
+  Memory sums_;  // of all vectors of an example, from Forward to Backward
 };
 
 }  // namespace

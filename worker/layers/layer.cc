@@ -21,10 +21,19 @@ void Layer::AddMovingAverage(absl::string_view suffix, std::uint64_t channels, c
   variables_.back().momentum = momentum;
 }
 
+std::optional<std::uint64_t> Layer::StepKey(std::uint64_t) const { return std::nullopt; }
+absl::Status Layer::Reserve(Backend&, std::int64_t) { return absl::OkStatus(); }
 void Layer::Merge(const Pass&, const std::vector<In>&, Out) { EG_CHECK(false); }
 void Layer::Unmerge(const Pass&, const std::vector<In>&, In, In, std::size_t, Out) { EG_CHECK(false); }
 void MergeLayer::Forward(const Pass&, const std::vector<In>&, In, Out) { EG_CHECK(false); }
 void MergeLayer::Backward(const Pass&, const std::vector<In>&, In, In, Out, Out, const std::vector<Out>&) { EG_CHECK(false); }
+
+absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory) {
+  if (bytes <= memory->bytes()) return absl::OkStatus();
+  *memory = {};  // first, or both sizes would be held
+  EG_ASSIGN_OR_RETURN(*memory, backend.Allocate(bytes, layer.name()));
+  return absl::OkStatus();
+}
 
 std::string ShapeList(const std::vector<tensor::Shape>& shapes) {
   return absl::StrJoin(shapes, ", ", [](std::string* out, const tensor::Shape& shape) { absl::StrAppend(out, shape.ToString()); });

@@ -1,12 +1,14 @@
 // A layer: the shape that it makes of its input's, its variables, and forward and backward over one batch.
 //
 // One file per type; MakeLayer knows them all. A layer takes one input or several (merges()) and gives one output. It holds no weights and no
-// activations: the graph hands them in. What it does keep between Forward and Backward (pooling's argmax) makes it usable from
-// one thread at a time. Shapes are of one example; a batch puts its size in front.
+// activations: the graph hands them in, and they are in the backend's memory: a layer asks for primitives and looks at nothing. What it keeps between
+// Forward and Backward (pooling's argmax) is there too, and makes it usable from one thread at a time. Shapes are of one example; a batch puts its
+// size in front.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,7 +41,7 @@ struct Pass {
   Backend& backend;
   std::int64_t batch = 0;
   bool training = false;
-  std::uint64_t dropout_key = 0;
+  std::span<const std::uint64_t> key;  // what StepKey said of this step, in the backend's memory
 };
 
 class Layer {
@@ -55,6 +57,10 @@ class Layer {
   const std::vector<Variable>& variables() const { return variables_; }
   // True when the output is the input's memory under another shape: the graph then calls neither Forward nor Backward.
   virtual bool is_view() const { return false; }
+  // A layer that draws: the key of its draws in the step of `dropout_key`. Absent: it draws nothing.
+  virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
+  // Before the first Forward of so many examples: takes the memory that it keeps between Forward and Backward. ResourceExhausted.
+  virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
   // `weights` and `gradients` follow variables(). Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) = 0;
@@ -114,6 +120,8 @@ std::string ShapeList(const std::vector<tensor::Shape>& shapes);
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
 // linear | relu | tanh | sigmoid | softmax; LayerError otherwise.
 absl::StatusOr<Activation> ParseActivation(const config::LayerSpec& spec);
+// Grows `memory` to `bytes`; what was there is lost. ResourceExhausted, naming the layer, when that cannot be.
+absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory);
 // Elements of one example, refused above kElementsMax.
 absl::StatusOr<tensor::Shape> CheckedShape(const config::LayerSpec& spec, absl::string_view what, std::vector<std::uint64_t> dims);
 

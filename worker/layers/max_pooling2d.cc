@@ -11,12 +11,14 @@ class MaxPooling2d final : public Layer {
   MaxPooling2d(const config::LayerSpec& spec, const tensor::Shape& input, tensor::Shape output, const PoolShape& shape)
       : Layer(spec, "MaxPooling2D", input, std::move(output)), shape_(shape) {}
 
+  absl::Status Reserve(Backend& backend, std::int64_t batch) override {
+    return ReserveState(backend, *this, static_cast<std::size_t>(batch) * output_shape().elements() * sizeof(std::int32_t), &argmax_);
+  }
   void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
-    if (argmax_.size() < y.size()) argmax_.resize(y.size());
-    pass.backend.MaxPoolForward(Of(pass), x, y, std::span(argmax_).first(y.size()));
+    pass.backend.MaxPoolForward(Of(pass), x, y, argmax_.as<std::int32_t>().first(y.size()));
   }
   void Backward(const Pass& pass, const std::vector<In>&, In, In, Out dy, Out dx, const std::vector<Out>&) override {
-    if (!dx.empty()) pass.backend.MaxPoolBackward(Of(pass), dy, std::span(argmax_).first(dy.size()), dx);
+    if (!dx.empty()) pass.backend.MaxPoolBackward(Of(pass), dy, argmax_.as<std::int32_t>().first(dy.size()), dx);
   }
 
  private:
@@ -26,7 +28,7 @@ class MaxPooling2d final : public Layer {
     return shape;
   }
   const PoolShape shape_;  // of a batch of one
-  std::vector<std::int32_t> argmax_;
+  Memory argmax_;
 };
 
 }  // namespace

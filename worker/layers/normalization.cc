@@ -5,7 +5,6 @@
 // worker moves those on the servers (ps_server/optimizer, moving_average), under the same ledger as every other update. As Keras' fused kernel, an
 // input (height, width, channels) gives the variance of the population (the sum of squares by rows - 1) to the moving one; other inputs that of the
 // batch.
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,7 +39,12 @@ class Normalization : public Layer {
 
   const double epsilon_;
   const std::int64_t columns_, rows_per_example_;
-  std::vector<float> mean_, variance_;  // of the last Forward in training
+  // Of the last Forward in training.
+  absl::Status ReserveMoments(Backend& backend, std::int64_t each) {
+    return ReserveState(backend, *this, 2 * static_cast<std::size_t>(each) * sizeof(float), &moments_);
+  }
+  Out Mean(std::int64_t each) { return moments_.as<float>().first(static_cast<std::size_t>(each)); }
+  Out Variance(std::int64_t each) { return moments_.as<float>().subspan(static_cast<std::size_t>(each), static_cast<std::size_t>(each)); }
 
  private:
   int Add(absl::string_view suffix, std::uint64_t columns, const config::InitializerSpec& initializer, double l2) {
@@ -48,6 +52,7 @@ class Normalization : public Layer {
     return static_cast<int>(variables().size()) - 1;
   }
   int gamma_ = -1, beta_ = -1;  // positions in variables()
+  Memory moments_;              // means, then variances
 };
 
 class BatchNormalization final : public Normalization {
@@ -56,23 +61,24 @@ class BatchNormalization final : public Normalization {
       : Normalization(spec, "BatchNormalization", input), of_population_(input.rank() == 3), moving_mean_(variables().size()) {
     AddMovingAverage("moving_mean", input.dims().back(), spec.moving_mean_initializer, spec.momentum);
     AddMovingAverage("moving_variance", input.dims().back(), spec.moving_variance_initializer, spec.momentum);
-    mean_.resize(input.dims().back());
-    variance_.resize(input.dims().back());
   }
+
+  absl::Status Reserve(Backend& backend, std::int64_t) override { return ReserveMoments(backend, columns_); }
 
   void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
     if (pass.training)
-      pass.backend.BatchNormForward(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), mean_, variance_, y);
+      pass.backend.BatchNormForward(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), Mean(columns_), Variance(columns_), y);
     else
       pass.backend.BatchNormInference(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), weights[moving_mean_],
                                       weights[moving_mean_ + 1], y);
   }
   void Backward(const Pass& pass, const std::vector<In>& weights, In x, In, Out dy, Out dx, const std::vector<Out>& gradients) override {
     const std::int64_t rows = Rows(pass);
-    pass.backend.BatchNormBackward(rows, columns_, epsilon_, x, Gamma(weights), mean_, variance_, dy, dx, Gamma(gradients), Beta(gradients));
-    std::copy(mean_.begin(), mean_.end(), gradients[moving_mean_].begin());
+    pass.backend.BatchNormBackward(rows, columns_, epsilon_, x, Gamma(weights), Mean(columns_), Variance(columns_), dy, dx, Gamma(gradients),
+                                   Beta(gradients));
+    pass.backend.Copy(Mean(columns_), gradients[moving_mean_]);
     const float correction = of_population_ && rows > 1 ? static_cast<float>(static_cast<double>(rows) / static_cast<double>(rows - 1)) : 1.0f;
-    std::transform(variance_.begin(), variance_.end(), gradients[moving_mean_ + 1].begin(), [&](float v) { return v * correction; });
+    pass.backend.Scale(correction, Variance(columns_), gradients[moving_mean_ + 1]);
   }
 
  private:
@@ -84,16 +90,15 @@ class LayerNormalization final : public Normalization {
  public:
   LayerNormalization(const config::LayerSpec& spec, const tensor::Shape& input) : Normalization(spec, "LayerNormalization", input) {}
 
+  absl::Status Reserve(Backend& backend, std::int64_t batch) override { return ReserveMoments(backend, batch * rows_per_example_); }
   void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
-    const std::size_t rows = static_cast<std::size_t>(Rows(pass));
-    if (mean_.size() < rows) mean_.resize(rows), variance_.resize(rows);
-    pass.backend.LayerNormForward(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), Out(mean_).first(rows), Out(variance_).first(rows),
-                                  y);
+    const std::int64_t rows = Rows(pass);
+    pass.backend.LayerNormForward(rows, columns_, epsilon_, x, Gamma(weights), Beta(weights), Mean(rows), Variance(rows), y);
   }
   void Backward(const Pass& pass, const std::vector<In>& weights, In x, In, Out dy, Out dx, const std::vector<Out>& gradients) override {
-    const std::size_t rows = static_cast<std::size_t>(Rows(pass));
-    pass.backend.LayerNormBackward(Rows(pass), columns_, epsilon_, x, Gamma(weights), In(mean_).first(rows), In(variance_).first(rows), dy, dx,
-                                   Gamma(gradients), Beta(gradients));
+    const std::int64_t rows = Rows(pass);
+    pass.backend.LayerNormBackward(rows, columns_, epsilon_, x, Gamma(weights), Mean(rows), Variance(rows), dy, dx, Gamma(gradients),
+                                   Beta(gradients));
   }
 };
 

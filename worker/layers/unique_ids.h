@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
-namespace evergrad::worker {
+#include "worker/backend/backend.h"  // kAbsent
 
-inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
+namespace evergrad::worker {
 
 // An open-addressing table of positions, kept and cleared by generation, so that a step costs no allocation and no sweep once it has
 // seen the largest batch. Not thread-safe.

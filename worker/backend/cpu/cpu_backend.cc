@@ -14,8 +14,12 @@
 #include "dnnl.hpp"
 #include "worker/backend/cpu/convolution.h"
 #include "worker/backend/cpu/elementwise.h"
+#include "worker/backend/cpu/embedding.h"
+#include "worker/backend/cpu/losses.h"
 #include "worker/backend/cpu/max_pool.h"
+#include "worker/backend/cpu/memory.h"
 #include "worker/backend/cpu/normalization.h"
+#include "worker/backend/cpu/products.h"
 #include "worker/backend/cpu/team.h"
 
 namespace evergrad::worker {
@@ -49,7 +53,32 @@ class CpuBackend final : public Backend {
                         threads_ == 1 ? " thread)" : " threads)");
   }
 
+  bool host_memory() const override { return true; }
+  absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) override {
+    absl::StatusOr<tensor::AlignedBuffer> buffer = cpu::Heap::Allocate(heap_, bytes, what);
+    if (!buffer.ok()) return buffer.status();
+    return Memory(*std::move(buffer));
+  }
+  absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) override {
+    return cpu::Heap::Allocate(std::make_shared<cpu::Heap>(), bytes, "host memory");
+  }
+  MemoryUse memory() const override { return heap_->use(); }
+
+  void Upload(Lane, std::span<const std::byte> from, std::span<std::byte> to) override { CopyBytes(from, to); }
+  void Download(Lane, std::span<const std::byte> from, std::span<std::byte> to) override { CopyBytes(from, to); }
+  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override { return std::make_unique<Event>(); }
+  void Record(Lane, Event&) override {}
+  void Await(Lane, Event&) override {}
+  absl::Status Wait(Event&) override { return absl::OkStatus(); }
+
+  bool BeginStep(std::span<const std::uint64_t>) override { return false; }
+  void EndStep() override { layer_ = {}; }
+  absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) override {
+    CopyBytes(result, to);
+    return TakeError();
+  }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
+  void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
 
   void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) override {
     Guard("dense forward", [&] {
@@ -60,8 +89,10 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In dy, Out dx, Out dw, Out db) override {
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw,
+                     Out db) override {
     Guard("dense backward", [&] {
+      ActivateBackward(activation, batch, out, y, dy);
       if (!dx.empty()) Multiply('N', 'T', batch, in, out, dy, out, w, out, dx, in);  // dx = dy wᵀ
       Multiply('T', 'N', in, out, batch, x, in, dy, out, dw, out);                   // dw = xᵀ dy
       if (!db.empty()) cpu::ColumnSums(threads_, batch, out, dy, db);
@@ -76,8 +107,9 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void Conv2dBackward(const Conv2dShape& s, In x, In w, In dy, Out dx, Out dw, Out db) override {
+  void Conv2dBackward(const Conv2dShape& s, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw, Out db) override {
     Guard("conv2d backward", [&] {
+      ActivateBackward(activation, s.batch * s.out_h * s.out_w, s.filters, y, dy);
       cpu::Convolution& plan = PlanOf(s, !db.empty(), false);
       if (!dx.empty()) plan.BackwardData(w, dy, dx);
       plan.BackwardWeights(x, dy, dw, db);
@@ -96,8 +128,27 @@ class CpuBackend final : public Backend {
   void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) override {
     Guard("activation backward", [&] { cpu::ActivationBackward(threads_, a, rows, columns, y, dy, dx); });
   }
-  void Dropout(double rate, std::uint64_t key, In x, Out y) override {
-    Guard("dropout", [&] { cpu::Dropout(threads_, rate, key, x, y); });
+  void Dropout(double rate, std::span<const std::uint64_t> key, In x, Out y) override {
+    Guard("dropout", [&] { cpu::Dropout(threads_, rate, key[0], x, y); });
+  }
+  void Zero(std::span<std::byte> memory) override {
+    Guard("zero", [&] { std::fill(memory.begin(), memory.end(), std::byte{0}); });
+  }
+  void Copy(In x, Out y) override {
+    Guard("copy", [&] { cpu::Copy(threads_, x, y); });
+  }
+  void Scale(float factor, In x, Out y) override {
+    Guard("scale", [&] { cpu::Scale(threads_, factor, x, y); });
+  }
+  void AddScaled(float factor, In x, Out y) override {
+    Guard("add scaled", [&] { cpu::AddScaled(threads_, factor, x, y); });
+  }
+  void Sum(std::span<const In> inputs, Out y) override {
+    Guard("sum", [&] { cpu::Sum(threads_, inputs, y); });
+  }
+  void CopyColumns(std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y, std::int64_t y_columns,
+                   std::int64_t y_begin) override {
+    Guard("copy columns", [&] { cpu::CopyColumns(threads_, rows, width, x, x_columns, x_begin, y, y_columns, y_begin); });
   }
   void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
     Guard("batch normalization forward", [&] { cpu::BatchNormForward(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
@@ -125,10 +176,48 @@ class CpuBackend final : public Backend {
     Guard("global average pooling backward", [&] { cpu::GlobalAveragePoolBackward(threads_, batch, positions, channels, dy, dx); });
   }
 
+  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, Out y) override {
+    Guard("dot forward", [&] { cpu::DotForward(threads_, batch, elements, normalize, a, b, y); });
+  }
+  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy, Out da) override {
+    Guard("dot backward", [&] { cpu::DotBackward(threads_, batch, elements, normalize, a, b, dy, da); });
+  }
+  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs, Out sums, Out y) override {
+    Guard("factorization machine forward", [&] { cpu::FactorizationForward(threads_, batch, dimension, inputs, sums, y); });
+  }
+  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy, Out dv) override {
+    Guard("factorization machine backward", [&] { cpu::FactorizationBackward(threads_, batch, dimension, v, sums, dy, dv); });
+  }
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) override {
+    Guard("embedding gather", [&] { cpu::EmbeddingGather(s, position, rows, weights, y); });
+  }
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) override {
+    Guard("embedding scatter", [&] { cpu::EmbeddingScatter(s, position, weights, dy, row_gradients); });
+  }
+
+  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient, LossResult* result) override {
+    Guard("loss", [&] { *result = cpu::ComputeLoss(loss, batch, output, labels, gradient); });
+  }
+  void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) override {
+    Guard("auc", [&] { cpu::CountAuc(from_logits, output, labels, counts); });
+  }
+  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels, double* sum) override {
+    Guard("sum of mean squares", [&] { *sum = cpu::SumOfMeanSquares(batch, elements, output, labels); });
+  }
+  void SumOfSquares(In x, double* sum) override {
+    Guard("sum of squares", [&] { *sum = cpu::SumOfSquares(x); });
+  }
+  void FindNotFinite(In x, std::uint64_t* found) override {
+    Guard("find not finite", [&] {
+      if (*found == 0 && !cpu::AllFinite(threads_, x)) *found = 1;
+    });
+  }
+
  private:
-  // The border to oneDNN, which throws: the first error is kept for TakeError.
+  // The border to oneDNN, which throws: the first error is kept, and nothing is computed until it has been asked for.
   template <typename Body>
   void Guard(absl::string_view what, Body body) {
+    if (!error_.ok()) return;
     cpu::SetTeamSize(threads_);
     try {
       body();
@@ -141,8 +230,9 @@ class CpuBackend final : public Backend {
     }
   }
   void Fail(absl::StatusCode code, absl::string_view what, absl::string_view why) {
-    if (error_.ok()) error_ = absl::Status(code, absl::StrCat("backend could not compute: primitive=", what, " cause=", why));
+    error_ = absl::Status(code, absl::StrCat("backend could not compute: layer=", layer_, " primitive=", what, " cause=", why));
   }
+  static void CopyBytes(std::span<const std::byte> from, std::span<std::byte> to) { std::copy(from.begin(), from.end(), to.begin()); }
 
   // c[m,n] = op(a) op(b), row-major, the leading dimensions as stored.
   void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, In a, std::int64_t a_row, In b,
@@ -153,6 +243,9 @@ class CpuBackend final : public Backend {
 
   void Activate(Activation activation, std::int64_t rows, std::int64_t columns, Out y) {
     if (activation != Activation::kLinear) cpu::ActivationForward(threads_, activation, rows, columns, y, y);
+  }
+  void ActivateBackward(Activation activation, std::int64_t rows, std::int64_t columns, In y, Out dy) {
+    if (activation != Activation::kLinear) cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
   }
 
   // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused where no NaN can arise: all
@@ -179,6 +272,8 @@ class CpuBackend final : public Backend {
   const dnnl::engine engine_;
   dnnl::stream stream_;
   std::map<std::tuple<Conv2dShape, bool, bool>, std::unique_ptr<cpu::Convolution>> convolutions_;
+  const std::shared_ptr<cpu::Heap> heap_ = std::make_shared<cpu::Heap>();
+  absl::string_view layer_;
   absl::Status error_;
 };
 

@@ -158,4 +158,77 @@ void Dropout(int threads, double rate, std::uint64_t key, In x, Out y) {
   });
 }
 
+void Copy(int threads, In x, Out y) {
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart,
+              [&](std::int64_t begin, std::int64_t end) { std::copy(x.data() + begin, x.data() + end, y.data() + begin); });
+}
+
+void Scale(int threads, float factor, In x, Out y) {
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    const float* const in = x.data();
+    float* const out = y.data();
+    for (std::int64_t i = begin; i < end; ++i) out[i] = factor * in[i];
+  });
+}
+
+void AddScaled(int threads, float factor, In x, Out y) {
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    const float* const in = x.data();
+    float* const out = y.data();
+    for (std::int64_t i = begin; i < end; ++i) out[i] += factor * in[i];
+  });
+}
+
+void Sum(int threads, std::span<const In> inputs, Out y) {
+  ParallelFor(threads, static_cast<std::int64_t>(y.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    float* const out = y.data();
+    std::copy(inputs[0].data() + begin, inputs[0].data() + end, out + begin);
+    for (const In input : inputs.subspan(1)) {
+      const float* const in = input.data();
+      for (std::int64_t i = begin; i < end; ++i) out[i] += in[i];
+    }
+  });
+}
+
+void CopyColumns(int threads, std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y,
+                 std::int64_t y_columns, std::int64_t y_begin) {
+  ParallelFor(threads, rows, RowsPerPart(width), [&](std::int64_t begin, std::int64_t end) {
+    const float* from = x.data() + begin * x_columns + x_begin;
+    float* to = y.data() + begin * y_columns + y_begin;
+    for (std::int64_t r = begin; r < end; ++r, from += x_columns, to += y_columns) std::copy_n(from, width, to);
+  });
+}
+
+// In lanes, so that it vectorises with the same bits everywhere.
+double SumOfSquares(In x) {
+  constexpr std::size_t kLanesOfSum = 8;
+  double lanes[kLanesOfSum] = {};
+  std::size_t i = 0;
+  for (; i + kLanesOfSum <= x.size(); i += kLanesOfSum) {
+    for (std::size_t l = 0; l < kLanesOfSum; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
+  }
+  for (; i < x.size(); ++i) lanes[0] += static_cast<double>(x[i]) * x[i];
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+bool AllFinite(int threads, In x) {
+  std::atomic<bool> finite{true};
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), 4 * kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    // An exponent of all ones is Inf or NaN. In blocks, so that it vectorises and still ends early.
+    constexpr std::int64_t kBlock = 4096;
+    for (std::int64_t from = begin; from < end; from += kBlock) {
+      const float* const values = x.data();
+      const std::int64_t to = std::min(end, from + kBlock);
+      std::uint32_t bad = 0;
+      for (std::int64_t i = from; i < to; ++i) bad |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+      if (bad == 0) continue;
+      finite.store(false, std::memory_order_relaxed);
+      return;
+    }
+  });
+  return finite.load();
+}
+
 }  // namespace evergrad::worker::cpu

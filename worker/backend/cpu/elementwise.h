@@ -1,7 +1,9 @@
-// Loops over rows and columns: bias, activations, dropout. Each gives the same bits however the work is cut.
+// Loops over elements, rows and columns: sums, copies, bias, activations, dropout, what is finite. Each gives the same bits however the work is
+// cut.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "worker/backend/backend.h"
 
@@ -16,5 +18,13 @@ float LargestMagnitude(int threads, In x);
 void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y);
 void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx);
 void Dropout(int threads, double rate, std::uint64_t key, In x, Out y);
+void Copy(int threads, In x, Out y);
+void Scale(int threads, float factor, In x, Out y);
+void AddScaled(int threads, float factor, In x, Out y);
+void Sum(int threads, std::span<const In> inputs, Out y);
+void CopyColumns(int threads, std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y,
+                 std::int64_t y_columns, std::int64_t y_begin);
+double SumOfSquares(In x);
+bool AllFinite(int threads, In x);
 
 }  // namespace evergrad::worker::cpu

@@ -128,29 +128,32 @@ TEST_CASE("rows that are not those of the batch are refused") {
 }
 
 TEST_CASE("AUC counts predictions in Keras' bins, RMSE adds squares, and both add up over batches") {
-  Loss loss;
-  loss.type = LossType::kBinaryCrossentropy;
-  const Metric auc{"auc", MetricType::kAuc};
+  const auto backend = *MakeBackend({"cpu", 1});
+  const auto count = [&](bool from_logits, std::span<const float> output, std::span<const float> labels) {
+    MetricSum sum;
+    sum.counts.resize(2 * kAucBins);
+    backend->CountAuc(from_logits, output, labels, sum.counts);
+    return sum;
+  };
   const std::vector<float> p = {0, 0.004f, 0.5f, 1, 0.25f}, t = {0, 1, 1, 1, 0};
-  MetricSum sum = Measure(auc, loss, 3, 0, std::span(p).first(3), std::span(t).first(3));
-  sum.Add(Measure(auc, loss, 2, 0, std::span(p).subspan(3), std::span(t).subspan(3)));
+  MetricSum sum = count(false, std::span(p).first(3), std::span(t).first(3));
+  sum.Add(count(false, std::span(p).subspan(3), std::span(t).subspan(3)));
   REQUIRE(sum.counts.size() == 2 * kAucBins);
   CHECK(sum.counts[0] == 1);              // 0.004: not above 1/199
   CHECK(sum.counts[99] == 1);             // 0.5: bin (99/199, 100/199]
   CHECK(sum.counts[198] == 1);            // 1
   CHECK(sum.counts[kAucBins] == 1);       // 0
   CHECK(sum.counts[kAucBins + 49] == 1);  // 0.25: bin (49/199, 50/199]
-  loss.from_logits = true;
   const std::vector<float> logits = {100, -100, 0};
-  sum = Measure(auc, loss, 3, 0, logits, std::vector<float>{1, 0, 0});
+  sum = count(true, logits, std::vector<float>{1, 0, 0});
   CHECK(sum.counts[198] == 1);
   CHECK(sum.counts[kAucBins] == 1);
   CHECK(sum.counts[kAucBins + 99] == 1);
-  Loss squares;
-  const Metric rmse{"root_mean_squared_error", MetricType::kRootMeanSquaredError};
-  CHECK(Measure(rmse, squares, 2, 0, std::vector<float>{1, 5}, std::vector<float>{3, 4}).sum == 5);
-  squares.columns = 2;
-  CHECK(Measure(rmse, squares, 1, 0, std::vector<float>{1, 5}, std::vector<float>{3, 4}).sum == 2.5);
+  double squares = 0;
+  backend->SumOfMeanSquares(2, 1, std::vector<float>{1, 5}, std::vector<float>{3, 4}, &squares);
+  CHECK(squares == 5);
+  backend->SumOfMeanSquares(1, 2, std::vector<float>{1, 5}, std::vector<float>{3, 4}, &squares);
+  CHECK(squares == 2.5);
 }
 
 }  // namespace

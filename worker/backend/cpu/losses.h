@@ -1,0 +1,15 @@
+// The losses of Keras 2.9 with their gradients, and what is measured beside them. One thread: batches are small, and sums are made in order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+LossResult ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient);
+void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts);
+double SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels);
+
+}  // namespace evergrad::worker::cpu

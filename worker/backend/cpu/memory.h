@@ -1,0 +1,27 @@
+// Memory of the heap, counted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/tensor/tensor.h"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker::cpu {
+
+// Shared with the buffers that are out, which may live longer than the backend and be dropped on any thread.
+class Heap final : public tensor::BufferHome {
+ public:
+  // ResourceExhausted as Backend::Allocate says.
+  static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self, std::size_t bytes, absl::string_view what);
+  void TakeBack(std::byte* data, std::size_t bytes) override;
+  MemoryUse use() const;
+
+ private:
+  std::atomic<std::uint64_t> used_{0}, peak_{0};
+};
+
+}  // namespace evergrad::worker::cpu

@@ -1,0 +1,61 @@
+// What a step tells the host: laid out once, filled by primitives in the backend's memory, fetched in one piece at the end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/status.h"
+#include "worker/backend/backend.h"
+
+namespace evergrad::worker {
+
+class ResultBlock {
+ public:
+  // Where `count` values of one type are.
+  template <typename T>
+  struct Slot {
+    std::size_t word = 0, count = 0;
+  };
+  // Before Allocate.
+  template <typename T>
+  Slot<T> Add(std::size_t count = 1) {
+    static_assert(sizeof(T) % kWord == 0 && alignof(T) <= kWord);
+    const Slot<T> slot{words_, count};
+    words_ += count * (sizeof(T) / kWord);
+    return slot;
+  }
+  absl::Status Allocate(Backend& backend) {
+    EG_ASSIGN_OR_RETURN(memory_, backend.Allocate(words_ * kWord, "results of a step"));
+    fetched_.resize(words_);
+    return absl::OkStatus();
+  }
+
+  // For primitives to fill.
+  template <typename T>
+  std::span<T> Of(const Slot<T>& slot) {
+    return {reinterpret_cast<T*>(memory_.as<std::uint64_t>().data() + slot.word), slot.count};
+  }
+  // Ends the step: Backend::Finish.
+  absl::Status Fetch(Backend& backend) {
+    return backend.Finish(memory_.as<std::byte>().first(words_ * kWord), std::as_writable_bytes(std::span(fetched_)));
+  }
+  // As fetched.
+  template <typename T>
+  T Get(const Slot<T>& slot, std::size_t i = 0) const {
+    T value;
+    std::memcpy(&value, fetched_.data() + slot.word + i * (sizeof(T) / kWord), sizeof value);
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t kWord = sizeof(std::uint64_t);
+  std::size_t words_ = 0;
+  Memory memory_;
+  std::vector<std::uint64_t> fetched_;
+};
+
+}  // namespace evergrad::worker
