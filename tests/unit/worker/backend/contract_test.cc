@@ -1,5 +1,5 @@
-// The contract of Backend over every implementation that this build has: each primitive against its definition in float64, the
-// same bits on every call, NaN carried through. A new backend joins Implementations() and gets all of it.
+// The contract of Backend over every implementation (contract_fixture.h): dense layers, windows, activations and normalization against their
+// definitions in float64, the same bits on every call, NaN carried through.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -9,44 +9,13 @@
 
 #include "common/base/status.h"
 #include "common/random/philox.h"
+#include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "worker/backend/backend.h"
 
 namespace evergrad::worker {
 namespace {
 
-std::vector<BackendOptions> Implementations() { return {{"cpu", 1}, {"cpu", 2}, {"auto", 1}}; }
-
-std::vector<float> Draw(std::uint64_t key, std::size_t n) {
-  std::vector<float> values(n);
-  for (std::size_t i = 0; i < n; ++i) values[i] = 2.0f * random::Uniform(key, i) - 1.0f;
-  return values;
-}
-
-template <typename Body>
-void ForEachBackend(Body body) {
-  for (const BackendOptions& options : Implementations()) {
-    auto backend = MakeBackend(options);
-    REQUIRE(backend.ok());
-    INFO((*backend)->name() << " as " << options.device);
-    body(**backend);
-    CHECK((*backend)->TakeError().ok());
-  }
-}
-
-// Every element within `tolerance` of the float64 value.
-void CheckClose(const std::vector<float>& got, const std::vector<double>& want, double tolerance) {
-  REQUIRE(got.size() == want.size());
-  double worst = 0;
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    const double error = std::abs(got[i] - want[i]);
-    if (!(error <= worst)) worst = error;
-  }
-  CHECK(worst <= tolerance);
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using namespace test;
 
 double Act(Activation a, double x) {
   switch (a) {
@@ -271,7 +240,7 @@ TEST_CASE("an activation's bits do not depend on where in memory or in the array
 }
 
 TEST_CASE("every primitive gives the same bits on every call, from a fresh backend too") {
-  for (const BackendOptions& options : Implementations()) {
+  for (const Implementation& implementation : Implementations()) {
     const Conv2dShape s = Conv(16, 14, 13, 16, 32, 3, 3, 1, 1, 1, 1, 1, 1);
     const ConvData d(s);
     const std::int64_t in = 800, out = 128, batch = 32;
@@ -279,7 +248,7 @@ TEST_CASE("every primitive gives the same bits on every call, from a fresh backe
                dy = Draw(7, static_cast<std::size_t>(batch * out));
     std::vector<std::vector<float>> first;
     for (int round = 0; round < 3; ++round) {
-      auto backend = MakeBackend(options);
+      auto backend = implementation.make();
       REQUIRE(backend.ok());
       for (int call = 0; call < 3; ++call) {
         std::vector<std::vector<float>> got = {std::vector<float>(d.dy.size()), std::vector<float>(d.x.size()),
