@@ -28,9 +28,11 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
 
 }  // namespace
 
+ComputeBackend::ComputeBackend(BackendOptions options) : make_([options = std::move(options)] { return MakeBackend(options); }) {}
+
 absl::StatusOr<Backend*> ComputeBackend::Get() {
   if (backend_ == nullptr) {
-    EG_ASSIGN_OR_RETURN(backend_, MakeBackend(options_));
+    EG_ASSIGN_OR_RETURN(backend_, make_());
   }
   return backend_.get();
 }
@@ -105,6 +107,7 @@ absl::Status ComputeJob::Open(const Needs& needs) {
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend));
+    steps_.emplace(graph_.get(), backend);
     bind = true;
   }
   const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
@@ -195,10 +198,16 @@ absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
   }
   layout_ = std::move(layout);
   weights_.emplace(layout_);
+  if (steps_) steps_->AllChanged();
   return absl::OkStatus();
 }
 
-void ComputeJob::Absorb(std::vector<PulledShard> pulled) { weights_->Absorb(std::move(pulled)); }
+void ComputeJob::Absorb(std::vector<PulledShard> pulled) {
+  for (const PulledShard& shard : pulled) {
+    if (steps_) steps_->Changed(layout_->slice(shard.shard).variable);
+  }
+  weights_->Absorb(std::move(pulled));
+}
 
 absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights() const {
   if (!weights_ || !weights_->complete()) return absl::InternalError("a step without all of its weights");
@@ -307,7 +316,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   std::vector<std::span<float>> row_spans;
   if (rows != nullptr) row_gradients = rows->slots->MakeRows();
   for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
-  EG_ASSIGN_OR_RETURN(step.result, graph_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans));
+  EG_ASSIGN_OR_RETURN(step.result, steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans));
   step.overflowed = ToWire(*layout_, step.gradients.get());
   if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
   return step;
@@ -344,7 +353,7 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
 absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
-  return graph_->Evaluate(weights, ValuesOf(rows), inputs);
+  return steps_->Evaluate(weights, ValuesOf(rows), inputs);
 }
 
 absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {

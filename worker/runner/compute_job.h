@@ -1,8 +1,10 @@
 // What the compute thread holds of one job: data sets, graph, whole weights. Used from the compute thread only, but for the
-// data sets once they are open (immutable).
+// data sets once they are open (immutable). Weights, batches, rows and gradients are host memory; where the backend's is another, HostStep brings them
+// over and back.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "worker/backend/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/graph/graph.h"
+#include "worker/graph/host_step.h"
 #include "worker/params/layout.h"
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
@@ -25,11 +28,13 @@ namespace evergrad::worker {
 // The backend, made on the compute thread at first use and kept for all jobs: its pools belong to that thread.
 class ComputeBackend {
  public:
-  explicit ComputeBackend(BackendOptions options) : options_(std::move(options)) {}
+  using Make = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>;
+  explicit ComputeBackend(BackendOptions options);
+  explicit ComputeBackend(Make make) : make_(std::move(make)) {}
   absl::StatusOr<Backend*> Get();
 
  private:
-  const BackendOptions options_;
+  const Make make_;
   std::unique_ptr<Backend> backend_;
 };
 
@@ -107,6 +112,7 @@ class ComputeJob {
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   std::unique_ptr<Graph> graph_;
+  std::optional<HostStep> steps_;  // of graph_
   // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
   std::vector<std::size_t> input_fields_;
   std::size_t label_field_ = 0;

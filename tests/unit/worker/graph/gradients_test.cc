@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "common/random/philox.h"
+#include "tests/unit/worker/backend/fixtures/apart_backend.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
+#include "worker/graph/host_step.h"
 
 namespace evergrad::worker {
 namespace {
@@ -195,11 +197,9 @@ std::vector<double> Draw(std::uint64_t key, std::size_t n) {
 }
 std::vector<float> Floats(const std::vector<double>& values) { return {values.begin(), values.end()}; }
 
-void Check(const Case& c, std::int64_t size, int threads) {
-  INFO(c.name << ", batch " << size << ", threads " << threads);
-  auto backend = MakeBackend({"cpu", threads});
-  REQUIRE(backend.ok());
-  auto graph = Graph::Build(c.model, backend->get());
+void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend) {
+  INFO(c.name << ", batch " << size << ", on " << backend->name());
+  auto graph = Graph::Build(c.model, backend.get());
   INFO(graph.status().ToString());
   REQUIRE(graph.ok());
   constexpr std::uint64_t kDropoutKey = 77;
@@ -269,7 +269,8 @@ void Check(const Case& c, std::int64_t size, int threads) {
   std::vector<std::span<float>> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
   rows.values.assign(rows32.begin(), rows32.end());
 
-  const auto step = (*graph)->TrainStep(weight_spans, rows, batch32, kDropoutKey, gradient_spans, row_gradient_spans);
+  HostStep steps(graph->get(), backend.get());
+  const auto step = steps.TrainStep(weight_spans, rows, batch32, kDropoutKey, gradient_spans, row_gradient_spans);
   INFO(step.status().ToString());
   REQUIRE(step.ok());
   CHECK(step->finite);
@@ -323,19 +324,23 @@ void Check(const Case& c, std::int64_t size, int threads) {
   }
 
   // Evaluation: no dropout, and a batch smaller than the buffers.
-  const auto evaluated = (*graph)->Evaluate(weight_spans, rows, batch32);
+  const auto evaluated = steps.Evaluate(weight_spans, rows, batch32);
   REQUIRE(evaluated.ok());
   CHECK(evaluated->loss_sum == Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(1e-5));
 }
 
 TEST_CASE("gradients equal central differences of a float64 forward") {
   for (const Case& c : Cases()) {
-    for (const std::int64_t size : {5, 1}) Check(c, size, 1);
+    for (const std::int64_t size : {5, 1}) Check(c, size, *MakeBackend({"cpu", 1}));
   }
 }
 
 TEST_CASE("gradients equal central differences on two threads") {
-  for (const Case& c : Cases()) Check(c, 3, 2);
+  for (const Case& c : Cases()) Check(c, 3, *MakeBackend({"cpu", 2}));
+}
+
+TEST_CASE("gradients equal central differences where the host cannot look at what is computed") {
+  for (const Case& c : Cases()) Check(c, 4, std::make_unique<ApartBackend>(ApartOptions()));
 }
 
 }  // namespace

@@ -8,21 +8,45 @@
 
 #include "common/base/status.h"
 #include "common/random/philox.h"
+#include "tests/unit/worker/backend/fixtures/apart_backend.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
+#include "worker/graph/host_step.h"
 
 namespace evergrad::worker {
 namespace {
 
 using namespace test;
 
+// Where a test is run: on the CPU, and where the host cannot look at what the backend computes on.
+struct OnCpu {
+  static std::unique_ptr<Backend> Make(int threads) { return *MakeBackend({"cpu", threads}); }
+};
+struct OnApart {
+  static std::unique_ptr<Backend> Make(int threads) {
+    ApartOptions options;
+    options.threads = threads;
+    return std::make_unique<ApartBackend>(options);
+  }
+};
+// As OnApart, but the calls of a step are compared with those before.
+struct OnApartCompared {
+  static std::unique_ptr<Backend> Make(int threads) {
+    ApartOptions options;
+    options.threads = threads, options.replay = false;
+    return std::make_unique<ApartBackend>(options);
+  }
+};
+
 // A graph with weights, inputs and labels drawn for it.
-struct Bench {
-  explicit Bench(const config::ModelSpec& spec, int threads = 1) : model(spec) {
-    backend = *MakeBackend({"cpu", threads});
+template <typename On>
+struct BenchOn {
+  explicit BenchOn(const config::ModelSpec& spec, int threads = 1) : model(spec) {
+    backend = On::Make(threads);
     auto built = Graph::Build(model, backend.get());
     INFO(built.status().ToString());
     REQUIRE(built.ok());
     graph = *std::move(built);
+    steps = std::make_unique<HostStep>(graph.get(), backend.get());
     for (const Variable& variable : graph->variables()) {
       weights.emplace_back(variable.shape.elements());
       gradients.emplace_back(variable.shape.elements());
@@ -43,12 +67,19 @@ struct Bench {
     batch.inputs.assign(inputs.begin(), inputs.end());
     batch.labels = labels;
   }
-  absl::StatusOr<StepResult> Train() { return graph->TrainStep({weights.begin(), weights.end()}, batch, 5, {gradients.begin(), gradients.end()}); }
-  absl::StatusOr<StepResult> Evaluate() { return graph->Evaluate({weights.begin(), weights.end()}, batch); }
+  absl::StatusOr<StepResult> Train(std::uint64_t dropout_key = 5) {
+    steps->AllChanged();
+    return steps->TrainStep({weights.begin(), weights.end()}, {}, batch, dropout_key, {gradients.begin(), gradients.end()}, {});
+  }
+  absl::StatusOr<StepResult> Evaluate() {
+    steps->AllChanged();
+    return steps->Evaluate({weights.begin(), weights.end()}, {}, batch);
+  }
 
   config::ModelSpec model;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Graph> graph;
+  std::unique_ptr<HostStep> steps;
   std::vector<std::vector<float>> weights, gradients, inputs;
   std::vector<float> labels;
   Batch batch;
@@ -64,6 +95,7 @@ config::ModelSpec Small() {
 }
 
 TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel before bias") {
+  using Bench = BenchOn<OnCpu>;
   Bench bench(SmallCnnModel());
   const auto& variables = bench.graph->variables();
   std::vector<std::string> lines;
@@ -76,7 +108,8 @@ TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel 
   CHECK(bench.graph->label_elements() == 1);
 }
 
-TEST_CASE("the summary is Keras' table") {
+TEMPLATE_TEST_CASE("the summary is Keras' table", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   CHECK(Bench(SmallCnnModel()).graph->Summary() == R"(__________________________________________________________________
  Layer (type)                Output Shape              Param #
 ==================================================================
@@ -96,7 +129,8 @@ __________________________________________________________________
 )");
 }
 
-TEST_CASE("normalization has Keras' variables, and its moving averages are no trainable parameters") {
+TEMPLATE_TEST_CASE("normalization has Keras' variables, and its moving averages are no trainable parameters", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers.insert(model.layers.begin() + 1, {PlainSpec("n", "batch_normalization", "a"), PlainSpec("m", "layer_normalization", "n")});
   model.layers[3].inputs = {"m"};
@@ -111,6 +145,7 @@ TEST_CASE("normalization has Keras' variables, and its moving averages are no tr
 }
 
 TEST_CASE("the summary says what is connected to what where the model is no chain") {
+  using Bench = BenchOn<OnCpu>;
   config::ModelSpec model = Small();
   model.layers.push_back(DenseSpec("c", "a", 3));
   model.losses.push_back(LossOf("sparse_categorical_crossentropy", "c", true));
@@ -273,7 +308,8 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
   CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
 }
 
-TEST_CASE("a label that is no class is the user's error and names value and classes") {
+TEMPLATE_TEST_CASE("a label that is no class is the user's error and names value and classes", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   Bench bench(Small());
   for (const float bad : {3.0f, -1.0f, 1.5f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
     bench.Fill(4);
@@ -295,7 +331,8 @@ TEST_CASE("a label that is no class is the user's error and names value and clas
   CHECK(binary.Train().status().message() == "label out of range: value=1.25 want=0..1 example_in_batch=1");
 }
 
-TEST_CASE("spans that do not fit are refused, and so is a batch too large for 32-bit indices") {
+TEMPLATE_TEST_CASE("spans that do not fit are refused, and so is a batch too large for 32-bit indices", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   Bench bench(Small());
   bench.Fill(4);
   CHECK(bench.Train().ok());
@@ -320,7 +357,8 @@ TEST_CASE("spans that do not fit are refused, and so is a batch too large for 32
   CHECK(bench.Train().status().message() == "batch inputs mismatch: want=1 got=0");
 }
 
-TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`") {
+TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   for (const config::ModelSpec& model : {Small(), SmallCnnModel()}) {
     Bench bench(model);
     bench.Fill(3);
@@ -355,7 +393,8 @@ TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`") {
   CHECK_FALSE(result->finite);
 }
 
-TEST_CASE("accuracy counts the largest logit, or the probability above a half") {
+TEMPLATE_TEST_CASE("accuracy counts the largest logit, or the probability above a half", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   Bench bench(Small());
   bench.Fill(200);
   ReferenceBatch reference;
@@ -391,7 +430,8 @@ TEST_CASE("accuracy counts the largest logit, or the probability above a half") 
   CHECK(none.Evaluate()->metrics.empty());
 }
 
-TEST_CASE("a step is a pure function: buffers used by other sizes before change no bit") {
+TEMPLATE_TEST_CASE("a step is a pure function: buffers used by other sizes before change no bit", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   for (const int threads : {1, 2}) {
     Bench fresh(SmallCnnModel(), threads), used(SmallCnnModel(), threads);
     for (const std::int64_t size : {9, 2, 17}) {
@@ -409,19 +449,18 @@ TEST_CASE("a step is a pure function: buffers used by other sizes before change 
   }
 }
 
-TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none") {
+TEMPLATE_TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers.insert(model.layers.begin() + 1, DropoutSpec("drop", "a", 0.5));
   model.layers[2].inputs = {"drop"};
   Bench bench(model);
   bench.Fill(6);
-  const std::vector<In> weights(bench.weights.begin(), bench.weights.end());
-  const std::vector<Out> gradients(bench.gradients.begin(), bench.gradients.end());
-  const double first = bench.graph->TrainStep(weights, bench.batch, 1, gradients)->loss_sum;
+  const double first = bench.Train(1)->loss_sum;
   const auto kept = bench.gradients;
-  const double other = bench.graph->TrainStep(weights, bench.batch, 2, gradients)->loss_sum;
+  const double other = bench.Train(2)->loss_sum;
   CHECK(first != other);
-  CHECK(bench.graph->TrainStep(weights, bench.batch, 1, gradients)->loss_sum == first);
+  CHECK(bench.Train(1)->loss_sum == first);
   CHECK(bench.gradients == kept);
   const double evaluated = bench.Evaluate()->loss_sum;
   CHECK(evaluated == bench.Evaluate()->loss_sum);
@@ -430,11 +469,57 @@ TEST_CASE("dropout draws by key: a retried step gets the same mask, another step
   model.layers[1].seed = 9;
   Bench seeded(model);
   seeded.Fill(6);
-  CHECK(seeded.graph->TrainStep({seeded.weights.begin(), seeded.weights.end()}, seeded.batch, 1, {seeded.gradients.begin(), seeded.gradients.end()})
-            ->loss_sum != first);
+  CHECK(seeded.Train(1)->loss_sum != first);
 }
 
-TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity") {
+TEST_CASE("no memory for a batch says what is free and how many examples may fit, and a smaller one runs") {
+  ApartOptions options;
+  options.bytes_max = 100000;
+  ApartBackend backend(options);
+  const auto graph = *Graph::Build(Small(), &backend);
+  HostStep steps(graph.get(), &backend);
+  BenchOn<OnCpu> bench(Small());
+  const auto train = [&](std::int64_t size) {
+    bench.Fill(size);
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+  };
+  REQUIRE(train(10).ok());
+  const absl::Status refused = train(1500).status();
+  CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
+  // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are there already.
+  CHECK_THAT(std::string(refused.message()), Catch::StartsWith("no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
+                                                 Catch::Contains("cause=no memory: what="));
+  CHECK(train(900).ok());
+  CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(train(10).ok());
+}
+
+TEST_CASE("a step whose spans lie where they lay is replayed, and what is in them counts") {
+  ApartBackend backend({});
+  const auto graph = *Graph::Build(SmallCnnModel(), &backend);
+  HostStep steps(graph.get(), &backend);
+  BenchOn<OnCpu> bench(SmallCnnModel());
+  bench.Fill(4);
+  for (int step = 0; step < 5; ++step) {
+    for (float& x : bench.inputs[0]) x *= 1.1f;
+    bench.weights[2][0] += 0.1f;
+    steps.Changed(2);
+    std::vector<std::vector<float>> gradients = bench.gradients;
+    const auto there = steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {gradients.begin(), gradients.end()}, {});
+    const auto here = bench.Train();
+    CHECK(there->loss_sum == here->loss_sum);
+    CHECK(gradients == bench.gradients);
+  }
+  CHECK(backend.steps() == 5);
+  CHECK(backend.replayed() == 4);
+  const std::uint64_t uploads = backend.uploads(), allocations = backend.allocations();
+  CHECK(steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {}).ok());
+  CHECK(backend.uploads() == uploads + 2);  // image and labels: no weight has changed
+  CHECK(backend.allocations() == allocations);
+}
+
+TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity", "", OnCpu, OnApart, OnApartCompared) {
+  using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers = {ActivationSpec("b", "x", "linear")};
   model.losses = {LossOf("sparse_categorical_crossentropy", "b")};
