@@ -2,7 +2,8 @@
 // client. Beside them, in the same run, interleaved: a raw TCP connection for the same bytes, our own TCP path for what goes through
 // shared memory, a bare gRPC stream under the same mutual TLS for what goes under TLS. One JSON object a line.
 //
-//   dense_bench [PART]       only the figures whose name contains PART
+//   dense_bench [PART]                       only the figures whose name contains PART
+//   dense_bench --servers HOST:PORT [PART]   over TCP against a bench_server that was started elsewhere
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
@@ -23,8 +24,8 @@
 #include "common/client/protocol.h"
 #include "common/transport/grpc_transport.h"
 #include "coordinator/psctl/cert.h"
-#include "ps_server/service/shard_host.h"
 #include "tests/bench/parties.h"
+#include "tests/bench/shard_server.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad {
@@ -33,57 +34,25 @@ namespace {
 using namespace bench;
 
 constexpr std::uint64_t kMb = 1u << 20;
-constexpr std::uint64_t kJob = 1;
-constexpr ShardEpoch kEpoch{1, 1};
-constexpr std::uint64_t kSizes[] = {4 * kMb, 64 * kMb};                      // of shard 0 and 1
-constexpr std::uint64_t kLaneBytesMax = 64 * kMb, kLaneRingBytes = 2 * kMb;  // As the daemons have by default.
 
 // ---------------------------------------------------------------- a parameter server and its client
 
 void ServeShards(int out, const transport::TlsFiles& tls) {
   transport::TuneAllocator();
-  runtime::ThreadExecutor one({"shards-0"}), two({"shards-1"});
-  metrics::Registry registry;
-  ps_server::ShardHost::Options options;
-  options.executors = {&one, &two};
-  options.registry = &registry;
-  ps_server::ShardHost host(std::move(options));
-  host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, 1);
-  for (std::uint32_t i = 0; i < std::size(kSizes); ++i) {
-    ps_server::ShardSettings shard;
-    shard.job = JobUid(kJob);
-    shard.shard = ShardId(i);
-    shard.variable = "dense/" + std::to_string(i);
-    shard.variable_shape = tensor::Shape{kSizes[i] / 4096, 1024};
-    shard.row_end = kSizes[i] / 4096;
-    shard.optimizer.type = "sgd";
-    runtime::Event assigned;
-    host.lane(shard.shard).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-      EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-      assigned.Set();
-    });
-    assigned.Wait();
-  }
-  const auto transport = transport::MakeGrpcTransport(nullptr);
-  transport::Handlers handlers;
-  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
-    host.Handle(std::move(frame), std::move(responder));
-  };
-  transport::ServerOptions listen;
-  listen.tls = tls;
-  listen.lane_bytes_max = kLaneBytesMax;
-  const auto server = transport->Listen(listen, std::move(handlers));
-  EG_CHECK_MSG(server.ok(), server.status().ToString());
-  SayLine(out, (*server)->address());
+  const ShardServer server("127.0.0.1:0", {kDenseJob}, tls);
+  SayLine(out, server.address());
   for (;;) pause();
 }
 
 class ShardClient {
  public:
   ShardClient(const std::string& address, transport::ChannelOptions options)
-      : client_(transport_.get(), std::move(options), "worker/0"), gradient_(std::make_shared<tensor::AlignedBuffer>(kSizes[1])) {
+      : client_(transport_.get(), std::move(options), "worker/0"), gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
     endpoint_.set_address(address);
-    std::memset(gradient_->data(), 0, kSizes[1]);
+    std::memset(gradient_->data(), 0, kDenseBytes[1]);
+    // Not what an earlier run against the same server used.
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    next_ = static_cast<std::uint64_t>(now) << 26;
   }
   Measured Measure(const Wish& wish) {
     wish_ = wish;
@@ -105,22 +74,22 @@ class ShardClient {
 
  private:
   void Send() {
-    const std::uint32_t shard = std::max(wish_.push, wish_.pull) == kSizes[1] ? 1 : 0;
+    const std::uint32_t shard = std::max(wish_.push, wish_.pull) == kDenseBytes[1] ? 1 : 0;
     v1::RequestHeader header;
-    header.set_job_uid(kJob);
+    header.set_job_uid(kDenseJob);
     std::vector<tensor::SharedBytes> payloads;
     if (wish_.push > 0) {
       const std::uint64_t n = next_.fetch_add(1);
       v1::PushSection& push = *header.add_pushes();
       push.set_shard(shard);
       *push.mutable_epoch() = client::ToProto(kEpoch);
-      push.set_closure(n / 4096);
-      push.set_update(static_cast<std::uint32_t>(n % 4096));
+      push.set_closure(n / kUpdatesPerClosureMax);
+      push.set_update(static_cast<std::uint32_t>(n % kUpdatesPerClosureMax));
       *push.mutable_attempt() = client::ToProto(Attempt{1, 1});
       push.set_kind(v1::GRADIENT);
       push.set_dtype(v1::DTYPE_FLOAT32);
-      push.set_rows(kSizes[shard] / 4096);
-      payloads.push_back({gradient_, {gradient_->data(), kSizes[shard]}});
+      push.set_rows(kDenseBytes[shard] / 4096);
+      payloads.push_back({gradient_, {gradient_->data(), kDenseBytes[shard]}});
     }
     if (wish_.pull > 0) {
       v1::PullSection& pull = *header.add_pulls();
@@ -193,7 +162,7 @@ class Sender {
   bool idle() const { return !writing_ && messages_.empty(); }
 
  private:
-  std::vector<char> buffer_ = std::vector<char>(kSizes[1], 1);
+  std::vector<char> buffer_ = std::vector<char>(kDenseBytes[1], 1);
   std::deque<grpc::Slice> messages_;
   bool writing_ = false;
 };
@@ -344,7 +313,41 @@ void Compare(const std::string& name, const char* unit, const std::vector<double
   Print(name, Median(ours), unit, rival, Median(its), Median(ratios), reach);
 }
 
-int Main(const std::string& only) {
+constexpr int kRounds = 7;
+
+void CompareTcp(const std::string& what, const Wish& wish, const Figures& ours, const Figures& raw) {
+  Compare(what + (wish.push > 0 ? ", SGD applied, TCP" : ", TCP"), "GB/s", ours.rate, "raw TCP, same bytes", raw.rate, wish.push > 0 ? 0.6 : 0.7);
+}
+
+void ForEachFigure(const std::string& only, const std::function<void(const std::string& what, const Wish& wish, double gb)>& measure) {
+  for (const std::uint64_t bytes : kDenseBytes) {
+    for (const bool push : {true, false}) {
+      const std::string what = std::string("dense ") + (push ? "push " : "pull ") + std::to_string(bytes / kMb) + " MB";
+      if (what.find(only) == std::string::npos) continue;
+      measure(what, {push ? bytes : 0, push ? 0 : bytes, bytes == kDenseBytes[0] ? 4 : 2, 0.25}, static_cast<double>(bytes) * 1e-9);
+    }
+  }
+}
+
+// Over TCP against what runs at `address`.
+int MeasureElsewhere(const std::string& address, const std::string& only) {
+  Party raw(RawAddressOf(address), ConnectRaw);
+  Party tcp(address, [](const std::string& line) { return ConnectShards(line, {}); });
+  ForEachFigure(only, [&](const std::string& what, const Wish& wish, double gb) {
+    Figures of_raw, of_tcp;
+    for (int round = 0; round < kRounds + 1; ++round) {
+      const Measured a = raw.Measure(wish), b = tcp.Measure(wish);
+      if (round == 0) continue;  // Warm-up: connections, page faults.
+      of_raw.Add(a, gb);
+      of_tcp.Add(b, gb);
+    }
+    CompareTcp(what, wish, of_tcp, of_raw);
+    Compare(what + ", TCP: CPU of this side", "s/GB", of_tcp.cpu, "raw TCP", of_raw.cpu, -1);
+  });
+  return 0;
+}
+
+int MeasureHere(const std::string& only) {
   const test::TempFolder folder;
   EG_CHECK(psctl::InitAuthority(folder.path(), "bench", 1).ok());
   const auto issued = [&](const std::string& name) {
@@ -367,36 +370,52 @@ int Main(const std::string& only) {
                return Client([client](const Wish& wish) { return client->Measure(wish); });
              });
 
-  for (const std::uint64_t bytes : kSizes) {
-    for (const bool push : {true, false}) {
-      const std::string what = std::string("dense ") + (push ? "push " : "pull ") + std::to_string(bytes / kMb) + " MB";
-      if (what.find(only) == std::string::npos) continue;
-      const Wish wish{push ? bytes : 0, push ? 0 : bytes, bytes == kSizes[0] ? 4 : 2, 0.25};
-      const double gb = static_cast<double>(bytes) * 1e-9;
-      Figures of_raw, of_tcp, of_lane, of_tls, of_bare;
-      for (int round = 0; round < 8; ++round) {
-        const Measured a = raw.Measure(wish), b = tcp.Measure(wish), c = lane.Measure(wish), d = tls.Measure(wish), e = bare.Measure(wish);
-        if (round == 0) continue;  // Warm-up: connections, page faults.
-        of_raw.Add(a, gb);
-        of_tcp.Add(b, gb);
-        of_lane.Add(c, gb);
-        of_tls.Add(d, gb);
-        of_bare.Add(e, gb);
-      }
-      Compare(what + (push ? ", SGD applied, TCP" : ", TCP"), "GB/s", of_tcp.rate, "raw TCP, same bytes", of_raw.rate, push ? 0.6 : 0.7);
-      Compare(what + ", same host", "GB/s", of_lane.rate, "our TCP path", of_tcp.rate, 1.0);
-      Compare(what + ", mutual TLS", "GB/s", of_tls.rate, "bare gRPC stream, mutual TLS", of_bare.rate, 0.8);
-      Compare(what + ", TCP: CPU of both sides", "s/GB", of_tcp.cpu, "raw TCP", of_raw.cpu, -1);
-      Compare(what + ", same host: CPU of both sides", "s/GB", of_lane.cpu, "raw TCP", of_raw.cpu, -1);
-      const std::vector<double> all(of_tcp.faults.size(), 1e9 / 4096);
-      Compare(what + ", TCP: page faults of both sides", "/GB", of_tcp.faults, "one for each page", all, -1);
-      Compare(what + ", same host: page faults of both sides", "/GB", of_lane.faults, "one for each page", all, -1);
+  ForEachFigure(only, [&](const std::string& what, const Wish& wish, double gb) {
+    Figures of_raw, of_tcp, of_lane, of_tls, of_bare;
+    for (int round = 0; round < kRounds + 1; ++round) {
+      const Measured a = raw.Measure(wish), b = tcp.Measure(wish), c = lane.Measure(wish), d = tls.Measure(wish), e = bare.Measure(wish);
+      if (round == 0) continue;  // Warm-up: connections, page faults.
+      of_raw.Add(a, gb);
+      of_tcp.Add(b, gb);
+      of_lane.Add(c, gb);
+      of_tls.Add(d, gb);
+      of_bare.Add(e, gb);
+    }
+    CompareTcp(what, wish, of_tcp, of_raw);
+    Compare(what + ", same host", "GB/s", of_lane.rate, "our TCP path", of_tcp.rate, 1.0);
+    Compare(what + ", mutual TLS", "GB/s", of_tls.rate, "bare gRPC stream, mutual TLS", of_bare.rate, 0.8);
+    Compare(what + ", TCP: CPU of both sides", "s/GB", of_tcp.cpu, "raw TCP", of_raw.cpu, -1);
+    Compare(what + ", same host: CPU of both sides", "s/GB", of_lane.cpu, "raw TCP", of_raw.cpu, -1);
+    const std::vector<double> all(of_tcp.faults.size(), 1e9 / 4096);
+    Compare(what + ", TCP: page faults of both sides", "/GB", of_tcp.faults, "one for each page", all, -1);
+    Compare(what + ", same host: page faults of both sides", "/GB", of_lane.faults, "one for each page", all, -1);
+  });
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  std::string servers, only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--servers" && i + 1 < argc) {
+      servers = argv[++i];
+    } else if (argument.rfind("--", 0) == 0) {
+      std::fprintf(stderr, "usage: dense_bench [--servers HOST:PORT] [PART]\n");
+      return 2;
+    } else {
+      only = argument;
     }
   }
-  return 0;
+  if (servers.empty()) return MeasureHere(only);
+  const std::vector<std::string> listed = SplitServers(servers);
+  if (listed.size() != 1 || RawAddressOf(listed[0]).empty()) {
+    std::fprintf(stderr, "dense_bench: --servers %s: want one HOST:PORT, the figure is that of one server\n", servers.c_str());
+    return 2;
+  }
+  return MeasureElsewhere(listed[0], only);
 }
 
 }  // namespace
 }  // namespace evergrad
 
-int main(int argc, char** argv) { return evergrad::Main(argc > 1 ? argv[1] : ""); }
+int main(int argc, char** argv) { return evergrad::Main(argc, argv); }

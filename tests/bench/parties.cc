@@ -40,6 +40,29 @@ void NoDelay(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
+bool Parse(const std::string& address, sockaddr_in* to) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return false;
+  to->sin_family = AF_INET;
+  to->sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
+  return inet_pton(AF_INET, address.substr(0, colon).c_str(), &to->sin_addr) == 1;
+}
+
+// Ends the process with the connection.
+[[noreturn]] void ServeConnection(int fd) {
+  NoDelay(fd);
+  const std::vector<char> source(kLargest, 1);
+  std::vector<char> sink(kLargest, 1);
+  for (;;) {
+    Request request;
+    ReadAll(fd, &request, sizeof request);
+    if (request.push > kLargest || request.pull > kLargest) _exit(1);
+    ReadAll(fd, sink.data(), request.push);
+    WriteAll(fd, &request, sizeof request);
+    WriteAll(fd, source.data(), request.pull);
+  }
+}
+
 }  // namespace
 
 std::string CongestionOf(int socket) {
@@ -50,34 +73,49 @@ std::string CongestionOf(int socket) {
 }
 
 void ServeRaw(int out) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EG_CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(listener, 4) == 0);
-  socklen_t size = sizeof address;
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  SayLine(out, std::to_string(ntohs(address.sin_port)));
-  const int fd = accept(listener, nullptr, nullptr);
-  NoDelay(fd);
-  const std::vector<char> source(kLargest, 1);
-  std::vector<char> sink(kLargest, 1);
+  const int listener = ListenRaw("127.0.0.1:0");
+  EG_CHECK(listener >= 0);
+  SayLine(out, AddressOf(listener));
+  ServeConnection(accept(listener, nullptr, nullptr));
+}
+
+void ServeRawForEver(int listener) {
+  signal(SIGCHLD, SIG_IGN);
   for (;;) {
-    Request request;
-    ReadAll(fd, &request, sizeof request);
-    ReadAll(fd, sink.data(), request.push);
-    WriteAll(fd, &request, sizeof request);
-    WriteAll(fd, source.data(), request.pull);
+    const int fd = accept(listener, nullptr, nullptr);
+    if (fd < 0) continue;
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ServeConnection(fd);
+    }
+    close(fd);
   }
 }
 
+int ListenRaw(const std::string& address) {
+  sockaddr_in to{};
+  if (!Parse(address, &to)) return -1;
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 && listen(listener, 4) == 0) return listener;
+  close(listener);
+  return -1;
+}
+
+std::string AddressOf(int listener) {
+  sockaddr_in at{};
+  socklen_t size = sizeof at;
+  getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size);
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &at.sin_addr, text, sizeof text);
+  return std::string(text) + ":" + std::to_string(ntohs(at.sin_port));
+}
+
 Client ConnectRaw(const std::string& line) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(line)));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EG_CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  EG_CHECK_MSG(Parse(line, &address), line + " is no IPv4 address with a port");
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  EG_CHECK_MSG(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "no raw stream at " + line);
   NoDelay(fd);
   std::fprintf(stderr, "raw TCP: congestion control %s\n", CongestionOf(fd).c_str());
   const auto source = std::make_shared<std::vector<char>>(kLargest, 1), sink = std::make_shared<std::vector<char>>(kLargest, 1);

@@ -60,6 +60,11 @@ inline Usage UsageOf(pid_t pid) {
 // Calls per wish; how often within `wish.seconds` at least, and how long that took.
 using Client = std::function<Measured(const Wish&)>;
 
+inline void SayLine(int out, const std::string& text) {
+  const std::string line = text + "\n";
+  EG_CHECK(write(out, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+}
+
 class Party {
  public:
   // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then serves until it is killed; `connect`
@@ -81,6 +86,9 @@ class Party {
     to_ = to[1];
     from_ = from[0];
   }
+  // The client alone, of a server that runs elsewhere at `line`; its usage stays 0.
+  Party(const std::string& line, const std::function<Client(const std::string& line)>& connect)
+      : Party([line](int out) { SayLine(out, line), pause(); }, connect) {}
   ~Party() {
     kill(pid_, SIGKILL);  // Its server dies with it.
     waitpid(pid_, nullptr, 0);
@@ -127,11 +135,6 @@ class Party {
   int to_ = -1, from_ = -1;
 };
 
-inline void SayLine(int out, const std::string& text) {
-  const std::string line = text + "\n";
-  EG_CHECK(write(out, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
-}
-
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -147,9 +150,13 @@ inline void Print(const std::string& name, double value, const char* unit, const
   std::fflush(stdout);
 }
 
-// The raw rival: one TCP connection, every byte read into one buffer.
+// The raw rival: one TCP connection, every byte read into one buffer. A line is "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
+// The same in pieces: a listening socket, or -1; where it listens; serves each connection in a process of its own, until it is ended.
+int ListenRaw(const std::string& address);
+std::string AddressOf(int listener);
+[[noreturn]] void ServeRawForEver(int listener);
 std::string CongestionOf(int socket);
 
 }  // namespace evergrad::bench

@@ -6,9 +6,8 @@
 // Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's SlotRows does that while its batch is read;
 // ps-lite's keys are sorted, too). Rows of the answers are left where they arrived.
 //
-//   rows_bench [PART]                   only the figures whose name contains PART
-//   rows_bench --serve HOST:PORT        only the server, for ever; off loopback it says that nobody is checked there
-//   rows_bench --servers HOST:PORT,… [PART]   against servers started elsewhere with --serve: slots are spread over them
+//   rows_bench [PART]                         only the figures whose name contains PART
+//   rows_bench --servers HOST:PORT,… [PART]   over TCP against each bench_server that was started elsewhere: slots are spread over them
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -36,21 +35,18 @@
 #include "common/client/protocol.h"
 #include "common/sharding/slots.h"
 #include "common/transport/grpc_transport.h"
-#include "ps_server/service/shard_host.h"
 #include "tests/bench/plain_table.h"
+#include "tests/bench/shard_server.h"
 
 namespace evergrad {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using bench::kEpoch, bench::kLaneRingBytes, bench::kSlots, bench::kTable;
 
-constexpr ShardEpoch kEpoch{1, 1};
-constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
 constexpr std::size_t kIds = 13312, kBatches = 48;
 constexpr int kInFlight = 4, kRounds = 5;
 constexpr double kRoundSeconds = 0.5;
-constexpr char kTable[] = "items";
-constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;  // as the daemons have by default
 
 double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -60,64 +56,6 @@ double Median(std::vector<double> values) {
 }
 
 // ---------------------------------------------------------------- the server
-
-class Server {
- public:
-  explicit Server(const std::string& listen) {
-    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-      executors_.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards-" + std::to_string(i)}));
-    ps_server::ShardHost::Options options;
-    for (const auto& executor : executors_) options.executors.push_back(executor.get());
-    options.registry = &registry_;
-    host_ = std::make_unique<ps_server::ShardHost>(std::move(options));
-    for (const std::uint32_t dimension : {16u, 64u}) AssignSlots(dimension);
-    transport_ = transport::MakeGrpcTransport(nullptr);
-    transport::Handlers handlers;
-    handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
-      host_->Handle(std::move(frame), std::move(responder));
-    };
-    transport::ServerOptions server;
-    server.listen = listen;
-    server.lane_bytes_max = kLaneBytesMax;
-    if (listen.rfind("127.", 0) != 0) {
-      server.insecure_listen = listen;
-      std::fprintf(stderr, "warning: anybody who reaches %s may push to its tables\n", listen.c_str());
-    }
-    auto listening = transport_->Listen(server, std::move(handlers));
-    EG_CHECK_MSG(listening.ok(), listening.status().ToString());
-    server_ = *std::move(listening);
-  }
-  std::string address() const { return server_->address(); }
-
- private:
-  // The job's number is its table's dimension.
-  void AssignSlots(std::uint32_t dimension) {
-    host_->jobs().Learn(JobUid(dimension), MapVersion{1, 1}, kSlots);
-    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
-      ps_server::ShardSettings shard;
-      shard.job = JobUid(dimension);
-      shard.shard = ShardId(slot);
-      shard.variable = "slot " + std::to_string(slot);
-      ps_server::storage::TableSettings table;
-      table.name = kTable;
-      table.dimension = dimension;
-      table.optimizer = {.type = "adagrad", .learning_rate = 0.01};
-      shard.slot = ps_server::SlotSettings{slot, kSlots, {table}};
-      runtime::Event assigned;
-      host_->lane(ShardId(slot)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-        EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-        assigned.Set();
-      });
-      assigned.Wait();
-    }
-  }
-
-  metrics::Registry registry_;
-  std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors_;
-  std::unique_ptr<ps_server::ShardHost> host_;
-  std::unique_ptr<transport::Transport> transport_;
-  std::unique_ptr<transport::Server> server_;
-};
 
 // Takes bytes for ever, for the raw stream.
 int ListenRaw() {
@@ -145,7 +83,7 @@ class Child {
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       const int raw = ListenRaw();
-      const Server server("127.0.0.1:0");
+      const bench::ShardServer server("127.0.0.1:0", {16, 64});
       const std::string line = std::to_string(PortOf(raw)) + " " + server.address() + "\n";
       EG_CHECK(write(pipe_ends[1], line.data(), line.size()) == static_cast<ssize_t>(line.size()));
       std::vector<char> sink(1 << 20);
@@ -427,21 +365,10 @@ int Main(int argc, char** argv) {
   std::vector<std::string> servers;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
-    if (argument == "--serve" && i + 1 < argc) {
-      const Server server(argv[i + 1]);
-      std::printf("%s\n", server.address().c_str());
-      std::fflush(stdout);
-      for (;;) pause();
-    }
     if (argument == "--servers" && i + 1 < argc) {
-      const std::string list = argv[++i];
-      for (std::size_t at = 0; at <= list.size();) {
-        const std::size_t comma = std::min(list.find(',', at), list.size());
-        if (comma > at) servers.push_back(list.substr(at, comma - at));
-        at = comma + 1;
-      }
+      servers = bench::SplitServers(argv[++i]);
     } else if (argument.rfind("--", 0) == 0) {
-      std::fprintf(stderr, "usage: rows_bench [--serve HOST:PORT | --servers HOST:PORT,...] [PART]\n");
+      std::fprintf(stderr, "usage: rows_bench [--servers HOST:PORT,...] [PART]\n");
       return 2;
     } else {
       only = argument;

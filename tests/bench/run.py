@@ -2,6 +2,8 @@
 """Runs the benchmarks and prints one table; writes results.json: a list of {name, value, unit, reference_name, reference_value, ratio, reach}.
 
   run.py --bin build/release/bin --out build/bench [--quick] [names …]
+  run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what the next line measures against, until it is ended
+  run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against these, slots of tables spread over all of them
 
 Every figure stands beside its reference: a rival measured in the same run (then `ratio` is ours / rival's, interleaved, medians), or a peer's published figure. `reach` is
 the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench print one such JSON object a line and are run first.
@@ -40,12 +42,12 @@ def train(bin_folder, runs, job, workers, servers, *sets):
         return json.load(f)
 
 
-def programs(bin_folder, names):
+def programs(bin_folder, names, arguments=()):
     found = []
     for program in sorted(glob.glob(os.path.join(bin_folder, "*_bench"))):
         if names and os.path.basename(program) not in names:
             continue
-        ended = subprocess.run([program], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        ended = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if ended.returncode != 0:
             print("%s ended with %d\n%s" % (program, ended.returncode, ended.stderr[-2000:]))
             continue
@@ -53,6 +55,18 @@ def programs(bin_folder, names):
             if line.startswith("{"):
                 found.append(json.loads(line))
     return found
+
+
+def elsewhere(bin_folder, servers):
+    """Figures against bench_servers: the dense ones are of one server, so each is measured by itself."""
+    found = []
+    for server in servers.split(","):
+        for figure in programs(bin_folder, ["dense_bench"], ["--servers", server]):
+            found.append(dict(figure, name="%s: %s" % (server, figure["name"])))
+    rows = programs(bin_folder, ["rows_bench"], ["--servers", servers])
+    if not found or not rows:
+        raise SystemExit("bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?" % servers)
+    return found + rows
 
 
 def cluster_figures(bin_folder, quick):
@@ -115,17 +129,25 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--serve", metavar="HOST:PORT")
+    parser.add_argument("--insecure", action="store_true", help="with --serve: off loopback, too, where nobody is asked who they are")
+    parser.add_argument("--servers", metavar="HOST:PORT,…")
     parser.add_argument("names", nargs="*", help="programs (*_bench), cluster, training")
     a = parser.parse_args()
     bin_folder = os.path.abspath(a.bin)
+    if (a.serve or a.servers) and (a.names or a.quick) or a.serve and a.servers or a.insecure and not a.serve:
+        parser.error("--serve goes with --insecure alone, --servers with nothing else")
+    if a.serve:
+        server = os.path.join(bin_folder, "bench_server")
+        os.execv(server, [server] + (["--insecure"] if a.insecure else []) + [a.serve])
     try:
         with open("/proc/sys/net/ipv4/tcp_congestion_control") as f:
             print("TCP congestion control: " + f.read().strip())
     except OSError:
         pass
-    results = programs(bin_folder, a.names)
+    results = elsewhere(bin_folder, a.servers) if a.servers else programs(bin_folder, a.names)
     for name, part in (("cluster", cluster_figures), ("training", training_figures)):
-        if not a.names or name in a.names:
+        if not a.servers and (not a.names or name in a.names):
             results += part(bin_folder, a.quick)
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "results.json"), "w") as f:

@@ -1,0 +1,51 @@
+// The server side of dense_bench and rows_bench: a parameter server's shards without daemon and coordinator, in this process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/executor.h"
+#include "common/sharding/slots.h"
+#include "common/transport/transport.h"
+#include "ps_server/service/shard_host.h"
+
+namespace evergrad::bench {
+
+inline constexpr ShardEpoch kEpoch{1, 1};  // of every shard
+// Job kDenseJob: shards 0 and 1 of kDenseBytes float32, plain SGD.
+inline constexpr std::uint64_t kDenseJob = 1;
+inline constexpr std::uint64_t kDenseBytes[] = {4u << 20, 64u << 20};
+// Jobs 16 and 64: a table `kTable` of that dimension, Adagrad, in kSlots slots.
+inline constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
+inline constexpr char kTable[] = "items";
+inline constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;  // as the daemons have by default
+
+class ShardServer {
+ public:
+  // Of the jobs above those in `jobs`. An executor for each core. Checks that it can listen, off loopback, too: the caller has asked for that.
+  ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs, transport::TlsFiles tls = {});
+  std::string address() const { return server_->address(); }
+
+ private:
+  void AssignDense();
+  void AssignSlots(std::uint32_t dimension);
+  void Assign(ps_server::ShardSettings shard);
+
+  metrics::Registry registry_;
+  std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors_;
+  std::unique_ptr<ps_server::ShardHost> host_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Server> server_;
+};
+
+// "A,B,C", without what is empty.
+std::vector<std::string> SplitServers(const std::string& list);
+// The next port of the same host, where bench_server has its raw stream. "" when there is none.
+std::string RawAddressOf(const std::string& address);
+
+}  // namespace evergrad::bench
