@@ -42,7 +42,7 @@ TEST_CASE("host memory, dropped memory and memory beyond an array are reported, 
   CHECK(backend.TakeError().ok());
 }
 
-TEST_CASE("a copy that nothing orders shows: too early where the lane is late, and as NaN where the host does not wait") {
+TEST_CASE("a copy that nothing orders shows, and so does a host that does not wait") {
   ApartBackend backend({});
   Memory x = backend.Allocate(4, "x").value(), y = backend.Allocate(4, "y").value();
   const std::vector<float> one = {1};
@@ -55,6 +55,31 @@ TEST_CASE("a copy that nothing orders shows: too early where the lane is late, a
   backend.Record(Lane::kCompute, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
+  backend.Copy(x.as<float>(), y.as<float>());
+  backend.Download(Lane::kOut, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));  // without Await
+  backend.Record(Lane::kIn, *event);
+  CHECK(backend.Wait(*event).ok());
+  CHECK(backend.TakeError().ok());
+  backend.Record(Lane::kOut, *event);
+  CHECK(backend.Wait(*event).ok());
+  CHECK(std::isnan(got[0]));
+}
+
+TEST_CASE("an upload that does not wait for what still reads its place shows where uploads are early") {
+  ApartOptions options;
+  options.late_in = false;
+  ApartBackend backend(options);
+  Memory x = backend.Allocate(4, "x").value(), y = backend.Allocate(4, "y").value();
+  const std::vector<float> one = {1}, two = {2};
+  std::vector<float> got = {7};
+  auto event = backend.MakeEvent().value();
+  backend.Upload(Lane::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
+  backend.Copy(x.as<float>(), y.as<float>());
+  backend.Upload(Lane::kIn, std::as_bytes(std::span(two)), x.as<std::byte>());
+  backend.Download(Lane::kCompute, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
+  backend.Record(Lane::kCompute, *event);
+  CHECK(backend.Wait(*event).ok());
+  CHECK(got[0] == 2);
 }
 
 TEST_CASE("a step that does what steps may not is reported: other calls under one signature, allocations, copies, waits") {

@@ -13,11 +13,11 @@ using namespace test;
 template <typename Body>
 void ForEachBare(Body body) {
   std::vector<Implementation> all = Implementations();
-  ApartOptions options;
-  options.late = false;
-  all.push_back(Apart("apart, at once", options));
-  options.replay = false;
-  all.push_back(Apart("apart, at once, compared", options));
+  for (int i = 0; i < 16; ++i) {
+    ApartOptions options;
+    options.late_in = i & 1, options.late_compute = i & 2, options.late_out = i & 4, options.replay = i & 8;
+    all.push_back(Apart("apart", options));
+  }
   for (const Implementation& implementation : all) {
     auto backend = implementation.make_bare();
     REQUIRE(backend.ok());

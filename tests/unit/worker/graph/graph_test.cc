@@ -32,7 +32,7 @@ struct OnApart {
 struct OnApartCompared {
   static std::unique_ptr<Backend> Make(int threads) {
     ApartOptions options;
-    options.threads = threads, options.replay = false;
+    options.threads = threads, options.replay = options.late_in = false;
     return std::make_unique<ApartBackend>(options);
   }
 };

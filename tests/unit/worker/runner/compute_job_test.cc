@@ -146,7 +146,7 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
       Job here(wire, std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}));
       Job there(wire, std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
                   test::ApartOptions options;
-                  options.late = late;
+                  options.late_in = options.late_compute = late;
                   auto made = std::make_unique<test::ApartBackend>(options);
                   apart = made.get();
                   return made;
