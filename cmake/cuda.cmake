@@ -42,7 +42,6 @@ endif()
 
 if(missing STREQUAL "")
   set(EVERGRAD_CUDA_FOUND ON)
-  # CMake 3.25 does not know ccache's place before nvcc by itself, nor C++20 for CUDA: both are said here and in the library's target.
   if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()

@@ -186,6 +186,9 @@ class Backend {
   // Outside of a step: returns the first error since it was last asked and forgets it. ResourceExhausted, Internal (the library's words),
   // Unavailable (the device has failed, and this backend with it: make another).
   virtual absl::Status TakeError() = 0;
+  // True, as at first: the bits are the same from one process to the next, too. False: a backend may measure, once for each shape, which of its
+  // algorithms is the fastest, and keep to it. Outside of a step.
+  virtual void SetReproducible(bool) {}
   // What follows is for this layer (or loss). The view is kept until the next call or the end of the step.
   virtual void Enter(absl::string_view layer, Phase phase) = 0;
 

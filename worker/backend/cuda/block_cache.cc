@@ -32,9 +32,8 @@ absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, St
     }
     if (absl::IsResourceExhausted(grown.status())) {
       const Stats now = stats();
-      return absl::ResourceExhaustedError(absl::StrCat("out of device memory: asked=", bytes, " free=", driver_.free_bytes(),
-                                                       " in_use=", now.in_use, " cached=", now.reserved - now.in_use,
-                                                       " largest_free=", now.largest_free));
+      return absl::ResourceExhaustedError(absl::StrCat("out of device memory: asked=", bytes, " free=", driver_.free_bytes(), " in_use=", now.in_use,
+                                                       " cached=", now.reserved - now.in_use, " largest_free=", now.largest_free));
     }
     if (!grown.ok()) return grown.status();
     address = *grown;
@@ -199,14 +198,6 @@ std::string BlockCache::Audit() const {
   for (const FreeKey& key : free_) listed += std::get<2>(key);
   if (used != stats_.in_use || held != stats_.held_back || reserved != stats_.reserved || listed != free) return "the sums are wrong";
   return "";
-}
-
-std::int64_t BatchThatFits(std::int64_t batch, std::uint64_t fixed_bytes, std::uint64_t batch_bytes, std::uint64_t device_bytes) {
-  if (batch <= 0 || device_bytes <= fixed_bytes) return 0;
-  const double each = static_cast<double>(batch_bytes) / static_cast<double>(batch);
-  if (each <= 0) return batch;
-  const double examples = static_cast<double>(device_bytes - fixed_bytes) / each;
-  return examples >= static_cast<double>(batch) ? batch : static_cast<std::int64_t>(examples);
 }
 
 }  // namespace evergrad::worker

@@ -27,11 +27,11 @@ class BlockCache {
   // Grows with what is queued on a stream: a mark that was reached means that everything queued before it has ended.
   using Mark = std::uint64_t;
 
-  static constexpr std::uint64_t kAlignment = 512;                 // of blocks and their sizes
-  static constexpr std::uint64_t kSmallMax = 1ull << 20;           // blocks up to this live in small segments
+  static constexpr std::uint64_t kAlignment = 512;        // of blocks and their sizes
+  static constexpr std::uint64_t kSmallMax = 1ull << 20;  // blocks up to this live in small segments
   static constexpr std::uint64_t kSmallSegment = 2ull << 20;
   static constexpr std::uint64_t kMediumMax = 10ull << 20, kMediumSegment = 20ull << 20;
-  static constexpr std::uint64_t kLargeUnit = 2ull << 20;          // larger ones have a segment each, rounded up to this
+  static constexpr std::uint64_t kLargeUnit = 2ull << 20;  // larger ones have a segment each, rounded up to this
 
   // The device's own. allocate: ResourceExhausted when there is no room. free_bytes: of the device now, for the error text.
   struct Driver {
@@ -81,8 +81,8 @@ class BlockCache {
   static std::uint64_t Round(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
   bool IsSmall(const Block& block) const { return segments_.at(block.segment) == kSmallSegment; }
   FreeKey KeyOf(Address address, const Block& block) const { return {block.stream, IsSmall(block), block.bytes, address}; }
-  void Insert(Address address);              // a block into the free list, joined with its neighbours
-  void Settle(Address address);              // a freed block: into the free list, or held back
+  void Insert(Address address);  // a block into the free list, joined with its neighbours
+  void Settle(Address address);  // a freed block: into the free list, or held back
   absl::StatusOr<Address> Grow(std::uint64_t bytes, Stream stream);
   Address Take(Address address, std::uint64_t bytes);
 
@@ -93,9 +93,5 @@ class BlockCache {
   std::map<Stream, Mark> reached_;
   Stats stats_;
 };
-
-// The largest batch whose memory fits, as a line for the error, given that a step of `batch` examples needs `fixed_bytes` whatever its
-// size (weights, workspaces) and `batch_bytes` beside: 0 when not even one example does.
-std::int64_t BatchThatFits(std::int64_t batch, std::uint64_t fixed_bytes, std::uint64_t batch_bytes, std::uint64_t device_bytes);
 
 }  // namespace evergrad::worker

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 1u
+#define EG_CUDA_ABI_VERSION 2u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {
@@ -39,6 +39,45 @@ typedef struct EgCudaDevice {
   char name[256];
 } EgCudaDevice;
 
+typedef struct EgContext EgContext; /* one device, its three lanes (streams), its handles */
+typedef struct EgEvent EgEvent;
+typedef struct EgGraph EgGraph; /* a step that was captured, ready to be launched */
+typedef struct EgPlan EgPlan;   /* one algorithm of cuBLASLt or cuDNN for one shape */
+
+enum EgLane { EG_LANE_COMPUTE = 0, EG_LANE_IN = 1, EG_LANE_OUT = 2 };
+enum EgCopy { EG_COPY_IN = 0, EG_COPY_OUT = 1, EG_COPY_WITHIN = 2 };
+
+typedef struct EgOpenOptions {
+  int32_t ordinal;
+  int32_t tf32; /* 0: float32 products as float32 */
+} EgOpenOptions;
+
+/* What cuBLASLt or cuDNN computes. All arrays are float32, row-major or NHWC; filters are KRSC ([filters][kernel_h][kernel_w][in_c]).
+ *   EG_PLAN_MATMUL      d[m,n] = op(a) op(b) (+ bias[n]); a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k];
+ *                       bias_gradient: sums[n] = the columns of b (not transposed) added up, beside the product
+ *   EG_PLAN_CONV        d = conv(a = x, b = w) (+ bias, relu)
+ *   EG_PLAN_CONV_DATA   d = dx of a = dy, b = w
+ *   EG_PLAN_CONV_FILTER d = dw of a = dy, b = x */
+enum EgPlanKind { EG_PLAN_MATMUL = 0, EG_PLAN_CONV = 1, EG_PLAN_CONV_DATA = 2, EG_PLAN_CONV_FILTER = 3 };
+typedef struct EgPlanKey {
+  int32_t kind, bias, relu, transpose_a, transpose_b, bias_gradient;
+  int32_t alignment; /* in bytes, of every array: 4 or 16 */
+  int32_t reserved;  /* the caller's */
+  int64_t m, n, k;   /* matmul */
+  int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
+  int64_t pad_top, pad_left, pad_bottom, pad_right;
+} EgPlanKey;
+typedef struct EgPlanInfo {
+  uint64_t workspace_bytes;
+  int32_t deterministic;
+  int32_t reserved;
+} EgPlanInfo;
+typedef struct EgPlanArguments {
+  const void *a, *b, *bias;
+  void *d, *sums, *workspace;
+  uint64_t workspace_bytes;
+} EgPlanArguments;
+
 typedef struct EgCudaApi {
   uint32_t abi_version; /* EG_CUDA_ABI_VERSION */
   uint32_t table_bytes; /* sizeof(EgCudaApi) */
@@ -47,6 +86,53 @@ typedef struct EgCudaApi {
   /* Makes no context on any device. Without a driver or a device: EG_CUDA_NO_DRIVER, EG_CUDA_NO_DEVICE, and *count is 0. */
   int32_t (*device_count)(int32_t* count, EgCudaError* error);
   int32_t (*device)(int32_t ordinal, EgCudaDevice* device, EgCudaError* error);
+
+  /* Loads cuBLASLt and cuDNN. A context is used by the thread that opened it; close waits for what is queued. */
+  int32_t (*open)(const EgOpenOptions* options, EgContext** context, EgCudaError* error);
+  void (*close)(EgContext* context);
+
+  int32_t (*memory)(EgContext* context, uint64_t* free_bytes, uint64_t* total_bytes, EgCudaError* error);
+  int32_t (*allocate)(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error);
+  int32_t (*release)(EgContext* context, uint64_t address, EgCudaError* error);
+  /* Page-locked memory of the host, for all devices. On any thread, also after the context's end. */
+  int32_t (*allocate_host)(uint64_t bytes, void** memory, EgCudaError* error);
+  void (*release_host)(void* memory);
+
+  /* Queued on the lane. Host memory that is not page-locked makes the caller wait. */
+  int32_t (*copy)(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error);
+
+  int32_t (*make_event)(EgContext* context, int32_t timed, EgEvent** event, EgCudaError* error);
+  void (*drop_event)(EgEvent* event);
+  int32_t (*record)(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error);
+  int32_t (*await)(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error);
+  int32_t (*wait)(EgEvent* event, EgCudaError* error); /* the host waits; one that was never recorded has passed */
+  int32_t (*passed)(EgEvent* event, int32_t* yes, EgCudaError* error);
+  int32_t (*milliseconds)(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaError* error); /* both timed and passed */
+
+  /* Between the two, what is queued on the compute lane is recorded and not run; events are recorded and awaited when the graph runs.
+   * end_capture always ends it; *graph is null after an error. */
+  int32_t (*begin_capture)(EgContext* context, EgCudaError* error);
+  int32_t (*end_capture)(EgContext* context, EgGraph** graph, EgCudaError* error);
+  int32_t (*launch)(EgContext* context, EgGraph* graph, EgCudaError* error); /* on the compute lane */
+  void (*drop_graph)(EgGraph* graph);
+
+  /* The algorithms that the library offers for a shape, its first choice first; at most `infos_max`. */
+  int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error);
+  int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error);
+  int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error); /* on the compute lane */
+  void (*drop_plan)(EgPlan* plan);
+  /* Makes all of a plan that needs no device (descriptors of tensors, convolutions, operations, products): on a machine without one, too. */
+  int32_t (*check_plan)(const EgPlanKey* key, EgCudaError* error);
+
+  /* One of our own kernels (cuda_ops.h) on the compute lane; `arguments` is its struct. */
+  int32_t (*compute)(EgContext* context, int32_t op, const void* arguments, uint64_t arguments_bytes, EgCudaError* error);
+
+  /* What EgScatter's scratch has to have for a sort of n pairs; below 0: not known. */
+  int64_t (*sort_bytes)(EgContext* context, int64_t n);
+
+  /* A named range in a profile, on the calling thread. */
+  void (*push_range)(const char* name);
+  void (*pop_range)(void);
 } EgCudaApi;
 
 typedef const EgCudaApi* (*EgCudaEntry)(void);

@@ -20,8 +20,8 @@ absl::StatusOr<DeviceName> ParseDevice(absl::string_view text);
 struct DeviceChoice {
   const EgCudaApi* api = nullptr;  // null: the CPU
   EgCudaDevice device{};
-  std::string name;                // "cpu", "gpu:0"
-  std::string text;                // "cpu: libevergrad_cuda.so is not there", "gpu:0 NVIDIA H100 …"
+  std::string name;  // "cpu", "gpu:0"
+  std::string text;  // "cpu: libevergrad_cuda.so is not there", "gpu:0 NVIDIA H100 …"
   bool gpu() const { return api != nullptr; }
 };
 // `auto` takes the first GPU that answers, else the CPU, and says why. `library` as LoadCudaLibrary's path.

@@ -22,7 +22,8 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   Decision decision;
   if (!options_.enabled) return ++stats_.eager, decision;
   if (entries_.count(key) == 0 && entries_.size() >= kEntriesMax) {
-    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    const auto oldest =
+        std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
     if (oldest->second.has_graph) decision.evicted = oldest->first, ++stats_.evictions;
     entries_.erase(oldest);
   }

@@ -21,16 +21,16 @@ class GraphCapture {
   using Key = std::uint64_t;  // of a shape: batch size, training or evaluation
 
   struct Options {
-    std::uint32_t warm_up = 2;        // plans are made and algorithms measured meanwhile, which no capture may do
-    std::uint32_t failures_max = 3;   // in a row
-    std::uint32_t graphs_max = 16;    // the one that was used longest ago goes
-    bool enabled = true;              // false: always eagerly
+    std::uint32_t warm_up = 2;       // plans are made and algorithms measured meanwhile, which no capture may do
+    std::uint32_t failures_max = 3;  // in a row
+    std::uint32_t graphs_max = 16;   // the one that was used longest ago goes
+    bool enabled = true;             // false: always eagerly
   };
   enum class Action { kEager, kCapture, kReplay };
   struct Decision {
     Action action = Action::kEager;
-    bool drop = false;              // the graph that is kept under the key is of no use any more
-    std::optional<Key> evicted;     // of another one that has to go
+    bool drop = false;           // the graph that is kept under the key is of no use any more
+    std::optional<Key> evicted;  // of another one that has to go
   };
   struct Stats {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;

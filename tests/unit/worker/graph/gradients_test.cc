@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/random/philox.h"
-#include "tests/unit/worker/backend/fixtures/apart_backend.h"
+#include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
 #include "worker/graph/host_step.h"
@@ -341,6 +341,20 @@ TEST_CASE("gradients equal central differences on two threads") {
 
 TEST_CASE("gradients equal central differences where the host cannot look at what is computed") {
   for (const Case& c : Cases()) Check(c, 4, std::make_unique<ApartBackend>(ApartOptions()));
+}
+
+TEST_CASE("gradients equal central differences by the GPU's backend and kernels on an emulated device") {
+  for (const Case& c : Cases()) Check(c, 4, *MakeBackend(EmulatedGpu()));
+}
+
+TEST_CASE("gradients equal central differences on this host's GPU") {
+  if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
+    std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
+    return;
+  }
+  for (const Case& c : Cases()) {
+    for (const std::int64_t size : {5, 1}) Check(c, size, *MakeBackend({"gpu", 1}));
+  }
 }
 
 }  // namespace

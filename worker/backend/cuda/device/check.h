@@ -15,14 +15,14 @@ int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format,
 }  // namespace evergrad::cuda
 
 // Of a runtime call, in a function that returns a kind and has an `error`.
-#define EG_CUDA_TRY(call)                                                                       \
-  do {                                                                                          \
-    const int32_t eg_kind_ = ::evergrad::cuda::FromRuntime((call), #call, error);               \
-    if (eg_kind_ != EG_CUDA_OK) return eg_kind_;                                                \
+#define EG_CUDA_TRY(call)                                                         \
+  do {                                                                            \
+    const int32_t eg_kind_ = ::evergrad::cuda::FromRuntime((call), #call, error); \
+    if (eg_kind_ != EG_CUDA_OK) return eg_kind_;                                  \
   } while (0)
 // Of a function of ours.
-#define EG_CUDA_RETURN_IF(expression)                   \
-  do {                                                  \
-    const int32_t eg_kind_ = (expression);              \
-    if (eg_kind_ != EG_CUDA_OK) return eg_kind_;        \
+#define EG_CUDA_RETURN_IF(expression)            \
+  do {                                           \
+    const int32_t eg_kind_ = (expression);       \
+    if (eg_kind_ != EG_CUDA_OK) return eg_kind_; \
   } while (0)

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "worker/backend/cuda/device/check.h"
+#include "worker/backend/cuda/device/context_table.h"
 
 namespace evergrad::cuda {
 namespace {
@@ -56,6 +57,7 @@ extern "C" __attribute__((visibility("default"))) const EgCudaApi* evergrad_cuda
     table.build = &evergrad::cuda::Build;
     table.device_count = &evergrad::cuda::DeviceCount;
     table.device = &evergrad::cuda::Device;
+    evergrad::cuda::FillContext(&table);
     return table;
   }();
   return &api;

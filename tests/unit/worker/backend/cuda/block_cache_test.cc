@@ -183,14 +183,5 @@ TEST_CASE("allocator: the same step meets the same addresses, and memory does no
   CHECK(cache.stats().reserved == reserved);
 }
 
-TEST_CASE("the batch that would fit is what is left over what a batch does not change") {
-  CHECK(BatchThatFits(256, 10, 2560, 10 + 2560) == 256);
-  CHECK(BatchThatFits(256, 10, 2560, 10 + 1280) == 128);
-  CHECK(BatchThatFits(256, 10, 2560, 10 + 9) == 0);
-  CHECK(BatchThatFits(256, 1000, 2560, 1000) == 0);
-  CHECK(BatchThatFits(256, 1000, 0, 2000) == 256);
-  CHECK(BatchThatFits(0, 0, 0, 100) == 0);
-}
-
 }  // namespace
 }  // namespace evergrad::worker

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "common/random/philox.h"
-#include "worker/backend/cuda/algorithm_cache.h"
+#include "worker/backend/cuda/algorithm_choice.h"
 
 namespace evergrad::worker {
 namespace {
@@ -139,21 +139,6 @@ TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is pa
   CHECK(ChooseAlgorithm({{0, false}}, 1000, true, measure).status().message() == "no algorithm: candidates=1 last=not deterministic");
   CHECK(ChooseAlgorithm({candidates[4], candidates[4]}, 1000, false, [](std::size_t) { return absl::InternalError("no"); }).status().message() ==
         "no algorithm: candidates=2 last=no");
-}
-
-TEST_CASE("what was used longest ago is forgotten first") {
-  RecentlyUsed<int, std::string> cache(2);
-  cache.Insert(1, "one");
-  cache.Insert(2, "two");
-  CHECK(*cache.Find(1) == "one");
-  cache.Insert(3, "three");
-  CHECK(cache.Find(2) == nullptr);
-  CHECK(*cache.Find(1) == "one");
-  cache.Insert(1, "uno");
-  CHECK(*cache.Find(1) == "uno");
-  CHECK(cache.size() == 2);
-  CHECK(cache.misses() == 1);
-  CHECK(cache.hits() == 3);
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
-#include "worker/backend/cuda/algorithm_cache.h"
+#include "worker/backend/cuda/algorithm_choice.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace evergrad::worker {
 
-absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max, bool deterministic,
-                                                const std::function<absl::StatusOr<double>(std::size_t)>& measure) {
+absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,
+                                                bool deterministic, const std::function<absl::StatusOr<double>(std::size_t)>& measure) {
   AlgorithmChoice best;
   bool found = false;
   std::string reason = candidates.empty() ? "the library offers none" : "";

@@ -1,0 +1,312 @@
+// The worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps captured and replayed, memory, copies by way of the
+// ring, errors. What primitives compute is the contract's (../contract_test.cc, "emulated GPU").
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <dlfcn.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/random/philox.h"
+#include "tests/support/paths.h"
+#include "tests/unit/worker/backend/cuda/emulated_library.h"
+#include "worker/backend/cuda/library.h"
+
+namespace evergrad::worker {
+namespace {
+
+std::string Library() { return absl::StrCat(test::BinDir(), "/libworker_cuda_emulated.so"); }
+
+EmulatedControl& Control() {
+  static EmulatedControl* const control = [] {
+    void* const handle = ::dlopen(Library().c_str(), RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(handle != nullptr);
+    return reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
+  }();
+  return *control;
+}
+
+struct Stage {
+  EmulatedControl& control = Control();
+  std::unique_ptr<CudaBackend> backend;
+  explicit Stage(CudaOptions options = {}) {
+    control = EmulatedControl{};
+    backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), options).value();
+  }
+  // What a backend leaves behind is nothing.
+  ~Stage() {
+    backend.reset();
+    CHECK(control.events == 0);
+    CHECK(control.graphs == 0);
+    CHECK(control.plans == 0);
+    CHECK(control.ranges == 0);
+    CHECK(control.leaked == 0);
+  }
+  Memory Floats(std::size_t n) { return backend->Allocate(n * sizeof(float), "floats").value(); }
+  void Put(const std::vector<float>& values, Memory& to, Lane lane = Lane::kCompute) {
+    backend->Upload(lane, std::as_bytes(std::span(values)), to.as<std::byte>());
+  }
+  std::vector<float> Get(const Memory& from) {
+    std::vector<float> values(from.as<float>().size(), -1.0f);
+    backend->Download(Lane::kCompute, from.as<std::byte>(), std::as_writable_bytes(std::span(values)));
+    return values;
+  }
+};
+
+// A dense layer with relu and its gradients: plans, a bias gradient, kernels.
+struct DenseStep {
+  static constexpr std::int64_t kIn = 5, kOut = 3;
+  Stage& stage;
+  std::int64_t batch;
+  Memory x, w, b, y, dy, dx, dw, db, result;
+  DenseStep(Stage& s, std::int64_t examples)
+      : stage(s),
+        batch(examples),
+        x(s.Floats(static_cast<std::size_t>(examples * kIn))),
+        w(s.Floats(kIn * kOut)),
+        b(s.Floats(kOut)),
+        y(s.Floats(static_cast<std::size_t>(examples * kOut))),
+        dy(s.Floats(static_cast<std::size_t>(examples * kOut))),
+        dx(s.Floats(static_cast<std::size_t>(examples * kIn))),
+        dw(s.Floats(kIn * kOut)),
+        db(s.Floats(kOut)),
+        result(s.backend->Allocate(sizeof(double), "result").value()) {
+    s.Put(std::vector<float>(kIn * kOut, 0.5f), w);
+    s.Put(std::vector<float>(kOut, 1.0f), b);
+  }
+  // y = relu(x w + b), dy = y; the sum of squares of db is its result.
+  absl::StatusOr<double> Run(float value) {
+    CudaBackend& backend = *stage.backend;
+    stage.Put(std::vector<float>(static_cast<std::size_t>(batch * kIn), value), x);
+    const std::uint64_t signature[] = {1, static_cast<std::uint64_t>(batch)};
+    if (!backend.BeginStep(signature)) {
+      backend.Enter("dense", Phase::kForward);
+      backend.DenseForward(batch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kRelu, y.as<float>());
+      backend.Copy(y.as<float>(), dy.as<float>());
+      backend.Enter("dense", Phase::kBackward);
+      backend.DenseBackward(batch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kRelu, y.as<float>(), dy.as<float>(), dx.as<float>(),
+                            dw.as<float>(), db.as<float>());
+      backend.SumOfSquares(db.as<float>(), result.as<double>().data());
+    }
+    backend.EndStep();
+    double sum = 0;
+    const absl::Status status = backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
+    if (!status.ok()) return status;
+    return sum;
+  }
+  double Want(float value) const { return kOut * std::pow(static_cast<double>(batch) * std::max(0.0, 2.5 * value + 1.0), 2); }
+};
+
+TEST_CASE("a step is run, captured once, and replayed, and gives the same whichever") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 20; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  const GraphCapture::Stats stats = stage.backend->stats().capture;
+  CHECK(stats.captures == 1);
+  CHECK(stats.eager == 2);
+  CHECK(stats.replays == 17);
+  CHECK(stats.recaptures_total() == 0);
+  CHECK(stage.control.launches == 18);
+}
+
+TEST_CASE("memory that a captured step has inside grows: it is captured again, with the reason") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
+  // Another, larger use of scratch, beside the step.
+  const std::int64_t n = 1 << 20;
+  Memory large = stage.Floats(n), sum = stage.backend->Allocate(sizeof(double), "sum").value();
+  stage.backend->Zero(large.as<std::byte>());
+  stage.backend->SumOfSquares(large.as<float>(), sum.as<double>().data());
+  for (int i = 0; i < 5; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
+  const GraphCapture::Stats stats = stage.backend->stats().capture;
+  CHECK(stats.captures == 2);
+  CHECK(stats.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+TEST_CASE("a step that cannot be captured runs all the same, and is given up after three times") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  stage.control.fail_captures = true;
+  for (int i = 0; i < 10; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  const GraphCapture::Stats stats = stage.backend->stats().capture;
+  CHECK(stats.captures == 0);
+  CHECK(stats.failures == 3);
+  CHECK(stage.control.launches == 0);
+}
+
+TEST_CASE("what a capture meets for the first time ends it, and the step is whole: scratch, plans") {
+  CudaOptions options;
+  options.capture.warm_up = 0;  // so that the first step is captured
+  Stage stage(options);
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 6; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  const GraphCapture::Stats stats = stage.backend->stats().capture;
+  CHECK(stats.failures >= 1);
+  CHECK(stats.captures == 1);
+  CHECK(stats.replays >= 3);
+}
+
+TEST_CASE("an operation that fails while it is captured is an error of the step, named, and the next step is well") {
+  CudaOptions options;
+  options.capture.warm_up = 1;
+  Stage stage(options);
+  DenseStep step(stage, 4);
+  REQUIRE(step.Run(1).ok());
+  stage.control.fail_after_ops = 2;
+  stage.control.fail_kind = EG_CUDA_NO_MEMORY;
+  const auto captured = step.Run(2);  // it failed once, and the second time not
+  CHECK(*captured == Approx(step.Want(2)));
+  CHECK(stage.backend->stats().capture.failures == 1);
+  DenseStep eager(stage, 5);
+  stage.control.fail_after_ops = 2;
+  const auto failed = eager.Run(1);
+  CHECK(failed.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(failed.status().message() == "backend could not compute: layer=dense phase=forward primitive=EG_OP_COPY cause=made to fail");
+  CHECK(*eager.Run(3) == Approx(eager.Want(3)));
+}
+
+TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than ten") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  std::uint64_t reserved = 0, used = 0;
+  std::int64_t events = 0, plans = 0, graphs = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const auto result = step.Run(static_cast<float>(i % 7));
+    if (!result.ok() || *result != Approx(step.Want(static_cast<float>(i % 7)))) FAIL("step " << i);
+    if (i == 10) {
+      reserved = stage.backend->memory().reserved, used = stage.backend->memory().used;
+      plans = stage.control.plans, graphs = stage.control.graphs, events = stage.control.events;
+    }
+  }
+  CHECK(stage.backend->memory().reserved == reserved);
+  CHECK(stage.backend->memory().used == used);
+  CHECK(stage.control.plans == plans);
+  CHECK(stage.control.graphs == graphs);
+  CHECK(stage.control.events <= events + 16);  // of uploads that the ring still holds
+}
+
+TEST_CASE("uploads from any memory go by way of the ring, larger than it too, and the host's copy may change at once") {
+  CudaOptions options;
+  options.staging_bytes = 10000;
+  Stage stage(options);
+  std::vector<float> values(50000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const std::vector<float> want = values;
+  Memory memory = stage.Floats(values.size());
+  auto there = stage.backend->MakeEvent().value();
+  stage.Put(values, memory, Lane::kIn);
+  stage.backend->Record(Lane::kIn, *there);
+  std::fill(values.begin(), values.end(), -5.0f);
+  stage.backend->Await(Lane::kCompute, *there);
+  CHECK(stage.Get(memory) == want);
+  CHECK(stage.control.pageable_copies == 1);  // the download of this test
+  CHECK(stage.backend->stats().staging.refused > 0);
+  CHECK(stage.backend->stats().staging.in_use_peak <= 10000);
+  REQUIRE(stage.backend->Wait(*there).ok());
+}
+
+TEST_CASE("page-locked memory travels without a stop, and is kept for the next of its size") {
+  Stage stage;
+  const std::byte* first = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    tensor::AlignedBuffer host = stage.backend->AllocateHost(4000).value();
+    if (i == 0) first = host.data();
+    CHECK(host.data() == first);
+    Memory memory = stage.backend->Allocate(4000, "x").value();
+    stage.backend->Upload(Lane::kIn, {host.data(), host.size()}, memory.as<std::byte>());
+    stage.backend->Download(Lane::kIn, memory.as<std::byte>(), {host.data(), host.size()});
+    auto done = stage.backend->MakeEvent().value();
+    stage.backend->Record(Lane::kIn, *done);
+    REQUIRE(stage.backend->Wait(*done).ok());
+  }
+  CHECK(stage.control.pageable_copies == 0);
+  CHECK(stage.backend->stats().staging.slots == 0);
+}
+
+TEST_CASE("a buffer that a copy still reads is not given out again before it has") {
+  Stage stage;
+  tensor::AlignedBuffer host = stage.backend->AllocateHost(4096).value();
+  for (int round = 0; round < 50; ++round) {
+    std::uint64_t address = 0;
+    {
+      Memory memory = stage.Floats(1024);
+      address = reinterpret_cast<std::uint64_t>(memory.as<float>().data());
+      stage.Put(std::vector<float>(1024, static_cast<float>(round)), memory);
+      auto made = stage.backend->MakeEvent().value();
+      stage.backend->Record(Lane::kCompute, *made);
+      stage.backend->Await(Lane::kOut, *made);
+      stage.backend->Download(Lane::kOut, memory.as<std::byte>(), {host.data(), host.size()});
+      REQUIRE(stage.backend->Wait(*made).ok());
+    }
+    Memory next = stage.Floats(1024);  // kCompute may overwrite it long before kOut has read
+    stage.Put(std::vector<float>(1024, -9.0f), next);
+    static_cast<void>(address);
+    auto done = stage.backend->MakeEvent().value(), out = stage.backend->MakeEvent().value();
+    stage.backend->Record(Lane::kCompute, *done);
+    REQUIRE(stage.backend->Wait(*done).ok());
+    stage.backend->Record(Lane::kOut, *out);
+    REQUIRE(stage.backend->Wait(*out).ok());
+    if (host.floats()[1023] != static_cast<float>(round)) FAIL("round " << round << ": " << host.floats()[1023]);
+  }
+}
+
+TEST_CASE("a full device says what was asked, what is free, and what is in use") {
+  Stage stage;
+  stage.control.memory_bytes = 64 << 20;
+  Memory most = stage.backend->Allocate(40 << 20, "most").value();
+  const auto refused = stage.backend->Allocate(30 << 20, "conv1/kernel");
+  CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(refused.status().message() ==
+        absl::StrCat("no memory: what=conv1/kernel bytes=31457280 free=", 24 << 20, " in_use=", 40 << 20, " cached=0 largest_cached=0"));
+  CHECK(stage.backend->stats().memory.in_use_peak == 40 << 20);
+  stage.control.no_pinned = true;
+  CHECK(stage.backend->AllocateHost(100).status().code() == absl::StatusCode::kResourceExhausted);
+  stage.control.no_pinned = false;
+}
+
+TEST_CASE("a device that has failed is Unavailable, and says where") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  REQUIRE(step.Run(1).ok());
+  stage.control.fail_waits = true;
+  const auto failed = step.Run(1);
+  stage.control.fail_waits = false;
+  CHECK(failed.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(failed.status().message().find("the device has failed: an illegal memory access") != absl::string_view::npos);
+}
+
+TEST_CASE("a shape that the library refuses is an error that names the layer, once") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  stage.control.no_plans = true;
+  const auto failed = step.Run(1);
+  CHECK(failed.status().message() ==
+        "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the library has no algorithm for this shape");
+  stage.control.no_plans = false;
+  CHECK(stage.backend->TakeError().ok());
+}
+
+TEST_CASE("algorithms are the first deterministic one, or measured when that is asked for, each shape once") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 8; ++i) REQUIRE(step.Run(1).ok());
+  CHECK(stage.backend->stats().plans == 3);  // forward, weight gradient, input gradient
+  CHECK(stage.backend->stats().plans_measured == 0);
+  stage.backend->SetReproducible(false);
+  for (int i = 0; i < 8; ++i) CHECK(*step.Run(1) == Approx(step.Want(1)));
+  CHECK(stage.backend->stats().plans == 6);
+  CHECK(stage.backend->stats().plans_measured == 9);
+  CHECK(stage.control.plans == 6);  // what lost is gone
+  CHECK(stage.backend->stats().capture.captures == 2);
+  // Back again: what was chosen before is still there. The workspace has grown meanwhile, so the step is captured again; once.
+  stage.backend->SetReproducible(true);
+  for (int i = 0; i < 3; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
+  CHECK(stage.backend->stats().plans == 6);
+  CHECK(stage.backend->stats().capture.captures == 3);
+  CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+}  // namespace
+}  // namespace evergrad::worker

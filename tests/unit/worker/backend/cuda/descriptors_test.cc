@@ -1,0 +1,71 @@
+// What cuDNN and cuBLASLt make without a device: the descriptors of every plan that the backend asks for. A wrong attribute, type or count shows
+// here.
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/paths.h"
+#include "worker/backend/cuda/library.h"
+
+namespace evergrad::worker {
+namespace {
+
+const EgCudaApi* RealLibrary() {
+  const std::string path = absl::StrCat(test::BinDir(), "/libevergrad_cuda.so");
+  if (!std::filesystem::exists(path)) {
+    std::printf("\nskipped: built without CUDA\n");
+    return nullptr;
+  }
+  return LoadCudaLibrary(path).value();
+}
+
+TEST_CASE("the descriptors of convolutions are finalized without a device: forward with and without bias and relu, gradients") {
+  const EgCudaApi* const api = RealLibrary();
+  if (api == nullptr) return;
+  EgPlanKey key{};
+  key.batch = 2, key.in_h = 8, key.in_w = 9, key.in_c = 3, key.out_h = 4, key.out_w = 9, key.filters = 5;
+  key.kernel_h = 3, key.kernel_w = 3, key.stride_h = 2, key.stride_w = 1, key.pad_left = 1, key.pad_bottom = 1, key.pad_right = 1;
+  for (const int kind : {EG_PLAN_CONV, EG_PLAN_CONV_DATA, EG_PLAN_CONV_FILTER}) {
+    for (const int bias : {0, 1}) {
+      for (const int relu : {0, 1}) {
+        for (const int alignment : {4, 16}) {
+          key.kind = kind, key.bias = bias, key.relu = relu, key.alignment = alignment;
+          INFO("kind " << kind << " bias " << bias << " relu " << relu << " alignment " << alignment);
+          EgCudaError error{};
+          const int made = api->check_plan(&key, &error);
+          INFO(error.text);
+          CHECK(made == EG_CUDA_OK);
+        }
+      }
+    }
+  }
+  // What is no convolution is refused with the library's words.
+  key.stride_h = 0;
+  EgCudaError error{};
+  CHECK(api->check_plan(&key, &error) != EG_CUDA_OK);
+  CHECK(std::string(error.text).find("cudnn") != std::string::npos);
+}
+
+TEST_CASE("the descriptors of products are made without a device: transposed, with bias, with its gradient") {
+  const EgCudaApi* const api = RealLibrary();
+  if (api == nullptr) return;
+  EgPlanKey key{};
+  key.kind = EG_PLAN_MATMUL;
+  key.m = 64, key.n = 10, key.k = 33;
+  for (const int transposes : {0, 1, 2}) {
+    for (const int epilogue : {0, 1, 2}) {
+      for (const int alignment : {4, 16}) {
+        key.transpose_a = transposes == 1, key.transpose_b = transposes == 2;
+        key.bias = epilogue == 1, key.bias_gradient = epilogue == 2, key.alignment = alignment;
+        EgCudaError error{};
+        const int made = api->check_plan(&key, &error);
+        INFO(error.text);
+        CHECK(made == EG_CUDA_OK);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::worker

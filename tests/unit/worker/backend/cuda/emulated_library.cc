@@ -1,0 +1,460 @@
+// A device that is the host: the table of cuda_abi.h over plain memory, with the very kernels of worker/backend/cuda/kernels. What it is for is the
+// worker's half, so it is as mean as a device may be:
+//
+//   - nothing runs when it is asked for: lanes are queues, run only when the host waits, in a random order that keeps to the events
+//   - memory is poisoned with NaN when it is given out and when it comes back
+//   - the threads of a kernel run in falling order
+//   - while a step is captured, memory cannot be had
+//
+// `emulated_control` (emulated_library.h) gives a test its switches.
+#include "tests/unit/worker/backend/cuda/emulated_library.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "worker/backend/cuda/cuda_abi.h"
+#include "worker/backend/cuda/kernels/launch.h"
+
+using evergrad::worker::EmulatedControl;
+
+namespace {
+
+EmulatedControl control;
+
+std::uint64_t Draw() {
+  static std::uint64_t state = control.seed;
+  state = state * 6364136223846793005ull + 1442695040888963407ull;
+  return state >> 33;
+}
+
+int32_t Fail(int32_t kind, EgCudaError* error, const char* text) {
+  error->kind = kind;
+  error->code = 0;
+  std::snprintf(error->text, sizeof error->text, "%s", text);
+  return kind;
+}
+
+struct HostLauncher {
+  template <typename Op>
+  std::int32_t Map(std::int64_t count, const Op& op) {
+    for (std::int64_t i = count; i-- > 0;) op(i);
+    return 0;
+  }
+  template <int kThreads, typename Op>
+  std::int32_t Teams(std::int64_t count, const Op& op) {
+    const evergrad::cuda::HostTeam<kThreads> team;
+    for (std::int64_t i = count; i-- > 0;) op(team, i);
+    return 0;
+  }
+  std::int32_t Zero(void* to, std::uint64_t bytes) {
+    std::memset(to, 0, bytes);
+    return 0;
+  }
+  std::int32_t Copy(void* to, const void* from, std::uint64_t bytes) {
+    std::memcpy(to, from, bytes);
+    return 0;
+  }
+  static std::int64_t SortBytes(std::int64_t) { return 256; }
+  std::int32_t Sort(const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
+                    int bits, void*) {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) order[static_cast<std::size_t>(i)] = i;
+    const auto key = [&](std::int64_t i) { return bits >= 32 ? keys[i] : keys[i] & ((1u << bits) - 1); };
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return key(a) < key(b); });
+    for (std::int64_t i = 0; i < n; ++i)
+      sorted_keys[i] = keys[order[static_cast<std::size_t>(i)]], sorted_values[i] = values[order[static_cast<std::size_t>(i)]];
+    return 0;
+  }
+};
+
+std::mutex pinned_mutex;
+std::map<const char*, std::uint64_t> pinned;
+
+bool IsPinned(const void* memory) {
+  const std::lock_guard lock(pinned_mutex);
+  const auto after = pinned.upper_bound(static_cast<const char*>(memory));
+  return after != pinned.begin() && static_cast<const char*>(memory) < std::prev(after)->first + std::prev(after)->second;
+}
+
+}  // namespace
+
+struct EgEvent {
+  std::uint64_t recorded = 0, passed = 0;
+};
+// Runs if it may; false: it waits for an event.
+using Task = std::function<bool()>;
+// Of a graph: a task, or an event that each launch records, or awaits as it is then.
+struct Node {
+  Task task;
+  EgEvent *record = nullptr, *await = nullptr;
+};
+struct EgGraph {
+  std::vector<Node> nodes;
+};
+struct EgContext {
+  std::deque<Task> lanes[3];
+  std::map<std::uint64_t, std::uint64_t> memory;  // address -> bytes
+  std::uint64_t taken = 0;
+  bool capturing = false, spoilt = false;
+  std::vector<Node> captured;
+
+  void Ask(int lane, Task task) {
+    if (capturing && lane == EG_LANE_COMPUTE)
+      captured.push_back({std::move(task), nullptr, nullptr});
+    else
+      lanes[lane].push_back(std::move(task));
+  }
+  // One task of some lane; false: nothing can run.
+  bool Step() {
+    const std::uint64_t first = Draw() % 3;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      auto& lane = lanes[(first + i) % 3];
+      if (lane.empty() || !lane.front()()) continue;
+      lane.pop_front();
+      return true;
+    }
+    return false;
+  }
+};
+struct EgPlan {
+  EgPlanKey key;
+  std::int32_t index;
+};
+
+namespace {
+
+std::vector<EgContext*> contexts;  // all of the process: a wait names an event alone
+
+bool StepAny() {
+  const std::uint64_t first = contexts.empty() ? 0 : Draw() % contexts.size();
+  for (std::size_t i = 0; i < contexts.size(); ++i)
+    if (contexts[(first + i) % contexts.size()]->Step()) return true;
+  return false;
+}
+
+int32_t Open(const EgOpenOptions*, EgContext** context, EgCudaError*) {
+  contexts.push_back(*context = new EgContext);
+  return EG_CUDA_OK;
+}
+void Close(EgContext* context) {
+  while (context->Step()) {
+  }
+  control.leaked += context->memory.size();
+  for (const auto& [address, bytes] : context->memory) std::free(reinterpret_cast<void*>(address));
+  std::erase(contexts, context);
+  delete context;
+}
+int32_t Memory(EgContext* context, uint64_t* free_bytes, uint64_t* total, EgCudaError*) {
+  *total = control.memory_bytes;
+  *free_bytes = control.memory_bytes - context->taken;
+  return EG_CUDA_OK;
+}
+int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error) {
+  if (context->capturing) {
+    context->spoilt = true;
+    return Fail(EG_CUDA_FAILED, error, "allocated while capturing");
+  }
+  if (context->taken + bytes > control.memory_bytes) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
+  void* const memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  std::memset(memory, 0xFF, bytes);
+  *address = reinterpret_cast<uint64_t>(memory);
+  context->memory[*address] = bytes;
+  context->taken += bytes;
+  return EG_CUDA_OK;
+}
+int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
+  const auto found = context->memory.find(address);
+  if (found == context->memory.end()) return Fail(EG_CUDA_FAILED, error, "released what is not there");
+  while (context->Step()) {  // cudaFree waits for the device
+  }
+  context->taken -= found->second;
+  std::memset(reinterpret_cast<void*>(address), 0xFF, found->second);
+  std::free(reinterpret_cast<void*>(address));
+  context->memory.erase(found);
+  return EG_CUDA_OK;
+}
+int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
+  if (control.no_pinned) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  std::memset(*memory, 0xFF, bytes);
+  const std::lock_guard lock(pinned_mutex);
+  pinned[static_cast<const char*>(*memory)] = bytes;
+  return EG_CUDA_OK;
+}
+void ReleaseHost(void* memory) {
+  {
+    const std::lock_guard lock(pinned_mutex);
+    pinned.erase(static_cast<const char*>(memory));
+  }
+  std::free(memory);
+}
+int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
+  if (context->capturing && lane == EG_LANE_COMPUTE) return Fail(EG_CUDA_FAILED, error, "copied while capturing");
+  ++control.copies;
+  const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
+  if (async) {
+    context->Ask(lane, [=] { return std::memcpy(to, from, bytes), true; });
+    return EG_CUDA_OK;
+  }
+  ++control.pageable_copies;
+  bool done = false;
+  context->Ask(lane, [=, &done] { return std::memcpy(to, from, bytes), done = true, true; });
+  while (!done && context->Step()) {
+  }
+  return done ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "a copy waits for ever");
+}
+int32_t MakeEvent(EgContext*, int32_t, EgEvent** event, EgCudaError*) {
+  *event = new EgEvent;
+  ++control.events;
+  return EG_CUDA_OK;
+}
+void DropEvent(EgEvent* event) {
+  // Queued work may still name it.
+  while (event->passed < event->recorded && StepAny()) {
+  }
+  --control.events;
+  delete event;
+}
+int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
+  if (context->capturing && lane == EG_LANE_COMPUTE) {
+    context->captured.push_back({nullptr, event, nullptr});
+    return EG_CUDA_OK;
+  }
+  const std::uint64_t version = ++event->recorded;
+  context->Ask(lane, [=] { return event->passed = std::max(event->passed, version), true; });
+  return EG_CUDA_OK;
+}
+int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
+  if (context->capturing && lane == EG_LANE_COMPUTE) {
+    context->captured.push_back({nullptr, nullptr, event});
+    return EG_CUDA_OK;
+  }
+  const std::uint64_t version = event->recorded;
+  context->Ask(lane, [=] { return event->passed >= version; });
+  return EG_CUDA_OK;
+}
+int32_t Wait(EgEvent* event, EgCudaError* error) {
+  if (control.fail_waits) return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
+  const std::uint64_t version = event->recorded;
+  while (event->passed < version && StepAny()) {
+  }
+  return event->passed >= version ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "the host waits for ever");
+}
+int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError*) {
+  if (Draw() % 2 == 0) StepAny();
+  *yes = event->passed >= event->recorded ? 1 : 0;
+  return EG_CUDA_OK;
+}
+int32_t Milliseconds(EgEvent*, EgEvent*, float* milliseconds, EgCudaError*) {
+  *milliseconds = static_cast<float>(1 + Draw() % 100);
+  return EG_CUDA_OK;
+}
+int32_t BeginCapture(EgContext* context, EgCudaError*) {
+  context->capturing = true;
+  context->spoilt = false;
+  context->captured.clear();
+  return EG_CUDA_OK;
+}
+int32_t EndCapture(EgContext* context, EgGraph** graph, EgCudaError* error) {
+  *graph = nullptr;
+  context->capturing = false;
+  if (context->spoilt || control.fail_captures) return Fail(EG_CUDA_FAILED, error, "the capture was invalidated");
+  *graph = new EgGraph{std::move(context->captured)};
+  ++control.graphs;
+  return EG_CUDA_OK;
+}
+int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
+  ++control.launches;
+  for (const Node& node : graph->nodes) {
+    if (node.record != nullptr)
+      Record(context, EG_LANE_COMPUTE, node.record, error);
+    else if (node.await != nullptr)
+      Await(context, EG_LANE_COMPUTE, node.await, error);
+    else
+      context->Ask(EG_LANE_COMPUTE, node.task);
+  }
+  return EG_CUDA_OK;
+}
+void DropGraph(EgGraph* graph) {
+  --control.graphs;
+  delete graph;
+}
+
+// Some things are offered and some are not, so that both ways are gone.
+std::int32_t Offered(const EgPlanKey& key) {
+  if (control.no_plans) return 0;
+  if (key.kind != EG_PLAN_MATMUL) {
+    const bool fits = (key.in_h + key.pad_top + key.pad_bottom - key.kernel_h) / key.stride_h + 1 == key.out_h &&
+                      key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
+                      (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
+                      key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
+    return key.relu != 0 || !fits ? 0 : 3;
+  }
+  return key.bias_gradient != 0 && key.n % 2 != 0 ? 0 : 3;
+}
+int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError*) {
+  *count = std::min(infos_max, Offered(*key));
+  for (std::int32_t i = 0; i < *count; ++i) infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
+  return EG_CUDA_OK;
+}
+int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
+  if (context->capturing) return Fail(EG_CUDA_FAILED, error, "a plan was made while capturing");
+  if (index >= Offered(*key)) return Fail(EG_CUDA_BAD_SHAPE, error, "no such plan");
+  *plan = new EgPlan{*key, index};
+  ++control.plans;
+  return EG_CUDA_OK;
+}
+void DropPlan(EgPlan* plan) {
+  --control.plans;
+  delete plan;
+}
+
+void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
+  const float *const a = static_cast<const float*>(p.a), *const b = static_cast<const float*>(p.b);
+  float* const d = static_cast<float*>(p.d);
+  std::vector<double> row(static_cast<std::size_t>(key.n));
+  for (std::int64_t m = 0; m < key.m; ++m) {
+    std::fill(row.begin(), row.end(), 0.0);
+    for (std::int64_t k = 0; k < key.k; ++k) {
+      const double x = key.transpose_a != 0 ? a[k * key.m + m] : a[m * key.k + k];
+      for (std::int64_t n = 0; n < key.n; ++n) row[static_cast<std::size_t>(n)] += x * (key.transpose_b != 0 ? b[n * key.k + k] : b[k * key.n + n]);
+    }
+    for (std::int64_t n = 0; n < key.n; ++n)
+      d[m * key.n + n] = static_cast<float>(row[static_cast<std::size_t>(n)] + (key.bias != 0 ? static_cast<const float*>(p.bias)[n] : 0.0f));
+  }
+  if (key.bias_gradient == 0) return;
+  for (std::int64_t n = 0; n < key.n; ++n) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < key.k; ++k) sum += b[k * key.n + n];
+    static_cast<float*>(p.sums)[n] = static_cast<float>(sum);
+  }
+}
+
+void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
+  const float *const a = static_cast<const float*>(p.a), *const b = static_cast<const float*>(p.b);
+  const std::int64_t outputs = s.batch * s.out_h * s.out_w * s.filters, inputs = s.batch * s.in_h * s.in_w * s.in_c;
+  const std::int64_t weights = s.kernel_h * s.kernel_w * s.in_c * s.filters;
+  std::vector<double> d(static_cast<std::size_t>(s.kind == EG_PLAN_CONV ? outputs : s.kind == EG_PLAN_CONV_DATA ? inputs : weights));
+  for (std::int64_t n = 0; n < s.batch; ++n)
+    for (std::int64_t y = 0; y < s.out_h; ++y)
+      for (std::int64_t x = 0; x < s.out_w; ++x)
+        for (std::int64_t i = 0; i < s.kernel_h; ++i)
+          for (std::int64_t j = 0; j < s.kernel_w; ++j) {
+            const std::int64_t r = y * s.stride_h - s.pad_top + i, c = x * s.stride_w - s.pad_left + j;
+            if (r < 0 || c < 0 || r >= s.in_h || c >= s.in_w) continue;
+            for (std::int64_t f = 0; f < s.filters; ++f)
+              for (std::int64_t k = 0; k < s.in_c; ++k) {
+                const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f, in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
+                const std::int64_t w = ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;  // KRSC
+                if (s.kind == EG_PLAN_CONV) d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
+                if (s.kind == EG_PLAN_CONV_DATA) d[static_cast<std::size_t>(in)] += static_cast<double>(a[out]) * b[w];
+                if (s.kind == EG_PLAN_CONV_FILTER) d[static_cast<std::size_t>(w)] += static_cast<double>(a[out]) * b[in];
+              }
+          }
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    const double bias = s.bias != 0 ? static_cast<const float*>(p.bias)[static_cast<std::int64_t>(i) % s.filters] : 0.0;
+    static_cast<float*>(p.d)[i] = static_cast<float>(d[i] + bias);
+  }
+}
+
+int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error) {
+  if (arguments->workspace_bytes < static_cast<std::uint64_t>(plan->index) * 4096) return Fail(EG_CUDA_FAILED, error, "the workspace is too small");
+  for (const void* const pointer : {arguments->a, arguments->b, static_cast<const void*>(arguments->d)})
+    if (reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(plan->key.alignment) != 0)
+      return Fail(EG_CUDA_FAILED, error, "misaligned");
+  ++control.plan_runs;
+  context->Ask(EG_LANE_COMPUTE, [key = plan->key, p = *arguments] {
+    if (p.workspace_bytes > 0) std::memset(p.workspace, 0xFF, p.workspace_bytes);
+    key.kind == EG_PLAN_MATMUL ? Multiply(key, p) : Convolve(key, p);
+    return true;
+  });
+  return EG_CUDA_OK;
+}
+
+template <typename Arguments>
+int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
+  if (bytes != sizeof(Arguments)) return Fail(EG_CUDA_FAILED, error, "an operation's arguments are of another version");
+  if (control.fail_after_ops > 0 && --control.fail_after_ops == 0) return Fail(control.fail_kind, error, "made to fail");
+  ++control.ops;
+  context->Ask(EG_LANE_COMPUTE, [a = *static_cast<const Arguments*>(arguments)] {
+    HostLauncher launcher;
+    evergrad::cuda::Launch(launcher, a);
+    return true;
+  });
+  return EG_CUDA_OK;
+}
+
+int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes, EgCudaError* error) {
+  switch (op) {
+#define EG_CASE_(name, type) \
+  case name: return RunOp<type>(context, arguments, bytes, error);
+    EG_OPS(EG_CASE_)
+#undef EG_CASE_
+    default: return Fail(EG_CUDA_FAILED, error, "unknown operation");
+  }
+}
+
+int32_t DeviceCount(int32_t* count, EgCudaError*) {
+  *count = 1;
+  return EG_CUDA_OK;
+}
+int32_t Device(int32_t ordinal, EgCudaDevice* device, EgCudaError*) {
+  *device = EgCudaDevice{};
+  device->ordinal = ordinal;
+  device->memory_bytes = control.memory_bytes;
+  std::snprintf(device->name, sizeof device->name, "emulated");
+  return EG_CUDA_OK;
+}
+
+}  // namespace
+
+extern "C" const EgCudaApi* evergrad_cuda_api() {
+  static const EgCudaApi api = [] {
+    EgCudaApi t{};
+    t.abi_version = EG_CUDA_ABI_VERSION;
+    t.table_bytes = sizeof(EgCudaApi);
+    t.build = [] { return "no CUDA"; };
+    t.device_count = &DeviceCount;
+    t.device = &Device;
+    t.open = &Open;
+    t.close = &Close;
+    t.memory = &Memory;
+    t.allocate = &Allocate;
+    t.release = &Release;
+    t.allocate_host = &AllocateHost;
+    t.release_host = &ReleaseHost;
+    t.copy = &Copy;
+    t.make_event = &MakeEvent;
+    t.drop_event = &DropEvent;
+    t.record = &Record;
+    t.await = &Await;
+    t.wait = &Wait;
+    t.passed = &Passed;
+    t.milliseconds = &Milliseconds;
+    t.begin_capture = &BeginCapture;
+    t.end_capture = &EndCapture;
+    t.launch = &LaunchGraph;
+    t.drop_graph = &DropGraph;
+    t.plans = &Plans;
+    t.make_plan = &MakePlan;
+    t.run_plan = &RunPlan;
+    t.drop_plan = &DropPlan;
+    t.check_plan = [](const EgPlanKey*, EgCudaError*) -> int32_t { return EG_CUDA_OK; };
+    t.compute = &Compute;
+    t.sort_bytes = [](EgContext*, int64_t) -> int64_t { return 256; };
+    t.push_range = [](const char*) { ++control.ranges; };
+    t.pop_range = [] { --control.ranges; };
+    return t;
+  }();
+  return &api;
+}
+
+extern "C" EmulatedControl* emulated_control() { return &control; }

@@ -1,0 +1,163 @@
+// The index arithmetic of the kernels, on the host: tails, odd addresses, windows, maps of reductions. What they compute is held to float64 by the
+// contract of Backend (../contract_test.cc, "emulated GPU").
+#include "worker/backend/cuda/kernels/launch.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "common/random/philox.h"
+
+namespace evergrad::cuda {
+namespace {
+
+TEST_CASE("Philox gives the bits of common/random on host and device alike") {
+  for (const std::uint64_t key : {0ull, 1ull, 42ull, 0xFFFFFFFFFFFFFFFFull, 0x123456789ABCDEFull}) {
+    for (const std::uint64_t counter : {0ull, 1ull, 0xFFFFFFFFull, 0x100000000ull, 0xFFFFFFFFFFFFFFFFull}) {
+      const auto want = random::Philox(key, counter, 0);
+      const PhiloxBlock got = Philox(key, counter);
+      for (int lane = 0; lane < 4; ++lane) CHECK(got.v[lane] == want[static_cast<std::size_t>(lane)]);
+    }
+    for (std::uint64_t i = 0; i < 1000; ++i) CHECK(UniformOf(Philox(key, i / 4).v[i % 4]) == random::Uniform(key, i));
+  }
+}
+
+TEST_CASE("dropout's mask is common/random's, whatever the size and the address") {
+  std::vector<float> x(70, 1.0f), y(80);
+  const std::uint64_t key = 99;
+  for (const double rate : {0.0, 0.3, 0.75}) {
+    for (std::size_t n = 1; n <= 67; ++n) {
+      for (std::size_t offset = 0; offset < 5; ++offset) {
+        std::fill(y.begin(), y.end(), -1.0f);
+        const DropoutMap map(EgDropout{static_cast<std::int64_t>(n), rate, &key, x.data(), y.data() + offset});
+        for (std::int64_t t = map.threads(); t-- > 0;) map(t);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          const bool inside = i >= offset && i < offset + n;
+          const float want = !inside ? -1.0f : random::Uniform(key, i - offset) >= rate ? static_cast<float>(1.0 / (1.0 - rate)) : 0.0f;
+          if (y[i] != want) FAIL("n " << n << " offset " << offset << " element " << i);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a chain writes each element once, whole quads where all is aligned, and nothing beside") {
+  alignas(16) float x[90], y[90];
+  for (int i = 0; i < 90; ++i) x[i] = static_cast<float>(i + 1);
+  for (std::int64_t n = 1; n <= 70; ++n) {
+    for (int x_offset = 0; x_offset < 5; ++x_offset) {
+      for (int y_offset = 0; y_offset < 5; ++y_offset) {
+        for (const bool reads : {false, true}) {
+          std::fill(std::begin(y), std::end(y), -7.0f);
+          const float* const inputs[] = {x + x_offset};
+          std::int64_t threads = 0;
+          bool wide = false;
+          const auto run = [&](const auto& chain) {
+            threads = chain.threads(), wide = chain.wide;
+            for (std::int64_t t = threads; t-- > 0;) chain(t);
+          };
+          if (reads)
+            run(Chain<1, true, AddScaledF>(AddScaledF{2}, n, inputs, y + y_offset));
+          else
+            run(Chain<1, false, ScaleF>(ScaleF{2}, n, inputs, y + y_offset));
+          CHECK(wide == (x_offset % 4 == 0 && y_offset % 4 == 0));
+          CHECK(threads == (wide ? (n + 3) / 4 : n));
+          for (int i = 0; i < 90; ++i) {
+            const bool inside = i >= y_offset && i < y_offset + n;
+            const float want = !inside ? -7.0f : 2.0f * x[x_offset + i - y_offset] + (reads ? -7.0f : 0.0f);
+            if (y[i] != want) FAIL("n " << n << " x " << x_offset << " y " << y_offset << " element " << i);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a reduction takes each element once and its order is a function of the size alone") {
+  for (const std::int64_t n : {0, 1, 2, 31, 32, 33, 63, 255, 256, 257, 1000, 4099}) {
+    std::vector<int> seen(static_cast<std::size_t>(n));
+    const auto load = [&](std::int64_t i) { return ++seen[static_cast<std::size_t>(i)], i + 1; };
+    CHECK(HostTeam<kWarp>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
+    CHECK(HostTeam<kBlock>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
+    CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 2; }));
+    // Not associative: the brackets show.
+    const auto third = [](std::int64_t i) { return 1.0 / (3.0 + static_cast<double>(i)); };
+    CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) == HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
+  }
+  // The largest, wherever it is, and NaN wherever it is.
+  for (int at = 0; at < 300; ++at) {
+    const auto load = [at](std::int64_t i) { return i == at ? 2.0f : 1.0f; };
+    CHECK(HostTeam<kBlock>().Reduce(300, 1.0f, load, MaxOrNan{}) == 2.0f);
+    const auto nan = [at](std::int64_t i) { return i == at ? std::nanf("") : 1.0f; };
+    CHECK(std::isnan(HostTeam<kWarp>().Reduce(300, 1.0f, nan, MaxOrNan{})));
+  }
+}
+
+TEST_CASE("column sums are cut so that every row is in one part, and scratch holds all parts") {
+  for (const std::int64_t rows : {1, 15, 16, 17, 1000, 65536, 802816}) {
+    for (const std::int64_t columns : {1, 3, 64, 1000, 131072, 200000}) {
+      const std::int64_t parts = ColumnParts(rows, columns), per_part = RowsPerPart(rows, columns);
+      CHECK((parts >= 1 && parts <= 4096));
+      CHECK(parts * per_part >= rows);
+      CHECK(ColumnScratch(rows, columns, 2) == 16 * parts * columns);
+    }
+  }
+}
+
+TEST_CASE("the windows over an input are those that hold it") {
+  for (std::int64_t in = 1; in <= 9; ++in)
+    for (std::int64_t pool = 1; pool <= 4; ++pool)
+      for (std::int64_t stride = 1; stride <= 5; ++stride)
+        for (std::int64_t pad = 0; pad < pool; ++pad)
+          for (std::int64_t outs = 1; (outs - 1) * stride - pad < in; ++outs) {
+            std::vector<Span> want(static_cast<std::size_t>(in), Span{outs, 0});
+            for (std::int64_t o = 0; o < outs; ++o) {
+              const Span window = WindowOf(o, stride, pad, pool, in);
+              CHECK((window.begin >= 0 && window.end <= in));
+              for (std::int64_t i = window.begin; i < window.end; ++i) {
+                Span& over = want[static_cast<std::size_t>(i)];
+                over = {Least(over.begin, o), o + 1};
+              }
+            }
+            for (std::int64_t i = 0; i < in; ++i) {
+              const Span got = WindowsOver(i, stride, pad, pool, outs), over = want[static_cast<std::size_t>(i)];
+              if (over.end == 0 ? got.begin < got.end : got.begin != over.begin || got.end != over.end)
+                FAIL("in " << in << " pool " << pool << " stride " << stride << " pad " << pad << " outs " << outs << " at " << i);
+            }
+          }
+}
+
+TEST_CASE("every id of every example has a place of its own") {
+  EgEmbedding s{};
+  s.batch = 5;
+  s.count = 3;
+  s.widths[0] = 2, s.widths[1] = 1, s.widths[2] = 4;
+  s.ids = 7;
+  std::vector<int> seen(35);
+  for (std::int64_t example = 0; example < 5; ++example)
+    for (std::int64_t j = 0; j < 7; ++j) {
+      const std::int64_t at = PlaceOf(s, example, j);
+      const std::int64_t want = j < 2 ? example * 2 + j : j < 3 ? 10 + example : 15 + example * 4 + j - 3;
+      CHECK(at == want);
+      ++seen[static_cast<std::size_t>(at)];
+    }
+  CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+}
+
+TEST_CASE("a filter that is turned and turned back is the same") {
+  std::vector<float> w(3 * 2 * 5 * 7), krsc(w.size()), back(w.size());
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i);
+  const TransposeMap there{EgTranspose{30, 7, w.data(), krsc.data()}}, again{EgTranspose{7, 30, krsc.data(), back.data()}};
+  for (std::int64_t i = 0; i < 210; ++i) there(i);
+  for (std::int64_t i = 0; i < 210; ++i) again(i);
+  CHECK(back == w);
+  CHECK(krsc[1 * 30 + 4] == w[4 * 7 + 1]);
+}
+
+TEST_CASE("what travels with a launch fits CUDA's 4 KB") {
+#define EG_FITS_(name, type) CHECK(sizeof(type) <= 3900);
+  EG_OPS(EG_FITS_)
+#undef EG_FITS_
+}
+
+}  // namespace
+}  // namespace evergrad::cuda

@@ -1,0 +1,887 @@
+#include "worker/backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "worker/backend/cuda/algorithm_choice.h"
+#include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/device_memory.h"
+#include "worker/backend/cuda/kernels/columns.h"
+#include "worker/backend/cuda/kernels/embedding.h"
+#include "worker/backend/cuda/kernels/scratch.h"
+#include "worker/backend/cuda/library.h"
+
+namespace evergrad::worker {
+namespace {
+
+static_assert(sizeof(EgLossResult) == sizeof(LossResult) && offsetof(EgLossResult, bad_value) == offsetof(LossResult, bad_value));
+static_assert(cuda::kNoRow == kAbsent);
+
+constexpr std::int32_t LaneNumber(Lane lane) { return static_cast<std::int32_t>(lane); }
+static_assert(LaneNumber(Lane::kCompute) == EG_LANE_COMPUTE && LaneNumber(Lane::kIn) == EG_LANE_IN && LaneNumber(Lane::kOut) == EG_LANE_OUT);
+
+constexpr std::uint64_t kStagingPiece = 4ull << 20;  // one piece is filled while the one before travels
+constexpr std::size_t kPlansMax = 4096;
+constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
+constexpr int kMeasuredRuns = 3;  // the first warms up
+
+const char* PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kForward: return "forward";
+    case Phase::kLoss: return "loss";
+    case Phase::kBackward: return "backward";
+    case Phase::kFinish: return "finish";
+  }
+  return "";
+}
+
+std::uint64_t HashOf(std::span<const std::uint64_t> words, std::uint64_t more) {
+  std::uint64_t h = 0xCBF29CE484222325ull ^ more;
+  for (const std::uint64_t word : words) {
+    h = (h ^ word) * 0x9E3779B97F4A7C15ull;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+struct PlanKey {
+  EgPlanKey key;  // zeroed before it is filled in
+  friend bool operator<(const PlanKey& a, const PlanKey& b) { return std::memcmp(&a.key, &b.key, sizeof(EgPlanKey)) < 0; }
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(const EgCudaApi* api, EgEvent* event) : api_(api), event_(event) {}
+  ~CudaEvent() override { api_->drop_event(event_); }
+  EgEvent* get() const { return event_; }
+
+ private:
+  const EgCudaApi* const api_;
+  EgEvent* const event_;
+};
+
+EgPoolShape ToC(const PoolShape& s) {
+  return {s.batch, s.in_h, s.in_w, s.channels, s.out_h, s.out_w, s.pool_h, s.pool_w, s.stride_h, s.stride_w, s.pad_top, s.pad_left};
+}
+std::int32_t ToC(Activation a) {
+  switch (a) {
+    case Activation::kRelu: return EG_RELU;
+    case Activation::kTanh: return EG_TANH;
+    case Activation::kSigmoid: return EG_SIGMOID;
+    default: return EG_LINEAR;
+  }
+}
+
+template <typename T>
+struct OpOf;
+#define EG_OP_OF_(name, type)                   \
+  template <>                                   \
+  struct OpOf<type> {                           \
+    static constexpr std::int32_t kOp = name;   \
+    static constexpr const char* kName = #name; \
+  };
+EG_OPS(EG_OP_OF_)
+#undef EG_OP_OF_
+
+class CudaBackendImpl final : public CudaBackend {
+ public:
+  CudaBackendImpl(const DeviceChoice& choice, const CudaOptions& options, EgContext* context)
+      : api_(choice.api),
+        context_(context),
+        options_(options),
+        name_(choice.text),
+        memory_(std::make_shared<DeviceMemory>(api_, context)),
+        pinned_(std::make_shared<PinnedMemory>(api_)),
+        ring_(options.staging_bytes),
+        capture_(options.capture) {}
+
+  ~CudaBackendImpl() override {
+    // What is queued reads the memory that goes now.
+    EgCudaError ignored{};
+    EgEvent* done = nullptr;
+    for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
+      if (api_->make_event(context_, 0, &done, &ignored) != EG_CUDA_OK) continue;
+      if (api_->record(context_, LaneNumber(lane), done, &ignored) == EG_CUDA_OK) static_cast<void>(api_->wait(done, &ignored));
+      api_->drop_event(done);
+    }
+    if (ranges_ > 0) api_->pop_range();
+    for (const auto& [key, graph] : graphs_) api_->drop_graph(graph);
+    for (const auto& [ticket, event] : staged_) api_->drop_event(event);
+    if (finished_ != nullptr) api_->drop_event(finished_);
+    for (const auto& [key, choice] : plans_)
+      if (choice.plan != nullptr) api_->drop_plan(choice.plan);
+    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &workspace_, &result_, &ring_memory_}) *buffer = tensor::AlignedBuffer();
+    EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
+    memory_.reset();
+    api_->close(context_);
+  }
+
+  std::string name() const override { return name_; }
+  CudaStats stats() const override { return {memory_->cache().stats(), ring_.stats(), capture_.stats(), plans_made_, plans_measured_}; }
+
+  // ---- Memory
+
+  bool host_memory() const override { return false; }
+  absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) override {
+    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, DeviceMemory::Allocate(memory_, bytes, what));
+    return Memory(std::move(buffer));
+  }
+  absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) override { return PinnedMemory::Allocate(pinned_, bytes); }
+  MemoryUse memory() const override { return memory_->use(); }
+
+  // ---- Copies and their order
+
+  void Upload(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+    if (from.empty() || !error_.ok()) return;
+    memory_->UsedBy(lane, to.data());
+    EgCudaError error{};
+    if (pinned_->Holds(from.data(), from.size())) {
+      Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(), &error), error);
+      return;
+    }
+    // By way of the ring, piece by piece: the caller waits for its copies into the ring alone.
+    for (std::size_t at = 0; at < from.size() && error_.ok();) {
+      const std::size_t bytes = std::min<std::size_t>(from.size() - at, std::min(kStagingPiece, ring_.capacity()));
+      const std::optional<StagingRing::Slot> slot = Stage(bytes);
+      if (!slot) return;
+      std::byte* const piece = ring_memory_.data() + slot->offset;
+      std::memcpy(piece, from.data() + at, bytes);
+      EgEvent* event = nullptr;
+      if (Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes, &error), error) &&
+          Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
+          Check("upload", api_->record(context_, LaneNumber(lane), event, &error), error)) {
+        ring_.Submit(slot->ticket);
+        staged_.emplace_back(slot->ticket, event);
+      } else if (event != nullptr) {
+        api_->drop_event(event);
+      }
+      at += bytes;
+    }
+  }
+  void Download(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+    if (from.empty() || !error_.ok()) return;
+    memory_->UsedBy(lane, from.data());
+    EgCudaError error{};
+    Check("download", api_->copy(context_, LaneNumber(lane), EG_COPY_OUT, to.data(), from.data(), from.size(), &error), error);
+  }
+  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override {
+    EgCudaError error{};
+    EgEvent* event = nullptr;
+    if (api_->make_event(context_, 0, &event, &error) != EG_CUDA_OK) return StatusOf(error);
+    return std::make_unique<CudaEvent>(api_, event);
+  }
+  void Record(Lane lane, Event& event) override {
+    Work work;
+    work.kind = Work::Kind::kRecord;
+    work.lane = lane;
+    work.event = static_cast<CudaEvent&>(event).get();
+    Do(std::move(work));
+  }
+  void Await(Lane lane, Event& event) override {
+    Work work;
+    work.kind = Work::Kind::kAwait;
+    work.lane = lane;
+    work.event = static_cast<CudaEvent&>(event).get();
+    Do(std::move(work));
+  }
+  absl::Status Wait(Event& event) override {
+    EgCudaError error{};
+    if (api_->wait(static_cast<CudaEvent&>(event).get(), &error) == EG_CUDA_OK) return absl::OkStatus();
+    return DeviceFailed("wait", error);
+  }
+
+  // ---- Steps
+
+  bool BeginStep(std::span<const std::uint64_t> signature) override {
+    EG_CHECK(!in_step_);
+    in_step_ = true;
+    key_ = HashOf(signature, fastest_ ? 1 : 0);
+    // What a graph has in it beside what the caller signs.
+    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(workspace_)};
+    const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
+    if (decision.drop) DropGraph(key_);
+    if (decision.evicted) DropGraph(*decision.evicted);
+    if (!error_.ok()) {
+      // Nothing is computed until it has been asked for.
+      if (decision.action == GraphCapture::Action::kCapture) capture_.Failed(key_, "an error before");
+      return false;
+    }
+    EgCudaError error{};
+    if (decision.action == GraphCapture::Action::kReplay) {
+      return Check("replay", api_->launch(context_, graphs_.at(key_), &error), error);
+    }
+    if (decision.action == GraphCapture::Action::kCapture) {
+      capturing_ = api_->begin_capture(context_, &error) == EG_CUDA_OK;
+      if (!capturing_) capture_.Failed(key_, error.text);
+    }
+    return false;
+  }
+
+  void EndStep() override {
+    EG_CHECK(in_step_);
+    in_step_ = false;
+    LeaveRange();
+    if (capturing_) {
+      capturing_ = false;
+      EgCudaError error{};
+      EgGraph* graph = nullptr;
+      if (api_->end_capture(context_, &graph, &error) == EG_CUDA_OK) {
+        recorded_.clear();
+        graphs_[key_] = graph;
+        capture_.Captured(key_);
+        Check("launch of a captured step", api_->launch(context_, graph, &error), error);
+      } else {
+        RunRecorded(error.text);
+      }
+    }
+    layer_ = {};
+  }
+
+  absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) override {
+    EgCudaError error{};
+    if (error_.ok() && result_.size() < result.size()) {
+      absl::StatusOr<tensor::AlignedBuffer> grown = PinnedMemory::Allocate(pinned_, result.size());
+      if (grown.ok())
+        result_ = *std::move(grown);
+      else
+        error_ = grown.status();
+    }
+    if (finished_ == nullptr) Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
+    if (error_.ok() && !result.empty())
+      Check("finish", api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_.data(), result.data(), result.size(), &error), error);
+    // Also after an error: nothing of the step may still run when the caller goes on.
+    if (finished_ != nullptr) {
+      if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK || api_->wait(finished_, &error) != EG_CUDA_OK) {
+        error_.Update(DeviceFailed("finish", error));
+      }
+    }
+    if (error_.ok() && !result.empty()) std::memcpy(to.data(), result_.data(), result.size());
+    return TakeError();
+  }
+
+  absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
+
+  void SetReproducible(bool yes) override {
+    fastest_ = !yes;  // plans and graphs of either kind stay for their next use: jobs take turns
+  }
+
+  void Enter(absl::string_view layer, Phase phase) override {
+    layer_ = layer;
+    phase_ = phase;
+    LeaveRange();
+    api_->push_range(absl::StrCat(layer, " ", PhaseName(phase)).c_str());
+    ++ranges_;
+  }
+
+  // ---- Dense layers and windows
+
+  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) override {
+    EgPlanKey key = MatmulKey(batch, out, in, false, false);
+    // With an activation the bias rides on its pass; alone, on the product's epilogue.
+    key.bias = !b.empty() && activation == Activation::kLinear ? 1 : 0;
+    key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
+    EgPlanArguments p{};
+    p.a = x.data(), p.b = w.data(), p.bias = b.data(), p.d = y.data();
+    bool added = key.bias != 0;
+    if (!RunPlan("dense forward", key, p)) {
+      added = false;
+      key.bias = 0;
+      MustRunPlan("dense forward", key, p);
+    }
+    FinishRows(batch, out, added ? In() : b, activation, y);
+  }
+
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw,
+                     Out db) override {
+    ThroughActivation(activation, batch, out, y, dy);
+    EgPlanKey key = MatmulKey(in, out, batch, true, false);
+    key.bias_gradient = db.empty() ? 0 : 1;
+    key.alignment = AlignmentOf({x.data(), dy.data(), dw.data(), db.data()});
+    EgPlanArguments p{};
+    p.a = x.data(), p.b = dy.data(), p.d = dw.data(), p.sums = db.data();
+    if (!RunPlan("dense weight gradient", key, p)) {
+      key.bias_gradient = 0;
+      MustRunPlan("dense weight gradient", key, p);
+      if (!db.empty()) ColumnSums(batch, out, dy, db);
+    }
+    if (dx.empty()) return;
+    key = MatmulKey(batch, in, out, false, true);
+    key.alignment = AlignmentOf({dy.data(), w.data(), dx.data()});
+    p = {};
+    p.a = dy.data(), p.b = w.data(), p.d = dx.data();
+    MustRunPlan("dense input gradient", key, p);
+  }
+
+  void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) override {
+    float* const filters = Filters(s);
+    if (filters == nullptr) return;
+    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
+    Compute(EgTranspose{window, s.filters, w.data(), filters});
+    EgPlanKey key = ConvKey(EG_PLAN_CONV, s);
+    key.alignment = AlignmentOf({x.data(), filters, b.data(), y.data()});
+    key.bias = b.empty() ? 0 : 1;
+    key.relu = activation == Activation::kRelu ? 1 : 0;
+    EgPlanArguments p{};
+    p.a = x.data(), p.b = filters, p.bias = b.data(), p.d = y.data();
+    if ((key.bias != 0 || key.relu != 0) && (activation == Activation::kLinear || activation == Activation::kRelu) &&
+        RunPlan("conv2d forward", key, p))
+      return;
+    key.bias = key.relu = 0;
+    MustRunPlan("conv2d forward", key, p);
+    FinishRows(positions, s.filters, b, activation, y);
+  }
+
+  void Conv2dBackward(const Conv2dShape& s, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw, Out db) override {
+    float* const filters = Filters(s);
+    if (filters == nullptr) return;
+    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
+    ThroughActivation(activation, positions, s.filters, y, dy);
+    if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
+    EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
+    key.alignment = AlignmentOf({x.data(), filters, dy.data()});
+    EgPlanArguments p{};
+    p.a = dy.data(), p.b = x.data(), p.d = filters;
+    MustRunPlan("conv2d weight gradient", key, p);
+    Compute(EgTranspose{s.filters, window, filters, dw.data()});
+    if (dx.empty()) return;
+    Compute(EgTranspose{window, s.filters, w.data(), filters});
+    key = ConvKey(EG_PLAN_CONV_DATA, s);
+    key.alignment = AlignmentOf({dx.data(), filters, dy.data()});
+    p = {};
+    p.a = dy.data(), p.b = filters, p.d = dx.data();
+    MustRunPlan("conv2d input gradient", key, p);
+  }
+
+  void MaxPoolForward(const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) override {
+    Compute(EgMaxPool{ToC(s), x.data(), y.data(), argmax.data()});
+  }
+  void MaxPoolBackward(const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) override {
+    Compute(EgMaxPoolBack{ToC(s), dy.data(), argmax.data(), dx.data()});
+  }
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) override {
+    Compute(EgAveragePool{batch, positions, channels, x.data(), y.data()});
+  }
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) override {
+    Compute(EgAveragePoolBack{batch, positions, channels, dy.data(), dx.data()});
+  }
+
+  // ---- Element by element
+
+  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) override {
+    if (a == Activation::kSoftmax)
+      Compute(EgSoftmax{rows, columns, x.data(), y.data()});
+    else
+      Compute(EgActivate{rows * columns, x.data(), y.data(), ToC(a), 0});
+  }
+  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) override {
+    if (a == Activation::kSoftmax)
+      Compute(EgSoftmaxBack{rows, columns, y.data(), dy.data(), dx.data()});
+    else
+      Compute(EgActivateBack{rows * columns, y.data(), dy.data(), dx.data(), ToC(a), 0});
+  }
+  void Dropout(double rate, std::span<const std::uint64_t> key, In x, Out y) override {
+    Compute(EgDropout{Size(x), rate, key.data(), x.data(), y.data()});
+  }
+  void Zero(std::span<std::byte> memory) override { Compute(EgZero{memory.size(), memory.data()}); }
+  void Copy(In x, Out y) override { Compute(EgCopyFloats{Size(x), x.data(), y.data()}); }
+  void Scale(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 0}); }
+  void AddScaled(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 1}); }
+  void Sum(std::span<const In> inputs, Out y) override {
+    // More than travel in one launch are added to what the launch before has left.
+    for (std::size_t begin = 0; begin < inputs.size(); begin += EG_LIST_MAX) {
+      EgSum a{};
+      a.n = Size(y);
+      a.add = begin == 0 ? 0 : 1;
+      a.y = y.data();
+      a.count = static_cast<std::int32_t>(std::min<std::size_t>(EG_LIST_MAX, inputs.size() - begin));
+      for (std::int32_t i = 0; i < a.count; ++i) a.inputs[i] = inputs[begin + static_cast<std::size_t>(i)].data();
+      Compute(a);
+    }
+  }
+  void CopyColumns(std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y, std::int64_t y_columns,
+                   std::int64_t y_begin) override {
+    Compute(EgCopyColumns{rows, width, x_columns, x_begin, y_columns, y_begin, x.data(), y.data()});
+  }
+
+  // ---- Normalization
+
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+    double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, channels, 1));
+    if (scratch == nullptr) return;
+    Compute(EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), scratch});
+  }
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) override {
+    Compute(EgBatchNormInference{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data()});
+  }
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
+                         Out dbeta) override {
+    double* const scratch = Scratch<double>(cuda::BatchNormBackScratch(rows, channels));
+    if (scratch == nullptr) return;
+    Compute(EgBatchNormBack{rows, channels, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
+                            dbeta.data(), scratch});
+  }
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+    Compute(EgLayerNorm{rows, columns, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data()});
+  }
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
+                         Out dbeta) override {
+    double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 2));
+    if (scratch == nullptr) return;
+    Compute(EgLayerNormBack{rows, columns, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
+                            dbeta.data(), scratch});
+  }
+
+  // ---- Products of vectors
+
+  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, Out y) override {
+    Compute(EgDot{batch, elements, normalize ? 1 : 0, 0, a.data(), b.data(), y.data()});
+  }
+  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy, Out da) override {
+    Compute(EgDotBack{batch, elements, normalize ? 1 : 0, 0, a.data(), b.data(), dy.data(), da.data()});
+  }
+  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs, Out sums, Out y) override {
+    if (!ListFits("factorization", inputs.size())) return;
+    EgFactorization a{};
+    a.batch = batch;
+    a.dimension = dimension;
+    a.count = static_cast<std::int32_t>(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      a.inputs[i] = inputs[i].data();
+      a.fields[i] = Size(inputs[i]) / (batch * dimension);
+    }
+    a.sums = sums.data();
+    a.y = y.data();
+    Compute(a);
+  }
+  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy, Out dv) override {
+    Compute(EgFactorizationBack{batch, Size(v) / (batch * dimension), dimension, v.data(), sums.data(), dy.data(), dv.data()});
+  }
+
+  // ---- Embeddings
+
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) override {
+    if (!ListFits("embedding", s.widths.size())) return;
+    Compute(EgGather{ToC(s), position.data(), rows.data(), weights.data(), y.data()});
+  }
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) override {
+    if (!ListFits("embedding", s.widths.size()) || position.empty()) return;
+    EgScatter a{ToC(s), Size(row_gradients) / s.dimension, position.data(), weights.data(), dy.data(), row_gradients.data(), nullptr};
+    const std::int64_t sort = api_->sort_bytes(context_, a.s.batch * a.s.ids);
+    if (sort < 0) return Refuse("embedding", absl::InternalError("the sort does not say what memory it needs"));
+    a.scratch = Scratch<std::byte>(cuda::ScatterScratch::Of(a.s.batch, a.s.ids, sort).bytes);
+    if (a.scratch != nullptr) Compute(a);
+  }
+
+  // ---- What a step tells the host
+
+  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient, LossResult* result) override {
+    std::byte* const scratch = Scratch<std::byte>(cuda::LossScratch(batch));
+    if (scratch == nullptr) return;
+    const std::int32_t type = loss.type == LossType::kSparseCategoricalCrossentropy ? EG_SPARSE_CATEGORICAL
+                              : loss.type == LossType::kBinaryCrossentropy          ? EG_BINARY
+                                                                                    : EG_MEAN_SQUARED;
+    Compute(EgLoss{type, loss.from_logits ? 1 : 0, loss.accuracy ? 1 : 0, 0, batch, loss.rows, loss.columns, output.data(), labels.data(),
+                   gradient.data(), reinterpret_cast<EgLossResult*>(result), scratch});
+  }
+  void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) override {
+    Compute(EgAuc{Size(output), from_logits ? 1 : 0, kAucBins, output.data(), labels.data(), counts.data()});
+  }
+  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels, double* sum) override {
+    double* const scratch = Scratch<double>(8 * batch);
+    if (scratch != nullptr) Compute(EgMeanSquares{batch, elements, output.data(), labels.data(), sum, scratch});
+  }
+  void SumOfSquares(In x, double* sum) override {
+    double* const scratch = Scratch<double>(std::max<std::int64_t>(8, cuda::SumScratch(Size(x))));
+    if (scratch != nullptr) Compute(EgSquares{Size(x), x.data(), sum, scratch});
+  }
+  void FindNotFinite(In x, std::uint64_t* found) override { Compute(EgNotFinite{Size(x), x.data(), found}); }
+
+ private:
+  // What a step asks for, as it is noted while it is captured.
+  struct Work {
+    enum class Kind { kOp, kPlan, kRecord, kAwait } kind = Kind::kOp;
+    Lane lane = Lane::kCompute;
+    std::int32_t op = 0;
+    const char* name = "";
+    std::vector<std::byte> arguments;  // of an op
+    EgPlanKey key{};
+    EgPlanArguments plan{};
+    EgEvent* event = nullptr;
+    std::string layer;
+    Phase phase = Phase::kForward;
+  };
+  struct Choice {
+    EgPlan* plan = nullptr;  // null: the library has none for this key
+    std::uint64_t workspace_bytes = 0;
+  };
+
+  static std::int64_t Size(In x) { return static_cast<std::int64_t>(x.size()); }
+  static std::uint64_t Address(const tensor::AlignedBuffer& buffer) { return reinterpret_cast<std::uint64_t>(buffer.data()); }
+
+  static EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b) {
+    EgPlanKey key{};
+    key.kind = EG_PLAN_MATMUL;
+    key.m = m, key.n = n, key.k = k;
+    key.transpose_a = transpose_a ? 1 : 0;
+    key.transpose_b = transpose_b ? 1 : 0;
+    return key;
+  }
+  static EgPlanKey ConvKey(std::int32_t kind, const Conv2dShape& s) {
+    EgPlanKey key{};
+    key.kind = kind;
+    key.batch = s.batch, key.in_h = s.in_h, key.in_w = s.in_w, key.in_c = s.in_c, key.out_h = s.out_h, key.out_w = s.out_w, key.filters = s.filters;
+    key.kernel_h = s.kernel_h, key.kernel_w = s.kernel_w, key.stride_h = s.stride_h, key.stride_w = s.stride_w;
+    key.pad_top = s.pad_top, key.pad_left = s.pad_left;
+    // What is padded beyond the last window is left out: cuDNN would make one output more of it, or refuse.
+    const auto needed = [](std::int64_t out, std::int64_t stride, std::int64_t kernel, std::int64_t before, std::int64_t in, std::int64_t given) {
+      return std::clamp<std::int64_t>((out - 1) * stride + kernel - before - in, 0, given);
+    };
+    key.pad_bottom = needed(s.out_h, s.stride_h, s.kernel_h, s.pad_top, s.in_h, s.pad_bottom);
+    key.pad_right = needed(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
+    return key;
+  }
+  static std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
+    return std::all_of(pointers.begin(), pointers.end(), [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }) ? 16 : 4;
+  }
+  static EgEmbedding ToC(const EmbeddingShape& s) {
+    EgEmbedding e{};
+    e.batch = s.batch;
+    e.dimension = s.dimension;
+    e.combiner = s.combiner == Combiner::kNone   ? EG_NONE
+                 : s.combiner == Combiner::kSum  ? EG_BAG_SUM
+                 : s.combiner == Combiner::kMean ? EG_BAG_MEAN
+                                                 : EG_BAG_SQRTN;
+    e.count = static_cast<std::int32_t>(s.widths.size());
+    for (std::size_t i = 0; i < s.widths.size(); ++i) e.ids += e.widths[i] = s.widths[i];
+    return e;
+  }
+  static std::int32_t ToC(Activation a) { return worker::ToC(a); }
+  static EgPoolShape ToC(const PoolShape& s) { return worker::ToC(s); }
+
+  absl::Status Error(absl::StatusCode code, absl::string_view primitive, absl::string_view why) const {
+    return absl::Status(
+        code, absl::StrCat("backend could not compute: layer=", layer_, " phase=", PhaseName(phase_), " primitive=", primitive, " cause=", why));
+  }
+  absl::Status DeviceFailed(absl::string_view primitive, const EgCudaError& error) const {
+    return Error(absl::StatusCode::kUnavailable, primitive, absl::StrCat("the device has failed: ", error.text));
+  }
+  void Refuse(absl::string_view primitive, const absl::Status& status) {
+    if (error_.ok()) error_ = Error(status.code(), primitive, status.message());
+  }
+  // Keeps the first error; true: there is none.
+  bool Check(absl::string_view primitive, std::int32_t kind, const EgCudaError& error) {
+    if (kind == EG_CUDA_OK) return true;
+    if (!error_.ok()) return false;
+    if (kind == EG_CUDA_NO_MEMORY)
+      Refuse(primitive, absl::ResourceExhaustedError(error.text));
+    else if (kind == EG_CUDA_FAILED)
+      error_ = DeviceFailed(primitive, error);
+    else
+      Refuse(primitive, absl::InternalError(error.text));
+    return false;
+  }
+  bool ListFits(absl::string_view primitive, std::size_t count) {
+    if (count <= EG_LIST_MAX) return true;
+    Refuse(primitive, absl::InternalError(absl::StrCat("too many inputs for a GPU: got=", count, " max=", EG_LIST_MAX)));
+    return false;
+  }
+
+  void LeaveRange() {
+    if (ranges_ > 0) api_->pop_range();
+    ranges_ = 0;
+  }
+
+  // ---- Memory of our own
+
+  // Grown memory of the compute lane: what was there before is given back in the lane's order. Null: an error was left.
+  std::byte* Grow(tensor::AlignedBuffer* buffer, std::int64_t bytes, const char* what) {
+    if (!error_.ok()) return nullptr;
+    const std::size_t want = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 16));
+    if (buffer->size() >= want) return buffer->data();
+    StopCapture(absl::StrCat(what, " grew"));  // nothing is allocated while a step is captured
+    absl::StatusOr<tensor::AlignedBuffer> grown = DeviceMemory::Allocate(memory_, std::max(want, 2 * buffer->size()), what);
+    if (!grown.ok()) return Refuse(what, grown.status()), nullptr;
+    *buffer = *std::move(grown);
+    return buffer->data();
+  }
+  template <typename T>
+  T* Scratch(std::int64_t bytes) {
+    return reinterpret_cast<T*>(Grow(&scratch_, bytes, "scratch"));
+  }
+  float* Filters(const Conv2dShape& s) {
+    return reinterpret_cast<float*>(
+        Grow(&filters_, static_cast<std::int64_t>(sizeof(float)) * s.kernel_h * s.kernel_w * s.in_c * s.filters, "filters"));
+  }
+
+  std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
+    if (ring_memory_.size() == 0) {
+      absl::StatusOr<tensor::AlignedBuffer> memory = PinnedMemory::Allocate(pinned_, ring_.capacity());
+      if (!memory.ok()) return Refuse("upload", memory.status()), std::nullopt;
+      ring_memory_ = *std::move(memory);
+    }
+    EgCudaError error{};
+    // What has travelled meanwhile, without waiting.
+    while (!staged_.empty()) {
+      std::int32_t passed = 0;
+      if (api_->passed(staged_.front().second, &passed, &error) != EG_CUDA_OK || passed == 0) break;
+      Unstage();
+    }
+    for (;;) {
+      if (const auto slot = ring_.Acquire(bytes)) return slot;
+      if (staged_.empty()) return Refuse("upload", absl::InternalError("the staging ring is full of nothing")), std::nullopt;
+      if (!Check("upload", api_->wait(staged_.front().second, &error), error)) return std::nullopt;
+      Unstage();
+    }
+  }
+  void Unstage() {
+    ring_.Reached(staged_.front().first);
+    api_->drop_event(staged_.front().second);
+    staged_.pop_front();
+  }
+
+  // ---- Work
+
+  template <typename Arguments>
+  void Compute(const Arguments& arguments) {
+    if (!error_.ok()) return;
+    if (capturing_) {
+      Work work;
+      work.kind = Work::Kind::kOp;
+      work.op = OpOf<Arguments>::kOp;
+      work.name = OpOf<Arguments>::kName;
+      work.arguments.resize(sizeof arguments);
+      std::memcpy(work.arguments.data(), &arguments, sizeof arguments);
+      return Do(std::move(work));
+    }
+    EgCudaError error{};
+    Check(OpOf<Arguments>::kName, api_->compute(context_, OpOf<Arguments>::kOp, &arguments, sizeof arguments, &error), error);
+  }
+
+  void Do(Work work) {
+    if (!error_.ok()) return;
+    EgCudaError error{};
+    if (!capturing_) {
+      Check(work.name, Issue(work, &error), error);
+      return;
+    }
+    work.layer = std::string(layer_);
+    work.phase = phase_;
+    recorded_.push_back(std::move(work));
+    if (Issue(recorded_.back(), &error) != EG_CUDA_OK) StopCapture(error.text);
+  }
+  std::int32_t Issue(Work& work, EgCudaError* error) {
+    switch (work.kind) {
+      case Work::Kind::kOp: return api_->compute(context_, work.op, work.arguments.data(), work.arguments.size(), error);
+      case Work::Kind::kRecord: return api_->record(context_, LaneNumber(work.lane), work.event, error);
+      case Work::Kind::kAwait: return api_->await(context_, LaneNumber(work.lane), work.event, error);
+      case Work::Kind::kPlan: {
+        const Choice& choice = plans_.at(PlanKey{work.key});
+        work.plan.workspace = workspace_.data();
+        work.plan.workspace_bytes = choice.workspace_bytes;
+        return api_->run_plan(context_, choice.plan, &work.plan, error);
+      }
+    }
+    return EG_CUDA_FAILED;
+  }
+
+  // Ends the capture without a graph. What was asked for so far has been noted, not run: now it runs, and what follows runs as it is asked for.
+  void StopCapture(const std::string& reason) {
+    if (!capturing_) return;
+    capturing_ = false;
+    EgCudaError error{};
+    EgGraph* graph = nullptr;
+    if (api_->end_capture(context_, &graph, &error) == EG_CUDA_OK) api_->drop_graph(graph);
+    RunRecorded(reason);
+  }
+  void RunRecorded(const std::string& reason) {
+    capture_.Failed(key_, reason);
+    const absl::string_view layer = layer_;
+    const Phase phase = phase_;
+    for (Work& work : recorded_) {
+      if (!error_.ok()) break;
+      layer_ = work.layer;
+      phase_ = work.phase;
+      EgCudaError error{};
+      Check(work.name, Issue(work, &error), error);
+    }
+    layer_ = layer;
+    phase_ = phase;
+    recorded_.clear();
+  }
+
+  // ---- Plans
+
+  // False: the library has none for this key. True: it runs, or an error was left.
+  bool RunPlan(const char* name, EgPlanKey key, const EgPlanArguments& arguments) {
+    if (!error_.ok()) return true;
+    key.reserved = fastest_ ? 1 : 0;
+    auto choice = plans_.find(PlanKey{key});
+    if (choice == plans_.end()) {
+      StopCapture("a plan had to be made");
+      if (plans_.size() >= kPlansMax) ForgetPlans();
+      if (!MakeChoice(name, key, arguments)) return true;
+      choice = plans_.find(PlanKey{key});
+    }
+    if (choice->second.plan == nullptr) return false;
+    if (choice->second.workspace_bytes > 0 && Grow(&workspace_, static_cast<std::int64_t>(choice->second.workspace_bytes), "workspace") == nullptr)
+      return true;
+    Work work;
+    work.kind = Work::Kind::kPlan;
+    work.name = name;
+    work.key = key;
+    work.plan = arguments;
+    Do(std::move(work));
+    return true;
+  }
+  void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
+    if (!RunPlan(name, key, arguments)) Refuse(name, absl::InternalError("the library has no algorithm for this shape"));
+  }
+
+  // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error was left.
+  bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
+    EgCudaError error{};
+    EgPlanInfo infos[kCandidatesMax];
+    std::int32_t count = 0;
+    if (!Check(name, api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error), error)) return false;
+    std::vector<AlgorithmCandidate> candidates;
+    for (std::int32_t i = 0; i < count; ++i) candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
+    std::vector<EgPlan*> made(candidates.size(), nullptr);
+    const auto try_one = [&](std::size_t i) -> absl::StatusOr<double> {
+      EgCudaError failed{};
+      if (api_->make_plan(context_, &key, static_cast<std::int32_t>(i), &made[i], &failed) != EG_CUDA_OK) return StatusOf(failed);
+      return fastest_ ? Measure(made[i], candidates[i].workspace_bytes, arguments) : 0.0;
+    };
+    const absl::StatusOr<AlgorithmChoice> chosen = ChooseAlgorithm(candidates, options_.workspace_bytes_max, !fastest_, try_one);
+    Choice choice;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (made[i] == nullptr) continue;
+      if (chosen.ok() && i == chosen->index)
+        choice = {made[i], candidates[i].workspace_bytes};
+      else
+        api_->drop_plan(made[i]);
+    }
+    plans_[PlanKey{key}] = choice;
+    if (choice.plan != nullptr) ++plans_made_;
+    if (fastest_ && chosen.ok()) plans_measured_ += chosen->measured;
+    return error_.ok();
+  }
+  // What is queued may run their code: it ends first. Graphs have them inside, and are captured again.
+  void ForgetPlans() {
+    StopCapture("plans were forgotten");
+    EgCudaError error{};
+    EgEvent* done = nullptr;
+    if (Check("plans", api_->make_event(context_, 0, &done, &error), error)) {
+      if (Check("plans", api_->record(context_, EG_LANE_COMPUTE, done, &error), error)) Check("plans", api_->wait(done, &error), error);
+      api_->drop_event(done);
+    }
+    for (const auto& [key, choice] : plans_)
+      if (choice.plan != nullptr) api_->drop_plan(choice.plan);
+    plans_.clear();
+    ++state_;
+  }
+
+  absl::StatusOr<double> Measure(EgPlan* plan, std::uint64_t workspace_bytes, EgPlanArguments arguments) {
+    if (workspace_bytes > 0 && Grow(&workspace_, static_cast<std::int64_t>(workspace_bytes), "workspace") == nullptr)
+      return std::exchange(error_, absl::OkStatus());
+    arguments.workspace = workspace_.data();
+    arguments.workspace_bytes = workspace_bytes;
+    EgCudaError error{};
+    EgEvent *begin = nullptr, *end = nullptr;
+    float best = std::numeric_limits<float>::infinity();
+    const auto measured = [&]() -> std::int32_t {
+      std::int32_t kind = api_->make_event(context_, 1, &begin, &error);
+      if (kind == EG_CUDA_OK) kind = api_->make_event(context_, 1, &end, &error);
+      for (int run = 0; run < kMeasuredRuns && kind == EG_CUDA_OK; ++run) {
+        float milliseconds = 0;
+        kind = api_->record(context_, EG_LANE_COMPUTE, begin, &error);
+        if (kind == EG_CUDA_OK) kind = api_->run_plan(context_, plan, &arguments, &error);
+        if (kind == EG_CUDA_OK) kind = api_->record(context_, EG_LANE_COMPUTE, end, &error);
+        if (kind == EG_CUDA_OK) kind = api_->wait(end, &error);
+        if (kind == EG_CUDA_OK) kind = api_->milliseconds(begin, end, &milliseconds, &error);
+        if (kind == EG_CUDA_OK && run > 0) best = std::min(best, milliseconds);
+      }
+      return kind;
+    };
+    const std::int32_t kind = measured();
+    for (EgEvent* const event : {begin, end})
+      if (event != nullptr) api_->drop_event(event);
+    if (kind != EG_CUDA_OK) return StatusOf(error);
+    return static_cast<double>(best) * 1e-3;
+  }
+
+  void DropGraph(GraphCapture::Key key) {
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end()) return;
+    api_->drop_graph(found->second);
+    graphs_.erase(found);
+  }
+
+  // ---- Parts of primitives
+
+  // y = activation(y + b), as one pass, or none.
+  void FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation, Out y) {
+    if (!b.empty() || (activation != Activation::kLinear && activation != Activation::kSoftmax))
+      Compute(EgBiasActivate{rows, columns, b.data(), y.data(), ToC(activation), 0});
+    if (activation == Activation::kSoftmax) Compute(EgSoftmax{rows, columns, y.data(), y.data()});
+  }
+  void ThroughActivation(Activation activation, std::int64_t rows, std::int64_t columns, In y, Out dy) {
+    if (activation != Activation::kLinear) ActivationBackward(activation, rows, columns, y, dy, dy);
+  }
+  void ColumnSums(std::int64_t rows, std::int64_t columns, In x, Out y) {
+    double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 1));
+    if (scratch != nullptr) Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch});
+  }
+
+  const EgCudaApi* const api_;
+  EgContext* const context_;
+  const CudaOptions options_;
+  const std::string name_;
+  std::shared_ptr<DeviceMemory> memory_;        // shared with its buffers
+  const std::shared_ptr<PinnedMemory> pinned_;  // shared with its buffers, which may outlive us
+  absl::Status error_;
+  absl::string_view layer_;
+  Phase phase_ = Phase::kForward;
+  int ranges_ = 0;
+
+  tensor::AlignedBuffer scratch_, filters_, workspace_, result_;
+  EgEvent* finished_ = nullptr;
+
+  bool fastest_ = false;
+  std::uint64_t state_ = 0;
+  std::map<PlanKey, Choice> plans_;
+  std::uint64_t plans_made_ = 0, plans_measured_ = 0;
+
+  StagingRing ring_;
+  tensor::AlignedBuffer ring_memory_;
+  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;
+
+  GraphCapture capture_;
+  std::map<GraphCapture::Key, EgGraph*> graphs_;
+  GraphCapture::Key key_ = 0;
+  bool in_step_ = false, capturing_ = false;
+  std::vector<Work> recorded_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice, const CudaOptions& options) {
+  EG_CHECK(choice.gpu());
+  EgCudaError error{};
+  EgContext* context = nullptr;
+  const EgOpenOptions open{choice.device.ordinal, options.tf32 ? 1 : 0};
+  if (choice.api->open(&open, &context, &error) != EG_CUDA_OK) {
+    const absl::Status status = StatusOf(error);
+    return absl::Status(status.code(), absl::StrCat(choice.name, " cannot be opened: ", status.message()));
+  }
+  return std::make_unique<CudaBackendImpl>(choice, options, context);
+}
+
+}  // namespace evergrad::worker

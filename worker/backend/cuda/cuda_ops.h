@@ -1,0 +1,256 @@
+/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. What they compute is said in worker/backend/backend.h; here is
+ * what differs. Pointers are into the device's memory unless said; a null one is not wanted, or absent. All sizes are in elements.
+ *
+ * `scratch` is memory that the kernel may spoil, of kernels/scratch.h's size. X(enumerator, struct) lists them all. */
+#ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
+#define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Lists travel in the arguments, of which CUDA takes 4 KB. */
+#define EG_LIST_MAX 96
+
+enum EgActivation { EG_LINEAR = 0, EG_RELU = 1, EG_TANH = 2, EG_SIGMOID = 3 };
+
+typedef struct EgActivate {
+  int64_t n;
+  const float* x;
+  float* y;
+  int32_t activation, reserved;
+} EgActivate;
+typedef struct EgActivateBack {
+  int64_t n;
+  const float *y, *dy;
+  float* dx;
+  int32_t activation, reserved;
+} EgActivateBack;
+typedef struct EgSoftmax {
+  int64_t rows, columns;
+  const float* x;
+  float* y;
+} EgSoftmax;
+typedef struct EgSoftmaxBack {
+  int64_t rows, columns;
+  const float *y, *dy;
+  float* dx;
+} EgSoftmaxBack;
+typedef struct EgDropout {
+  int64_t n;
+  double rate;
+  const uint64_t* key;
+  const float* x;
+  float* y;
+} EgDropout;
+typedef struct EgZero {
+  uint64_t bytes;
+  void* to;
+} EgZero;
+typedef struct EgCopyFloats {
+  int64_t n;
+  const float* x;
+  float* y;
+} EgCopyFloats;
+typedef struct EgScale {
+  int64_t n;
+  const float* x;
+  float* y;
+  float factor;
+  int32_t add;
+} EgScale; /* add: y += factor x */
+typedef struct EgSum {
+  int64_t n;
+  int32_t count, add;
+  const float* inputs[EG_LIST_MAX];
+  float* y;
+} EgSum; /* add: y += … */
+typedef struct EgCopyColumns {
+  int64_t rows, width, x_columns, x_begin, y_columns, y_begin;
+  const float* x;
+  float* y;
+} EgCopyColumns;
+typedef struct EgTranspose {
+  int64_t rows, columns;
+  const float* x;
+  float* y;
+} EgTranspose; /* y[c][r] = x[r][c] */
+/* y = activation(y + bias), in place, of rows of `columns`. */
+typedef struct EgBiasActivate {
+  int64_t rows, columns;
+  const float* bias;
+  float* y;
+  int32_t activation, reserved;
+} EgBiasActivate;
+typedef struct EgColumnSums {
+  int64_t rows, columns;
+  const float* x;
+  float* y;
+  double* scratch;
+} EgColumnSums;
+
+typedef struct EgBatchNorm {
+  int64_t rows, channels;
+  double epsilon;
+  const float *x, *gamma, *beta;
+  float *mean, *variance, *y;
+  double* scratch;
+} EgBatchNorm;
+typedef struct EgBatchNormInference {
+  int64_t rows, channels;
+  double epsilon;
+  const float *x, *gamma, *beta, *mean, *variance;
+  float* y;
+} EgBatchNormInference;
+typedef struct EgBatchNormBack {
+  int64_t rows, channels;
+  double epsilon;
+  const float *x, *gamma, *mean, *variance, *dy;
+  float *dx, *dgamma, *dbeta;
+  double* scratch;
+} EgBatchNormBack;
+typedef struct EgLayerNorm {
+  int64_t rows, columns;
+  double epsilon;
+  const float *x, *gamma, *beta;
+  float *mean, *variance, *y;
+} EgLayerNorm;
+typedef struct EgLayerNormBack {
+  int64_t rows, columns;
+  double epsilon;
+  const float *x, *gamma, *mean, *variance, *dy;
+  float *dx, *dgamma, *dbeta;
+  double* scratch;
+} EgLayerNormBack;
+
+typedef struct EgPoolShape {
+  int64_t batch, in_h, in_w, channels, out_h, out_w, pool_h, pool_w, stride_h, stride_w, pad_top, pad_left;
+} EgPoolShape;
+typedef struct EgMaxPool {
+  EgPoolShape s;
+  const float* x;
+  float* y;
+  int32_t* argmax;
+} EgMaxPool;
+typedef struct EgMaxPoolBack {
+  EgPoolShape s;
+  const float* dy;
+  const int32_t* argmax;
+  float* dx;
+} EgMaxPoolBack;
+typedef struct EgAveragePool {
+  int64_t batch, positions, channels;
+  const float* x;
+  float* y;
+} EgAveragePool;
+typedef struct EgAveragePoolBack {
+  int64_t batch, positions, channels;
+  const float* dy;
+  float* dx;
+} EgAveragePoolBack;
+
+typedef struct EgDot {
+  int64_t batch, elements;
+  int32_t normalize, reserved;
+  const float *a, *b;
+  float* y;
+} EgDot;
+typedef struct EgDotBack {
+  int64_t batch, elements;
+  int32_t normalize, reserved;
+  const float *a, *b, *dy;
+  float* da;
+} EgDotBack;
+typedef struct EgFactorization {
+  int64_t batch, dimension;
+  int32_t count, reserved;
+  const float* inputs[EG_LIST_MAX];
+  int64_t fields[EG_LIST_MAX];
+  float *sums, *y;
+} EgFactorization;
+typedef struct EgFactorizationBack {
+  int64_t batch, fields, dimension;
+  const float *v, *sums, *dy;
+  float* dv;
+} EgFactorizationBack;
+
+enum EgCombiner { EG_NONE = 0, EG_BAG_SUM = 1, EG_BAG_MEAN = 2, EG_BAG_SQRTN = 3 };
+typedef struct EgEmbedding {
+  int64_t batch, dimension, ids;
+  int32_t combiner, count;
+  int64_t widths[EG_LIST_MAX];
+} EgEmbedding; /* ids: of an example */
+typedef struct EgGather {
+  EgEmbedding s;
+  const uint32_t* position;
+  const float *rows, *weights;
+  float* y;
+} EgGather;
+typedef struct EgScatter {
+  EgEmbedding s;
+  int64_t rows;
+  const uint32_t* position;
+  const float *weights, *dy;
+  float* row_gradients;
+  void* scratch;
+} EgScatter;
+
+enum EgLossType { EG_SPARSE_CATEGORICAL = 0, EG_BINARY = 1, EG_MEAN_SQUARED = 2 };
+typedef struct EgLossResult {
+  double sum;
+  int64_t correct, bad_label;
+  double bad_value;
+} EgLossResult;
+typedef struct EgLoss {
+  int32_t type, from_logits, accuracy, reserved;
+  int64_t batch, rows, columns;
+  const float *output, *labels;
+  float* gradient;
+  EgLossResult* result;
+  void* scratch;
+} EgLoss;
+typedef struct EgAuc {
+  int64_t n;
+  int32_t from_logits, bins;
+  const float *output, *labels;
+  int64_t* counts;
+} EgAuc;
+typedef struct EgMeanSquares {
+  int64_t batch, elements;
+  const float *output, *labels;
+  double *sum, *scratch;
+} EgMeanSquares;
+typedef struct EgSquares {
+  int64_t n;
+  const float* x;
+  double *sum, *scratch;
+} EgSquares;
+typedef struct EgNotFinite {
+  int64_t n;
+  const float* x;
+  uint64_t* found;
+} EgNotFinite;
+
+#define EG_OPS(X)                                                                                                                                \
+  X(EG_OP_ACTIVATE, EgActivate)                                                                                                                  \
+  X(EG_OP_ACTIVATE_BACK, EgActivateBack)                                                                                                         \
+  X(EG_OP_SOFTMAX, EgSoftmax) X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_COPY, EgCopyFloats) \
+      X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose)                           \
+          X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm)                             \
+              X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm)     \
+                  X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) X(EG_OP_MAX_POOL, EgMaxPool) X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack)                   \
+                      X(EG_OP_AVERAGE_POOL, EgAveragePool) X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot)                     \
+                          X(EG_OP_DOT_BACK, EgDotBack) X(EG_OP_FACTORIZATION, EgFactorization) X(EG_OP_FACTORIZATION_BACK, EgFactorizationBack)  \
+                              X(EG_OP_GATHER, EgGather) X(EG_OP_SCATTER, EgScatter) X(EG_OP_LOSS, EgLoss) X(EG_OP_AUC, EgAuc)                    \
+                                  X(EG_OP_MEAN_SQUARES, EgMeanSquares) X(EG_OP_SQUARES, EgSquares) X(EG_OP_NOT_FINITE, EgNotFinite)
+
+#define EG_OP_NUMBER_(name, type) name,
+enum EgOp { EG_OPS(EG_OP_NUMBER_) EG_OP_COUNT };
+#undef EG_OP_NUMBER_
+
+#ifdef __cplusplus
+}
+#endif
+#endif

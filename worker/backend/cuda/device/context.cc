@@ -1,0 +1,268 @@
+#include "worker/backend/cuda/device/context.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <atomic>
+
+#include "worker/backend/cuda/device/context_table.h"
+#include "worker/backend/cuda/device/kernels.h"
+
+namespace evergrad::cuda {
+namespace {
+
+// The device that was opened last: threads that open none must not make a context on the first one, which takes memory there.
+std::atomic<int> opened{-1};
+
+int32_t OpenInto(EgContext* context, EgCudaError* error) {
+  EG_CUDA_TRY(cudaSetDevice(context->ordinal));
+  EG_CUDA_TRY(cudaFree(nullptr));  // makes the device's context
+  opened = context->ordinal;
+  // Transfers are small beside kernels and on their critical path: first.
+  int least = 0, greatest = 0;
+  EG_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (int lane = 0; lane < 3; ++lane)
+    EG_CUDA_TRY(cudaStreamCreateWithPriority(&context->lanes[lane], cudaStreamNonBlocking, lane == EG_LANE_COMPUTE ? least : greatest));
+  EG_CUDA_RETURN_IF(LoadBlas(&context->blas, error));
+  EG_CUDA_RETURN_IF(LoadDnn(&context->dnn, error));
+  EG_CUDA_RETURN_IF(FromBlas(context->blas->cublasLtCreate(&context->blas_handle), "cublasLtCreate", error));
+  EG_CUDA_RETURN_IF(FromDnn(*context->dnn, context->dnn->cudnnCreate(&context->dnn_handle), "cudnnCreate", error));
+  EG_CUDA_RETURN_IF(FromDnn(*context->dnn, context->dnn->cudnnSetStream(context->dnn_handle, context->compute()), "cudnnSetStream", error));
+  return EG_CUDA_OK;
+}
+
+void Close(EgContext* context) {
+  // Nobody is left to be told of an error.
+  static_cast<void>(cudaSetDevice(context->ordinal));
+  for (const cudaStream_t lane : context->lanes)
+    if (lane != nullptr) static_cast<void>(cudaStreamSynchronize(lane));
+  if (context->dnn_handle != nullptr) static_cast<void>(context->dnn->cudnnDestroy(context->dnn_handle));
+  if (context->blas_handle != nullptr) static_cast<void>(context->blas->cublasLtDestroy(context->blas_handle));
+  for (const cudaStream_t lane : context->lanes)
+    if (lane != nullptr) static_cast<void>(cudaStreamDestroy(lane));
+  delete context;
+}
+
+int32_t Open(const EgOpenOptions* options, EgContext** result, EgCudaError* error) {
+  *result = nullptr;
+  auto* const context = new EgContext;
+  context->ordinal = options->ordinal;
+  context->tf32 = options->tf32 != 0;
+  const int32_t kind = OpenInto(context, error);
+  if (kind != EG_CUDA_OK) {
+    Close(context);
+    return kind;
+  }
+  *result = context;
+  return EG_CUDA_OK;
+}
+
+int32_t MemoryOf(EgContext*, uint64_t* free_bytes, uint64_t* total_bytes, EgCudaError* error) {
+  std::size_t available = 0, total = 0;
+  EG_CUDA_TRY(cudaMemGetInfo(&available, &total));
+  *free_bytes = available;
+  *total_bytes = total;
+  return EG_CUDA_OK;
+}
+
+int32_t Allocate(EgContext*, uint64_t bytes, uint64_t* address, EgCudaError* error) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // no room is an answer, not a state
+  EG_CUDA_RETURN_IF(FromRuntime(status, "cudaMalloc", error));
+  *address = reinterpret_cast<uint64_t>(memory);
+  return EG_CUDA_OK;
+}
+
+int32_t Release(EgContext*, uint64_t address, EgCudaError* error) {
+  EG_CUDA_TRY(cudaFree(reinterpret_cast<void*>(address)));
+  return EG_CUDA_OK;
+}
+
+int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
+  const cudaError_t status = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return FromRuntime(status, "cudaHostAlloc", error);
+}
+
+void ReleaseHost(void* memory) {
+  if (opened >= 0) static_cast<void>(cudaSetDevice(opened));
+  static_cast<void>(cudaFreeHost(memory));
+}
+
+int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
+  constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+  EG_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, kKinds[direction], context->lanes[lane]));
+  return EG_CUDA_OK;
+}
+
+int32_t MakeEvent(EgContext*, int32_t timed, EgEvent** event, EgCudaError* error) {
+  *event = nullptr;
+  cudaEvent_t made = nullptr;
+  EG_CUDA_TRY(cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming));
+  *event = new EgEvent{made};
+  return EG_CUDA_OK;
+}
+
+void DropEvent(EgEvent* event) {
+  static_cast<void>(cudaEventDestroy(event->event));
+  delete event;
+}
+
+// While the compute lane is captured, its events become nodes of the graph.
+bool Captured(const EgContext* context, int32_t lane) { return context->capturing && lane == EG_LANE_COMPUTE; }
+
+int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
+  const unsigned flags = Captured(context, lane) ? cudaEventRecordExternal : cudaEventRecordDefault;
+  EG_CUDA_TRY(cudaEventRecordWithFlags(event->event, context->lanes[lane], flags));
+  return EG_CUDA_OK;
+}
+
+int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
+  const unsigned flags = Captured(context, lane) ? cudaEventWaitExternal : cudaEventWaitDefault;
+  EG_CUDA_TRY(cudaStreamWaitEvent(context->lanes[lane], event->event, flags));
+  return EG_CUDA_OK;
+}
+
+int32_t Wait(EgEvent* event, EgCudaError* error) {
+  EG_CUDA_TRY(cudaEventSynchronize(event->event));
+  return EG_CUDA_OK;
+}
+
+int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
+  const cudaError_t status = cudaEventQuery(event->event);
+  *yes = status == cudaSuccess ? 1 : 0;
+  if (status == cudaErrorNotReady) return static_cast<void>(cudaGetLastError()), EG_CUDA_OK;
+  return FromRuntime(status, "cudaEventQuery", error);
+}
+
+int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaError* error) {
+  EG_CUDA_TRY(cudaEventElapsedTime(milliseconds, from->event, to->event));
+  return EG_CUDA_OK;
+}
+
+int32_t BeginCapture(EgContext* context, EgCudaError* error) {
+  // Only this thread's calls may spoil it: another worker's thread in this process goes on as it likes.
+  EG_CUDA_TRY(cudaStreamBeginCapture(context->compute(), cudaStreamCaptureModeThreadLocal));
+  context->capturing = true;
+  return EG_CUDA_OK;
+}
+
+int32_t EndCapture(EgContext* context, EgGraph** result, EgCudaError* error) {
+  *result = nullptr;
+  context->capturing = false;
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(context->compute(), &graph);
+  cudaGraphExec_t made = nullptr;
+  cudaError_t status = ended;
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&made, graph, 0);
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  EG_CUDA_RETURN_IF(FromRuntime(status, ended == cudaSuccess ? "cudaGraphInstantiate" : "cudaStreamEndCapture", error));
+  *result = new EgGraph{made};
+  return EG_CUDA_OK;
+}
+
+int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
+  EG_CUDA_TRY(cudaGraphLaunch(graph->graph, context->compute()));
+  return EG_CUDA_OK;
+}
+
+void DropGraph(EgGraph* graph) {
+  static_cast<void>(cudaGraphExecDestroy(graph->graph));
+  delete graph;
+}
+
+int32_t Plans(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+  *count = 0;
+  return key->kind == EG_PLAN_MATMUL ? MatmulPlans(context, *key, infos, infos_max, count, error)
+                                     : ConvolutionPlans(context, *key, infos, infos_max, count, error);
+}
+
+int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
+  *plan = nullptr;
+  return key->kind == EG_PLAN_MATMUL ? MakeMatmulPlan(context, *key, index, plan, error) : MakeConvolutionPlan(context, *key, index, plan, error);
+}
+
+int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error) {
+  return plan->Run(context, *arguments, error);
+}
+
+void DropPlan(EgPlan* plan) { delete plan; }
+
+int32_t CheckPlan(const EgPlanKey* key, EgCudaError* error) {
+  return key->kind == EG_PLAN_MATMUL ? CheckMatmul(*key, error) : CheckConvolution(*key, error);
+}
+
+template <typename Arguments>
+int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
+  if (bytes != sizeof(Arguments)) return Fail(EG_CUDA_FAILED, 0, error, "an operation's arguments are of another version");
+  return Run(context->compute(), *static_cast<const Arguments*>(arguments), error);
+}
+
+int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes, EgCudaError* error) {
+  switch (op) {
+#define EG_CASE_(name, type) \
+  case name: return RunOp<type>(context, arguments, bytes, error);
+    EG_OPS(EG_CASE_)
+#undef EG_CASE_
+    default: return Fail(EG_CUDA_FAILED, op, error, "unknown operation: %d", op);
+  }
+}
+
+void PushRange(const char* name) { nvtxRangePushA(name); }
+void PopRange() { nvtxRangePop(); }
+
+}  // namespace
+
+int32_t FromBlas(cublasStatus_t status, const char* call, EgCudaError* error) {
+  if (status == CUBLAS_STATUS_SUCCESS) return EG_CUDA_OK;
+  const int32_t kind = status == CUBLAS_STATUS_ALLOC_FAILED                                             ? EG_CUDA_NO_MEMORY
+                       : status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ? EG_CUDA_BAD_SHAPE
+                                                                                                        : EG_CUDA_FAILED;
+  const Blas* blas = nullptr;
+  EgCudaError ignored{};
+  const char* const words = LoadBlas(&blas, &ignored) == EG_CUDA_OK ? blas->cublasLtGetStatusString(status) : "";
+  return Fail(kind, status, error, "%s: %s (cublasLt %d)", call, words, status);
+}
+
+int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaError* error) {
+  if (status == CUDNN_STATUS_SUCCESS) return EG_CUDA_OK;
+  const int32_t kind = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM
+                           ? EG_CUDA_BAD_SHAPE
+                       : status == CUDNN_STATUS_ALLOC_FAILED ? EG_CUDA_NO_MEMORY
+                                                             : EG_CUDA_FAILED;
+  return Fail(kind, status, error, "%s: %s (cudnn %d)", call, dnn.cudnnGetErrorString(status), status);
+}
+
+void FillContext(EgCudaApi* table) {
+  table->open = &Open;
+  table->close = &Close;
+  table->memory = &MemoryOf;
+  table->allocate = &Allocate;
+  table->release = &Release;
+  table->allocate_host = &AllocateHost;
+  table->release_host = &ReleaseHost;
+  table->copy = &Copy;
+  table->make_event = &MakeEvent;
+  table->drop_event = &DropEvent;
+  table->record = &Record;
+  table->await = &Await;
+  table->wait = &Wait;
+  table->passed = &Passed;
+  table->milliseconds = &Milliseconds;
+  table->begin_capture = &BeginCapture;
+  table->end_capture = &EndCapture;
+  table->launch = &LaunchGraph;
+  table->drop_graph = &DropGraph;
+  table->plans = &Plans;
+  table->make_plan = &MakePlan;
+  table->run_plan = &RunPlan;
+  table->drop_plan = &DropPlan;
+  table->check_plan = &CheckPlan;
+  table->compute = &Compute;
+  table->sort_bytes = [](EgContext*, int64_t n) { return SortScratchBytes(n); };
+  table->push_range = &PushRange;
+  table->pop_range = &PopRange;
+}
+
+}  // namespace evergrad::cuda

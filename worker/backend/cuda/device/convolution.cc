@@ -1,0 +1,306 @@
+// Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias and relu two pointwise operations behind it), the
+// engines that its heuristics offer for it, one of them as an execution plan.
+//
+// Engines that would round float32 to TF32 or bf16 are passed over unless asked for (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), and for a graph with
+// relu those that do not promise to carry NaN (STRICT_NAN_PROP).
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "worker/backend/cuda/device/context.h"
+
+namespace evergrad::cuda {
+namespace {
+
+#define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
+
+constexpr int kEnginesMax = 16;
+constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';  // of tensors in a graph
+
+class Descriptor {
+ public:
+  explicit Descriptor(const Dnn& dnn) : dnn_(&dnn) {}
+  Descriptor(Descriptor&& other) noexcept : dnn_(other.dnn_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (handle_ != nullptr) static_cast<void>(dnn_->cudnnBackendDestroyDescriptor(handle_));
+  }
+  cudnnBackendDescriptor_t get() const { return handle_; }
+
+  int32_t Make(cudnnBackendDescriptorType_t type, EgCudaError* error) {
+    const Dnn& dnn = *dnn_;
+    EG_DNN_TRY(cudnnBackendCreateDescriptor(type, &handle_));
+    return EG_CUDA_OK;
+  }
+  int32_t Finalize(EgCudaError* error) {
+    const Dnn& dnn = *dnn_;
+    EG_DNN_TRY(cudnnBackendFinalize(handle_));
+    return EG_CUDA_OK;
+  }
+  int32_t Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values, EgCudaError* error) {
+    const Dnn& dnn = *dnn_;
+    EG_DNN_TRY(cudnnBackendSetAttribute(handle_, name, type, count, values));
+    return EG_CUDA_OK;
+  }
+  int32_t Set(cudnnBackendAttributeName_t name, const Descriptor& other, EgCudaError* error) {
+    const cudnnBackendDescriptor_t handle = other.get();
+    return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &handle, error);
+  }
+  int32_t Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values,
+              EgCudaError* error) const {
+    const Dnn& dnn = *dnn_;
+    EG_DNN_TRY(cudnnBackendGetAttribute(handle_, name, type, wanted, count, values));
+    return EG_CUDA_OK;
+  }
+
+ private:
+  const Dnn* dnn_;
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+using Dims = std::array<int64_t, 4>;
+
+// Of [n][c][h][w] in the order n, h, w, c.
+Dims ChannelsLast(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}; }
+
+int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int64_t alignment, bool inside, EgCudaError* error) {
+  const Dims strides = ChannelsLast(dims);
+  const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  EG_CUDA_RETURN_IF(to->Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, error));
+  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
+  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.data(), error));
+  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.data(), error));
+  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid, error));
+  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, error));
+  if (inside) EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside, error));
+  return to->Finalize(error);
+}
+
+int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMode_t what, const Descriptor& x, const Descriptor* b,
+                      const Descriptor& y, EgCudaError* error) {
+  const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  EG_CUDA_RETURN_IF(mode->Make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, error));
+  EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &what, error));
+  EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
+  EG_CUDA_RETURN_IF(mode->Finalize(error));
+  EG_CUDA_RETURN_IF(operation->Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, error));
+  EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, *mode, error));
+  EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, error));
+  if (b != nullptr) EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b, error));
+  EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, error));
+  return operation->Finalize(error);
+}
+
+// The operations of one key: all that needs no device.
+struct Operations {
+  std::vector<Descriptor> kept;  // whatever the operations point to
+  std::vector<cudnnBackendDescriptor_t> list;
+
+  int32_t Make(const Dnn& dnn, const EgPlanKey& key, EgCudaError* error) {
+    kept.reserve(16);  // references into it stay
+    const auto add = [&]() -> Descriptor& { return kept.emplace_back(dnn); };
+    const Dims x_dims = {key.batch, key.in_c, key.in_h, key.in_w}, w_dims = {key.filters, key.in_c, key.kernel_h, key.kernel_w};
+    const Dims y_dims = {key.batch, key.filters, key.out_h, key.out_w};
+    const bool add_bias = key.bias != 0, relu = key.relu != 0;
+    Descriptor &x = add(), &w = add(), &y = add(), &convolution = add(), &operation = add();
+    EG_CUDA_RETURN_IF(MakeTensor(&x, kX, x_dims, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&w, kW, w_dims, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&y, kY, y_dims, key.alignment, false, error));
+
+    const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t spatial = 2, dilations[] = {1, 1}, strides[] = {key.stride_h, key.stride_w};
+    const int64_t before[] = {key.pad_top, key.pad_left}, behind[] = {key.pad_bottom, key.pad_right};
+    EG_CUDA_RETURN_IF(convolution.Make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, before, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, behind, error));
+    EG_CUDA_RETURN_IF(convolution.Finalize(error));
+
+    const float one = 1, zero = 0;
+    const auto scaled = [&](cudnnBackendAttributeName_t alpha, cudnnBackendAttributeName_t beta) -> int32_t {
+      EG_CUDA_RETURN_IF(operation.Set(alpha, CUDNN_TYPE_FLOAT, 1, &one, error));
+      return operation.Set(beta, CUDNN_TYPE_FLOAT, 1, &zero, error);
+    };
+    if (key.kind == EG_PLAN_CONV_DATA) {
+      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, w, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, y, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, x, error));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA));
+    } else if (key.kind == EG_PLAN_CONV_FILTER) {
+      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, x, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, y, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, w, error));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA));
+    } else {
+      // conv ─▶ raw ─▶ + bias ─▶ sum ─▶ relu ─▶ y, of which what is not last stays inside.
+      Descriptor* out = &y;
+      if (add_bias || relu) {
+        out = &add();
+        EG_CUDA_RETURN_IF(MakeTensor(out, kRaw, y_dims, key.alignment, true, error));
+      }
+      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w, error));
+      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, *out, error));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA));
+      list.push_back(nullptr);  // filled in below, in order
+      if (add_bias) {
+        Descriptor &bias = add(), &sum_mode = add(), &sum = add();
+        EG_CUDA_RETURN_IF(MakeTensor(&bias, kBias, {1, key.filters, 1, 1}, key.alignment, false, error));
+        Descriptor* into = &y;
+        if (relu) {
+          into = &add();
+          EG_CUDA_RETURN_IF(MakeTensor(into, kSum, y_dims, key.alignment, true, error));
+        }
+        EG_CUDA_RETURN_IF(MakePointwise(&sum_mode, &sum, CUDNN_POINTWISE_ADD, *out, &bias, *into, error));
+        list.push_back(sum.get());
+        out = into;
+      }
+      if (relu) {
+        Descriptor &relu_mode = add(), &positive = add();
+        EG_CUDA_RETURN_IF(MakePointwise(&relu_mode, &positive, CUDNN_POINTWISE_RELU_FWD, *out, nullptr, y, error));
+        list.push_back(positive.get());
+      }
+    }
+    EG_CUDA_RETURN_IF(operation.Finalize(error));
+    if (list.empty()) list.push_back(nullptr);
+    list[0] = operation.get();
+    return EG_CUDA_OK;
+  }
+};
+
+struct ConvolutionPlan final : EgPlan {
+  Descriptor plan;
+  int32_t kind = EG_PLAN_CONV;
+  bool bias = false;
+  explicit ConvolutionPlan(const Dnn& dnn) : plan(dnn) {}
+
+  int32_t Run(EgContext* context, const EgPlanArguments& p, EgCudaError* error) override {
+    const Dnn& dnn = *context->dnn;
+    std::array<int64_t, 4> ids{};
+    std::array<void*, 4> pointers{};
+    int64_t count = 0;
+    const auto bind = [&](int64_t id, const void* pointer) {
+      ids[static_cast<std::size_t>(count)] = id, pointers[static_cast<std::size_t>(count++)] = const_cast<void*>(pointer);
+    };
+    bind(kind == EG_PLAN_CONV ? kX : kY, p.a);
+    bind(kind == EG_PLAN_CONV_FILTER ? kX : kW, p.b);
+    bind(kind == EG_PLAN_CONV ? kY : kind == EG_PLAN_CONV_DATA ? kX : kW, p.d);
+    if (bias) bind(kBias, p.bias);
+    Descriptor pack(dnn);
+    EG_CUDA_RETURN_IF(pack.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, error));
+    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data(), error));
+    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data(), error));
+    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &p.workspace, error));
+    EG_CUDA_RETURN_IF(pack.Finalize(error));
+    EG_DNN_TRY(cudnnBackendExecute(context->dnn_handle, plan.get(), pack.get()));
+    return EG_CUDA_OK;
+  }
+};
+
+// visit(plan, info) for each engine that takes the key, the library's first choice first, until it returns false.
+template <typename Visit>
+int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCudaError* error) {
+  const Dnn& dnn = *context->dnn;
+  Operations operations;
+  EG_CUDA_RETURN_IF(operations.Make(dnn, key, error));
+  Descriptor graph(dnn);
+  EG_CUDA_RETURN_IF(graph.Make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, error));
+  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.list.size()),
+                              operations.list.data(), error));
+  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
+  EgCudaError refused{};
+  if (graph.Finalize(&refused) != EG_CUDA_OK) return EG_CUDA_OK;  // no engine takes such a graph: none is offered
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    Descriptor heuristics(dnn);
+    EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
+    EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, error));
+    EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
+    if (heuristics.Finalize(&refused) != EG_CUDA_OK) continue;
+    std::vector<Descriptor> configurations;
+    std::vector<cudnnBackendDescriptor_t> handles;
+    for (int i = 0; i < kEnginesMax; ++i) {
+      configurations.emplace_back(dnn);
+      EG_CUDA_RETURN_IF(configurations.back().Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, error));
+      handles.push_back(configurations.back().get());
+    }
+    int64_t found = 0;
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kEnginesMax, &found, handles.data(), error));
+    for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
+      const Descriptor& configuration = configurations[static_cast<std::size_t>(i)];
+      Descriptor engine(dnn);
+      EG_CUDA_RETURN_IF(engine.Make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, error));
+      cudnnBackendDescriptor_t engine_handle = engine.get();
+      int64_t one = 0, noted = 0;
+      EG_CUDA_RETURN_IF(configuration.Get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine_handle, error));
+      std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+      EG_CUDA_RETURN_IF(
+          engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
+      bool rounds = false, carries_nan = false;
+      EgPlanInfo info{0, 1, 0};
+      for (int64_t n = 0; n < noted; ++n) {
+        const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
+        rounds = rounds || note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+        carries_nan = carries_nan || note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
+        if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
+      }
+      if ((rounds && !context->tf32) || (key.relu != 0 && !carries_nan)) continue;
+      auto plan = std::make_unique<ConvolutionPlan>(dnn);
+      plan->kind = key.kind;
+      plan->bias = key.bias != 0;
+      EG_CUDA_RETURN_IF(plan->plan.Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
+      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
+      if (plan->plan.Finalize(&refused) != EG_CUDA_OK) continue;  // it does not take this one after all
+      int64_t workspace = 0;
+      EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace, error));
+      info.workspace_bytes = static_cast<uint64_t>(workspace);
+      if (!visit(std::move(plan), info)) return EG_CUDA_OK;
+    }
+  }
+  return EG_CUDA_OK;
+}
+
+}  // namespace
+
+int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+  return ForEachPlan(
+      context, key,
+      [&](std::unique_ptr<ConvolutionPlan>, const EgPlanInfo& info) {
+        infos[(*count)++] = info;
+        return *count < infos_max;
+      },
+      error);
+}
+
+int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
+  int32_t at = 0;
+  EG_CUDA_RETURN_IF(ForEachPlan(
+      context, key,
+      [&](std::unique_ptr<ConvolutionPlan> made, const EgPlanInfo&) {
+        if (at++ < index) return true;
+        *plan = made.release();
+        return false;
+      },
+      error));
+  return *plan != nullptr ? EG_CUDA_OK : Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuDNN offers %d engines", at);
+}
+
+int32_t CheckConvolution(const EgPlanKey& key, EgCudaError* error) {
+  const Dnn* dnn = nullptr;
+  EG_CUDA_RETURN_IF(LoadDnn(&dnn, error));
+  Operations operations;
+  return operations.Make(*dnn, key, error);
+}
+
+}  // namespace evergrad::cuda

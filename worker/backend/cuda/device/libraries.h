@@ -1,0 +1,37 @@
+// cuBLASLt and cuDNN, loaded when a device is opened: each function that is used, by the type that its header declares. The headers' names
+// with the headers' signatures, so a wrong use does not compile.
+#pragma once
+
+#include <cublasLt.h>
+#include <cudnn_graph.h>
+
+#include "worker/backend/cuda/cuda_abi.h"
+
+namespace evergrad::cuda {
+
+#define EG_BLAS_FUNCTIONS(X)                                                                                                              \
+  X(cublasLtCreate)                                                                                                                       \
+  X(cublasLtDestroy)                                                                                                                      \
+  X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
+      X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)   \
+          X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoConfigGetAttribute)
+#define EG_DNN_FUNCTIONS(X)                                                                                                         \
+  X(cudnnCreate)                                                                                                                    \
+  X(cudnnDestroy)                                                                                                                   \
+  X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendFinalize) \
+      X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendExecute) X(cudnnGetVersion)
+
+#define EG_POINTER_(name) decltype(&::name) name = nullptr;
+struct Blas {
+  EG_BLAS_FUNCTIONS(EG_POINTER_)
+};
+struct Dnn {
+  EG_DNN_FUNCTIONS(EG_POINTER_)
+};
+#undef EG_POINTER_
+
+// Once for the process; EG_CUDA_NO_LIBRARY with the linker's words. Thread-safe.
+int32_t LoadBlas(const Blas** blas, EgCudaError* error);
+int32_t LoadDnn(const Dnn** dnn, EgCudaError* error);
+
+}  // namespace evergrad::cuda

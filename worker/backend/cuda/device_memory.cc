@@ -1,0 +1,160 @@
+#include "worker/backend/cuda/device_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "worker/backend/cuda/library.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr BlockCache::Stream kCompute = static_cast<BlockCache::Stream>(Lane::kCompute);
+
+BlockCache::Driver DriverOf(const EgCudaApi* api, EgContext* context) {
+  return {[=](std::uint64_t bytes) -> absl::StatusOr<BlockCache::Address> {
+            EgCudaError error{};
+            std::uint64_t address = 0;
+            if (api->allocate(context, bytes, &address, &error) != EG_CUDA_OK) return StatusOf(error);
+            return address;
+          },
+          [=](BlockCache::Address address) {
+            EgCudaError error{};
+            return api->release(context, address, &error) == EG_CUDA_OK ? absl::OkStatus() : StatusOf(error);
+          },
+          [=] {
+            EgCudaError error{};
+            std::uint64_t available = 0, total = 0;
+            return api->memory(context, &available, &total, &error) == EG_CUDA_OK ? available : 0;
+          }};
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(const EgCudaApi* api, EgContext* context) : api_(api), context_(context), cache_(DriverOf(api, context)) {}
+
+DeviceMemory::~DeviceMemory() {
+  for (auto& pending : pending_)
+    for (const auto& [mark, event] : pending) api_->drop_event(event);
+}
+
+absl::StatusOr<tensor::AlignedBuffer> DeviceMemory::Allocate(const std::shared_ptr<DeviceMemory>& self, std::size_t bytes, absl::string_view what) {
+  EG_CHECK(bytes > 0);
+  self->Poll();
+  const absl::StatusOr<BlockCache::Address> address = self->cache_.Allocate(bytes, kCompute);
+  if (!address.ok()) {
+    if (!absl::IsResourceExhausted(address.status()) && !absl::IsInvalidArgument(address.status())) return address.status();
+    const BlockCache::Stats stats = self->cache_.stats();
+    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", self->use().free, " in_use=", stats.in_use,
+                                                     " cached=", stats.reserved - stats.in_use, " largest_cached=", stats.largest_free));
+  }
+  self->buffers_[*address].bytes = bytes;
+  self->used_ += bytes;
+  self->peak_ = std::max(self->peak_, self->used_);
+  return tensor::AlignedBuffer(reinterpret_cast<std::byte*>(*address), bytes, self);
+}
+
+void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
+  const std::uint64_t address = reinterpret_cast<std::uint64_t>(data);
+  const auto found = buffers_.find(address);
+  EG_CHECK(found != buffers_.end() && found->second.bytes == bytes);
+  for (const Lane lane : {Lane::kIn, Lane::kOut}) {
+    const std::size_t l = static_cast<std::size_t>(lane);
+    if (!found->second.lanes[l]) continue;
+    // An event behind all copies that the lane has been asked for.
+    EgCudaError error{};
+    EgEvent* event = nullptr;
+    if (api_->make_event(context_, 0, &event, &error) == EG_CUDA_OK &&
+        api_->record(context_, static_cast<std::int32_t>(lane), event, &error) == EG_CUDA_OK) {
+      pending_[l].emplace_back(++marks_[l], event);
+      cache_.UsedOn(address, static_cast<BlockCache::Stream>(lane), marks_[l]);
+    } else if (event != nullptr) {
+      api_->drop_event(event);  // the device has failed: whoever waits for a step is told
+    }
+  }
+  used_ -= bytes;
+  buffers_.erase(found);
+  cache_.Free(address);
+}
+
+void DeviceMemory::UsedBy(Lane lane, const void* piece) {
+  if (lane == Lane::kCompute) return;
+  auto after = buffers_.upper_bound(reinterpret_cast<std::uint64_t>(piece));
+  if (after == buffers_.begin()) return;
+  std::prev(after)->second.lanes[static_cast<std::size_t>(lane)] = true;
+}
+
+void DeviceMemory::Poll() {
+  for (const Lane lane : {Lane::kIn, Lane::kOut}) {
+    auto& pending = pending_[static_cast<std::size_t>(lane)];
+    while (!pending.empty()) {
+      EgCudaError error{};
+      std::int32_t passed = 0;
+      if (api_->passed(pending.front().second, &passed, &error) != EG_CUDA_OK || passed == 0) break;
+      cache_.Reached(static_cast<BlockCache::Stream>(lane), pending.front().first);
+      api_->drop_event(pending.front().second);
+      pending.pop_front();
+    }
+  }
+}
+
+MemoryUse DeviceMemory::use() const {
+  EgCudaError error{};
+  std::uint64_t available = 0, total = 0;
+  if (api_->memory(context_, &available, &total, &error) != EG_CUDA_OK) available = 0;
+  return {used_, peak_, cache_.stats().reserved, available};
+}
+
+PinnedMemory::~PinnedMemory() {
+  MutexLock lock(&mu_);
+  for (const auto& [bytes, data] : kept_) api_->release_host(data);
+}
+
+absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(const std::shared_ptr<PinnedMemory>& self, std::size_t bytes) {
+  EG_CHECK(bytes > 0);
+  const std::size_t rounded = Rounded(bytes);
+  {
+    MutexLock lock(&self->mu_);
+    if (const auto kept = self->kept_.find(rounded); kept != self->kept_.end()) {
+      std::byte* const data = kept->second;
+      self->kept_.erase(kept);
+      self->kept_bytes_ -= rounded;
+      self->out_[data] = rounded;
+      return tensor::AlignedBuffer(data, bytes, self);
+    }
+  }
+  EgCudaError error{};
+  void* memory = nullptr;
+  if (self->api_->allocate_host(rounded, &memory, &error) != EG_CUDA_OK) {
+    if (error.kind != EG_CUDA_NO_MEMORY) return StatusOf(error);
+    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", error.text));
+  }
+  std::byte* const data = static_cast<std::byte*>(memory);
+  MutexLock lock(&self->mu_);
+  self->out_[data] = rounded;
+  return tensor::AlignedBuffer(data, bytes, self);
+}
+
+void PinnedMemory::TakeBack(std::byte* data, std::size_t bytes) {
+  const std::size_t rounded = Rounded(bytes);
+  {
+    MutexLock lock(&mu_);
+    out_.erase(data);
+    if (kept_bytes_ + rounded <= kKeptMax) {
+      kept_.emplace(rounded, data);
+      kept_bytes_ += rounded;
+      return;
+    }
+  }
+  api_->release_host(data);
+}
+
+bool PinnedMemory::Holds(const std::byte* data, std::size_t bytes) const {
+  MutexLock lock(&mu_);
+  const auto after = out_.upper_bound(data);
+  if (after == out_.begin()) return false;
+  const auto& [begin, size] = *std::prev(after);
+  return data + bytes <= begin + size;
+}
+
+}  // namespace evergrad::worker

@@ -1,0 +1,188 @@
+// Kernels that touch each element once: activations, dropout, sums, copies of columns, transposes.
+//
+// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain of n elements moves 4 n bytes for each array in it; the arithmetic
+// (at most a few tens of operations an element) is hidden behind that. So a thread takes four neighbouring elements with one access of 16 bytes
+// where every array begins at a multiple of 16, and the tail one by one; else one element. What follows another element by element
+// is one kernel (bias and activation), because every kernel more is one more pass over memory.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/philox.h"
+#include "worker/backend/cuda/kernels/scratch.h"
+#include "worker/backend/cuda/kernels/team.h"
+
+namespace evergrad::cuda {
+
+struct alignas(16) Quad {
+  float v[4];
+};
+
+inline bool Aligned(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
+
+// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads.
+template <int kInputs, bool kReads, typename F>
+struct Chain {
+  F f;
+  std::int64_t n;
+  const float* x[kInputs];
+  float* y;
+  bool wide;
+
+  Chain(F function, std::int64_t elements, const float* const* inputs, float* output) : f(function), n(elements), y(output), wide(Aligned(output)) {
+    for (int k = 0; k < kInputs; ++k) x[k] = inputs[k], wide = wide && Aligned(inputs[k]);
+  }
+  std::int64_t threads() const { return wide ? DivideUp(n, 4) : n; }
+
+  EG_HD void operator()(std::int64_t t) const {
+    if (!wide) {
+      float in[kInputs];
+      for (int k = 0; k < kInputs; ++k) in[k] = x[k][t];
+      y[t] = f(in, kReads ? y[t] : 0.0f);
+      return;
+    }
+    const std::int64_t begin = 4 * t;
+    if (begin + 4 > n) {  // the tail
+      for (std::int64_t i = begin; i < n; ++i) {
+        float in[kInputs];
+        for (int k = 0; k < kInputs; ++k) in[k] = x[k][i];
+        y[i] = f(in, kReads ? y[i] : 0.0f);
+      }
+      return;
+    }
+    Quad in[kInputs], out{};
+    for (int k = 0; k < kInputs; ++k) in[k] = *reinterpret_cast<const Quad*>(x[k] + begin);
+    if (kReads) out = *reinterpret_cast<const Quad*>(y + begin);
+    for (int e = 0; e < 4; ++e) {
+      float one[kInputs];
+      for (int k = 0; k < kInputs; ++k) one[k] = in[k].v[e];
+      out.v[e] = f(one, out.v[e]);
+    }
+    *reinterpret_cast<Quad*>(y + begin) = out;
+  }
+};
+
+// NaN stays NaN.
+EG_HD float Activated(int activation, float x) {
+  switch (activation) {
+    case EG_RELU: return x < 0.0f ? 0.0f : x;
+    case EG_TANH: return tanhf(x);
+    case EG_SIGMOID: return 1.0f / (1.0f + expf(-x));
+    default: return x;
+  }
+}
+// The gradient by the input, from that by the output y.
+EG_HD float Passed(int activation, float y, float dy) {
+  switch (activation) {
+    case EG_RELU: return y > 0.0f ? dy : y == y ? 0.0f : y;  // a NaN shows
+    case EG_TANH: return dy * (1.0f - y * y);
+    case EG_SIGMOID: return dy * y * (1.0f - y);
+    default: return dy;
+  }
+}
+
+struct ActivateF {
+  int activation;
+  EG_HD float operator()(const float* x, float) const { return Activated(activation, x[0]); }
+};
+struct ActivateBackF {
+  int activation;
+  EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
+};
+struct ScaleF {
+  float factor;
+  EG_HD float operator()(const float* x, float) const { return factor * x[0]; }
+};
+struct AddScaledF {
+  float factor;
+  EG_HD float operator()(const float* x, float y) const { return y + factor * x[0]; }
+};
+
+// y = inputs[0] + inputs[1] + …, in this order: one pass that reads each input once, however many there are.
+struct SumMap {
+  EgSum a;
+  EG_HD void operator()(std::int64_t i) const {
+    float sum = a.add != 0 ? a.y[i] : a.inputs[0][i];
+    for (int k = a.add != 0 ? 0 : 1; k < a.count; ++k) sum = sum + a.inputs[k][i];
+    a.y[i] = sum;
+  }
+};
+
+// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a read and a write of y. Where rows are
+// whole quads of aligned memory a thread takes four columns.
+struct BiasActivateMap {
+  EgBiasActivate a;
+  bool wide;
+  explicit BiasActivateMap(const EgBiasActivate& arguments)
+      : a(arguments), wide(a.columns % 4 == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
+  std::int64_t threads() const { return wide ? a.rows * a.columns / 4 : a.rows * a.columns; }
+  EG_HD void operator()(std::int64_t t) const {
+    if (!wide) {
+      const float x = a.bias == nullptr ? a.y[t] : a.y[t] + a.bias[Rest(t, a.columns)];
+      a.y[t] = Activated(a.activation, x);
+      return;
+    }
+    Quad y = *reinterpret_cast<const Quad*>(a.y + 4 * t), b{};
+    if (a.bias != nullptr) b = *reinterpret_cast<const Quad*>(a.bias + Rest(4 * t, a.columns));
+    for (int e = 0; e < 4; ++e) y.v[e] = Activated(a.activation, a.bias == nullptr ? y.v[e] : y.v[e] + b.v[e]);
+    *reinterpret_cast<Quad*>(a.y + 4 * t) = y;
+  }
+};
+
+// One Philox block is the mask of four elements, so a thread makes one block for four: 10 rounds of two 32-bit products against 32 bytes of traffic,
+// which an H100 still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same mask as on the CPU, bit by bit.
+struct DropoutMap {
+  EgDropout a;
+  float scale;
+  bool wide;
+  explicit DropoutMap(const EgDropout& arguments)
+      : a(arguments), scale(static_cast<float>(1.0 / (1.0 - arguments.rate))), wide(Aligned(arguments.x) && Aligned(arguments.y)) {}
+  std::int64_t threads() const { return DivideUp(a.n, 4); }
+  EG_HD float One(std::uint32_t bits, float x) const { return static_cast<double>(UniformOf(bits)) >= a.rate ? x * scale : 0.0f; }
+  EG_HD void operator()(std::int64_t t) const {
+    const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>(t));
+    const std::int64_t begin = 4 * t;
+    if (wide && begin + 4 <= a.n) {
+      const Quad x = *reinterpret_cast<const Quad*>(a.x + begin);
+      Quad y;
+      for (int e = 0; e < 4; ++e) y.v[e] = One(bits.v[e], x.v[e]);
+      *reinterpret_cast<Quad*>(a.y + begin) = y;
+      return;
+    }
+    for (std::int64_t i = begin; i < a.n && i < begin + 4; ++i) a.y[i] = One(bits.v[i - begin], a.x[i]);
+  }
+};
+
+// Threads run over the copied elements; a narrow `width` makes short reads, which is the layout's price, not the kernel's.
+struct CopyColumnsMap {
+  EgCopyColumns a;
+  EG_HD void operator()(std::int64_t i) const {
+    const std::int64_t r = Quotient(i, a.width), c = Rest(i, a.width);
+    a.y[r * a.y_columns + a.y_begin + c] = a.x[r * a.x_columns + a.x_begin + c];
+  }
+};
+
+// Writes are neighbours, reads are `columns` apart: eight times the traffic of a tiled transpose at worst. What is transposed are filters (HWIO to
+// KRSC and back), a few MB at most beside hundreds of MB of activations, and they stay in the second-level cache (50 MB).
+struct TransposeMap {
+  EgTranspose a;
+  EG_HD void operator()(std::int64_t i) const {
+    const std::int64_t c = Quotient(i, a.rows), r = Rest(i, a.rows);
+    a.y[i] = a.x[r * a.columns + c];
+  }
+};
+
+// Reads once; the flag is written by those alone who find something.
+struct NotFiniteMap {
+  EgNotFinite a;
+  EG_HD void operator()(std::int64_t t) const {
+    const std::int64_t end = Least(a.n, 4 * t + 4);
+    bool found = false;
+    for (std::int64_t i = 4 * t; i < end; ++i) found = found || !(a.x[i] - a.x[i] == 0.0f);
+    if (found) *a.found = 1;  // whoever writes writes the same
+  }
+};
+
+}  // namespace evergrad::cuda

@@ -1,0 +1,152 @@
+// Embeddings and factorization machines: threads run over the dimension first, so that a row is read as neighbours.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/scratch.h"
+#include "worker/backend/cuda/kernels/team.h"
+
+namespace evergrad::cuda {
+
+inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFu;
+
+// Where the id `j` of an example is in `position` ([inputs][batch][width]) when an example's ids are numbered through its inputs.
+EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int64_t j) {
+  std::int64_t before = 0;
+  for (int k = 0; k < s.count; ++k) {
+    const std::int64_t width = s.widths[k];
+    if (j < width) return before * s.batch + example * width + j;
+    j -= width;
+    before += width;
+  }
+  return 0;  // j is below s.ids
+}
+// What the ids of an example are scaled by.
+EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const float* weights, std::int64_t example) {
+  if (s.combiner == EG_NONE || s.combiner == EG_BAG_SUM) return 1;
+  double sum = 0;
+  for (std::int64_t j = 0; j < s.ids; ++j) {
+    const std::int64_t at = PlaceOf(s, example, j);
+    if (position[at] == kNoRow) continue;
+    const double w = weights == nullptr ? 1.0 : weights[at];
+    sum += s.combiner == EG_BAG_MEAN ? w : w * w;
+  }
+  if (sum == 0) return 0;
+  return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
+}
+
+// kNone: a copy of rows, 4 bytes read and written an element, plus a random access a row. A bag: its rows are read once, its positions and
+// weights by every thread of its dimension, from the caches.
+struct GatherMap {
+  EgGather a;
+  std::int64_t threads() const { return a.s.batch * a.s.dimension * (a.s.combiner == EG_NONE ? a.s.ids : 1); }
+  EG_HD void operator()(std::int64_t t) const {
+    const EgEmbedding& s = a.s;
+    const std::int64_t d = Rest(t, s.dimension), n = Quotient(t, s.dimension);
+    if (s.combiner == EG_NONE) {
+      const std::uint32_t row = a.position[PlaceOf(s, Quotient(n, s.ids), Rest(n, s.ids))];
+      a.y[t] = row == kNoRow ? 0.0f : a.rows[static_cast<std::int64_t>(row) * s.dimension + d];
+      return;
+    }
+    const double scale = BagScale(s, a.position, a.weights, n);
+    float sum = 0;
+    for (std::int64_t j = 0; j < s.ids; ++j) {
+      const std::int64_t at = PlaceOf(s, n, j);
+      const std::uint32_t row = a.position[at];
+      if (row == kNoRow) continue;
+      const float factor = static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scale);
+      sum += factor * a.rows[static_cast<std::int64_t>(row) * s.dimension + d];
+    }
+    a.y[t] = sum;
+  }
+};
+
+// The gradients of a row are added in the order of the batch, so they are sorted by row first, stably (device/sort.cu: a radix sort of pairs of 32
+// bits, four passes over 8 bytes an id). Then a team takes each run of one row: its threads are the dimension, its steps the run.
+struct ScatterKeysMap {
+  EgScatter a;
+  std::uint32_t *keys, *values;
+  EG_HD void operator()(std::int64_t i) const {
+    const std::uint32_t row = a.position[PlaceOf(a.s, Quotient(i, a.s.ids), Rest(i, a.s.ids))];
+    keys[i] = row == kNoRow ? static_cast<std::uint32_t>(a.rows) : row;
+    values[i] = static_cast<std::uint32_t>(i);
+  }
+};
+// scales[example], once, instead of once for each of its ids.
+struct BagScaleMap {
+  EgScatter a;
+  double* scales;
+  EG_HD void operator()(std::int64_t example) const { scales[example] = BagScale(a.s, a.position, a.weights, example); }
+};
+struct ScatterTeam {
+  EgScatter a;
+  const std::uint32_t *keys, *values;  // sorted
+  const double* scales;
+  template <typename Team>
+  EG_HD void operator()(const Team& team, std::int64_t i) const {
+    const std::int64_t n = a.s.batch * a.s.ids, dimension = a.s.dimension;
+    const std::uint32_t row = keys[i];
+    if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row)) return;  // absent, or not the first of its run
+    team.For(dimension, [&](std::int64_t d) {
+      float* const to = a.row_gradients + static_cast<std::int64_t>(row) * dimension + d;
+      float sum = *to;
+      for (std::int64_t j = i; j < n && keys[j] == row; ++j) {
+        const std::int64_t id = values[j], example = Quotient(id, a.s.ids), at = PlaceOf(a.s, example, Rest(id, a.s.ids));
+        if (a.s.combiner == EG_NONE) {
+          sum += a.dy[id * dimension + d];
+        } else {
+          const float factor = static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scales[example]);
+          sum += factor * a.dy[example * dimension + d];
+        }
+      }
+      *to = sum;
+    });
+  }
+};
+// keys, values, their sorted copies, scales, and what the sort needs (`sort_bytes`).
+struct ScatterScratch {
+  std::int64_t keys, values, sorted_keys, sorted_values, scales, sort, bytes;
+  static ScatterScratch Of(std::int64_t batch, std::int64_t ids, std::int64_t sort_bytes) {
+    const std::int64_t n = DivideUp(4 * batch * ids, 256) * 256;
+    ScatterScratch s{};
+    s.keys = 0, s.values = n, s.sorted_keys = 2 * n, s.sorted_values = 3 * n, s.scales = 4 * n;
+    s.sort = s.scales + DivideUp(8 * batch, 256) * 256;
+    s.bytes = s.sort + sort_bytes;
+    return s;
+  }
+};
+
+// A thread makes one element of an example's sums and keeps the squares beside; a team then adds what the dimension gives.
+struct FactorizationTeam {
+  EgFactorization a;
+  template <typename Team>
+  EG_HD void operator()(const Team& team, std::int64_t n) const {
+    const auto term = [&](std::int64_t d) {
+      float sum = 0;
+      double squares = 0;
+      for (int k = 0; k < a.count; ++k) {
+        const float* const v = a.inputs[k] + n * a.fields[k] * a.dimension + d;
+        for (std::int64_t f = 0; f < a.fields[k]; ++f) {
+          const float x = v[f * a.dimension];
+          sum += x;
+          squares += static_cast<double>(x) * x;
+        }
+      }
+      a.sums[n * a.dimension + d] = sum;
+      return static_cast<double>(sum) * sum - squares;
+    };
+    const double all = team.Reduce(a.dimension, 0.0, term, Plus{});
+    team.Once([&] { a.y[n] = static_cast<float>(0.5 * all); });
+  }
+};
+struct FactorizationBackMap {
+  EgFactorizationBack a;
+  EG_HD void operator()(std::int64_t t) const {
+    const std::int64_t d = Rest(t, a.dimension), n = Quotient(Quotient(t, a.dimension), a.fields);
+    a.dv[t] = a.dy[n] * (a.sums[n * a.dimension + d] - a.v[t]);
+  }
+};
+
+}  // namespace evergrad::cuda

@@ -1,0 +1,70 @@
+// How a kernel is written so that nvcc makes a kernel of it, and a C++ compiler a function that a test runs over odd shapes and tails.
+//
+// Two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called once for each i below a count, in any order. A *team
+// program* is one with `void operator()(Team& team, std::int64_t i) const`, run by `Team::kThreads` threads together, a team for each i:
+//
+//   team.For(n, f)                       f(0) … f(n-1), each by one thread: i of thread t is t, t + kThreads, …: neighbours read neighbours
+//   team.Reduce(n, zero, load, combine)  combine of all load(i), known to every thread. Thread t combines its i in rising order; then lane l
+//                                        takes in lane l+16, l+8, …, l+1; then the warps in order. So the sum is a function of n and kThreads.
+//   team.Once(f)                         f() by one thread
+//
+// Team is Warp (32 threads) or Block (256): on the device device/launch.cuh's, on the host HostTeam below, which makes the same sums.
+// Between For, Reduce and Once nothing is seen of what another thread wrote, except through Reduce's result.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define EG_HD __host__ __device__ __forceinline__
+#else
+#define EG_HD inline
+#endif
+
+namespace evergrad::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kBlock = 256;
+
+struct Plus {
+  template <typename T>
+  EG_HD T operator()(const T& a, const T& b) const {
+    return a + b;
+  }
+};
+// The larger, and NaN if either is.
+struct MaxOrNan {
+  EG_HD float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+};
+
+#ifndef __CUDACC__
+// What the threads of a team do, one after another.
+template <int kCount>
+struct HostTeam {
+  static constexpr int kThreads = kCount;
+  template <typename F>
+  void For(std::int64_t n, F f) const {
+    for (int t = 0; t < kThreads; ++t)
+      for (std::int64_t i = t; i < n; i += kThreads) f(i);
+  }
+  template <typename T, typename Load, typename Combine>
+  T Reduce(std::int64_t n, T zero, Load load, Combine combine) const {
+    T part[kThreads];
+    for (int t = 0; t < kThreads; ++t) {
+      part[t] = zero;
+      for (std::int64_t i = t; i < n; i += kThreads) part[t] = combine(part[t], load(i));
+    }
+    for (int warp = 0; warp < kThreads; warp += kWarp)
+      for (int offset = kWarp / 2; offset > 0; offset /= 2)
+        for (int lane = 0; lane < offset; ++lane) part[warp + lane] = combine(part[warp + lane], part[warp + lane + offset]);
+    T all = part[0];
+    for (int warp = kWarp; warp < kThreads; warp += kWarp) all = combine(all, part[warp]);
+    return all;
+  }
+  template <typename F>
+  void Once(F f) const {
+    f();
+  }
+};
+#endif
+
+}  // namespace evergrad::cuda

@@ -1,0 +1,88 @@
+// Pooling. Threads run over channels first, so that neighbours read neighbours: NHWC's innermost dimension.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/scratch.h"
+#include "worker/backend/cuda/kernels/team.h"
+
+namespace evergrad::cuda {
+
+struct Span {
+  std::int64_t begin, end;
+};
+// The part of output `out`'s window that lies inside the input.
+EG_HD Span WindowOf(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t pool, std::int64_t in) {
+  const std::int64_t begin = out * stride - pad;
+  return {Most(begin, 0), Least(begin + pool, in)};
+}
+// The outputs whose windows hold input `at`.
+EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, std::int64_t pool, std::int64_t outs) {
+  const std::int64_t first = at + pad - pool + 1;
+  return {first <= 0 ? 0 : Quotient(first + stride - 1, stride), Least(Quotient(at + pad, stride) + 1, outs)};
+}
+
+// Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes.
+struct MaxPoolMap {
+  EgMaxPool a;
+  std::int64_t threads() const { return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels; }
+  EG_HD void operator()(std::int64_t t) const {
+    const EgPoolShape& s = a.s;
+    const std::int64_t c = Rest(t, s.channels), pixel = Quotient(t, s.channels), image = Quotient(pixel, s.out_h * s.out_w);
+    const Span h = WindowOf(Rest(Quotient(pixel, s.out_w), s.out_h), s.stride_h, s.pad_top, s.pool_h, s.in_h);
+    const Span w = WindowOf(Rest(pixel, s.out_w), s.stride_w, s.pad_left, s.pool_w, s.in_w);
+    std::int64_t index = ((image * s.in_h + h.begin) * s.in_w + w.begin) * s.channels + c;
+    float best = a.x[index];
+    for (std::int64_t y = h.begin; y < h.end; ++y)
+      for (std::int64_t x = w.begin; x < w.end; ++x) {
+        const std::int64_t at = ((image * s.in_h + y) * s.in_w + x) * s.channels + c;
+        const float value = a.x[at];
+        // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
+        if (value > best || (value != value && best == best)) best = value, index = at;
+      }
+    a.y[t] = best;
+    a.argmax[t] = static_cast<std::int32_t>(index);
+  }
+};
+
+// A thread gathers what comes to one input, in the order of the outputs: no atomics, so the same bits. It reads the argmax of each window over it:
+// one where windows do not overlap.
+struct MaxPoolBackMap {
+  EgMaxPoolBack a;
+  std::int64_t threads() const { return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels; }
+  EG_HD void operator()(std::int64_t t) const {
+    const EgPoolShape& s = a.s;
+    const std::int64_t c = Rest(t, s.channels), pixel = Quotient(t, s.channels), image = Quotient(pixel, s.in_h * s.in_w);
+    const Span h = WindowsOver(Rest(Quotient(pixel, s.in_w), s.in_h), s.stride_h, s.pad_top, s.pool_h, s.out_h);
+    const Span w = WindowsOver(Rest(pixel, s.in_w), s.stride_w, s.pad_left, s.pool_w, s.out_w);
+    float sum = 0;
+    for (std::int64_t y = h.begin; y < h.end; ++y)
+      for (std::int64_t x = w.begin; x < w.end; ++x) {
+        const std::int64_t at = ((image * s.out_h + y) * s.out_w + x) * s.channels + c;
+        if (a.argmax[at] == t) sum += a.dy[at];
+      }
+    a.dx[t] = sum;
+  }
+};
+
+// A thread adds the positions of one channel of one image: one read, in rows of `channels`.
+struct AveragePoolMap {
+  EgAveragePool a;
+  EG_HD void operator()(std::int64_t t) const {
+    const std::int64_t c = Rest(t, a.channels), image = Quotient(t, a.channels);
+    const float* const x = a.x + image * a.positions * a.channels + c;
+    double sum = 0;
+    for (std::int64_t p = 0; p < a.positions; ++p) sum += x[p * a.channels];
+    a.y[t] = static_cast<float>(sum / static_cast<double>(a.positions));
+  }
+};
+struct AveragePoolBackMap {
+  EgAveragePoolBack a;
+  EG_HD void operator()(std::int64_t t) const {
+    const std::int64_t c = Rest(t, a.channels), image = Quotient(Quotient(t, a.channels), a.positions);
+    a.dx[t] = a.dy[image * a.channels + c] * static_cast<float>(1.0 / static_cast<double>(a.positions));
+  }
+};
+
+}  // namespace evergrad::cuda
