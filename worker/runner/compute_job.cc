@@ -311,6 +311,8 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
     return step;
   }
   step.gradients = std::make_shared<GradientBuffer>(layout_);
+  EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
+  backend->SetReproducible(spec_->strategy.deterministic);
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   std::vector<tensor::AlignedBuffer> row_gradients;
   std::vector<std::span<float>> row_spans;
@@ -352,6 +354,8 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
 
 absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
+  backend->SetReproducible(spec_->strategy.deterministic);
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   return steps_->Evaluate(weights, ValuesOf(rows), inputs);
 }

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Workers on GPUs: chosen, refused with the reason, and a job on them. The device is emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so that
+this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR [Class[.test]]"""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import support  # noqa: E402
+from cluster import Cluster, wait_for  # noqa: E402
+
+
+class Gpus(unittest.TestCase):
+    def setUp(self):
+        os.environ["EVERGRAD_DATA"] = support.data_folder()
+        self.emulated = os.path.join(os.path.abspath(support.BIN), "libworker_cuda_emulated.so")
+
+    def worker(self, *arguments):
+        return subprocess.run([os.path.join(support.BIN, "evergrad-worker"), "--coordinator", "127.0.0.1:1", *arguments], capture_output=True, text=True, timeout=30)
+
+    def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason_and_listed_as_none(self):
+        r = self.worker("--device", "gpu", "--cuda-library", "/nowhere.so")
+        self.assertEqual(r.returncode, 2, r.stderr)
+        self.assertIn("device gpu cannot be had: /nowhere.so is not there", r.stderr)
+        r = self.worker("--device", "gpu:1", "--cuda-library", self.emulated)
+        self.assertIn("device gpu:1 cannot be had: this host has 1 GPU", r.stderr)
+        r = self.worker("--list-devices", "--cuda-library", "/nowhere.so")
+        self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
+        self.assertIn("no GPU: /nowhere.so is not there", r.stderr)
+        r = self.worker("--list-devices", "--cuda-library", self.emulated)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertTrue(r.stdout.startswith("gpu:0 emulated"), r.stdout)
+
+    def ends(self, workers, library, name, log, **job):
+        with Cluster(support.BIN, servers=2, workers=workers, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
+            path = support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=2, **job))
+            c.psctl("job", "submit", path)
+            status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+            self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
+            for w in c.workers:
+                with open(w.log_path, encoding="utf-8") as f:
+                    self.assertIn(log, f.read())
+            return status["epoch_rows"]
+
+    def test_a_job_on_two_gpu_workers_succeeds(self):
+        self.assertEqual(len(self.ends(2, self.emulated, "on-gpus", "computes on gpu:0 emulated")), 2)
+
+    def test_a_deterministic_job_learns_on_a_gpu_what_it_learns_on_a_cpu(self):
+        gpu = self.ends(1, self.emulated, "on-a-gpu", "computes on gpu:0 emulated", deterministic=True)
+        cpu = self.ends(1, "/nowhere.so", "on-a-cpu", "computes on cpu: /nowhere.so is not there", deterministic=True)
+        self.assertEqual((len(gpu), len(cpu)), (2, 2))
+        for on_gpu, on_cpu in zip(gpu, cpu):
+            for loss in ("train_loss", "eval_loss"):
+                self.assertLess(abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu))
+
+    def test_cluster_up_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
+        folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "evergrad-gpus-%d" % os.getpid())
+        bin_folder = os.path.join(folder, "bin")
+        os.makedirs(bin_folder)
+        self.addCleanup(shutil.rmtree, folder)
+        for name in ("psctl", "evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"):
+            shutil.copy(os.path.join(support.BIN, name), bin_folder)
+        psctl = os.path.join(bin_folder, "psctl")
+        run = lambda *a: subprocess.run([psctl, *a], cwd=folder, capture_output=True, text=True, timeout=60)
+        r = run("cluster", "up", "--gpus")
+        self.assertEqual(r.returncode, 2, r.stderr)
+        self.assertIn("--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so is not there", r.stderr)
+        r = run("cluster", "up", "--gpus", "--workers", "2")
+        self.assertIn("--gpus together with --workers: give one of them", r.stderr)
+        # Beside the daemons a library is found by itself.
+        shutil.copy(self.emulated, os.path.join(bin_folder, "libevergrad_cuda.so"))
+        try:
+            r = run("cluster", "up", "--gpus", "--servers", "1")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            self.assertIn("1 servers, 1 workers", r.stdout)
+            with open(os.path.join(folder, ".evergrad", "worker-0.log"), encoding="utf-8") as f:
+                self.assertIn("computes on gpu:0 emulated", f.read())
+        finally:
+            run("cluster", "down")
+
+
+if __name__ == "__main__":
+    support.main()
