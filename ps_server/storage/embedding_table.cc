@@ -36,7 +36,7 @@ std::uint32_t CountOf(RowIndex::Ref e) { return e.row() & ~kWaiting; }
 constexpr std::size_t kAheadRows = 16;  // how far ahead memory is asked for what is looked at next, where there is no group
 // Ids go through look-up and update in groups of this size, one step of a group at a time: the memory answers one group while others are worked on,
 // and a step is a loop so short that the processor has many of its misses under way (of the page's translation, too, which holds up a prefetch).
-constexpr std::size_t kGroup = 8, kDelay = 4, kRing = 16;
+constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
 static_assert(3 * kDelay < kRing);
 constexpr std::size_t kNearBytesMax = 128u << 10;  // rows of a push that stay in the second cache from Prepare to Apply
 constexpr std::uint64_t kSweepParts = 64;          // of a sweep; a sweep takes ttl / 8 steps
@@ -58,7 +58,7 @@ static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
 template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);
-  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite);
+  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
 }
 
 // Of rows, which are short: a call of the library costs more than the copy.
@@ -87,14 +87,75 @@ class Bits {
   std::vector<std::uint64_t> words_;
 };
 
-// What a prepared push does to one id, in order of the first appearance.
-struct Item {
-  std::uint64_t hash;
-  std::uint32_t row;     // of the arena, or kMake or kCount
-  std::uint32_t source;  // place of its gradient
-};
-constexpr std::uint32_t kMake = kWaiting, kCount = kWaiting | 1;
+// What a prepared push does to an id: it updates a row of the arena, or one of these. kAgain: nothing, the id was there before it, where their
+// gradients are summed.
+constexpr std::uint32_t kMake = kWaiting, kCount = kWaiting | 1, kAgain = kWaiting | (kCountMax + 1);  // kAgain is no count of an id that waits
 constexpr std::uint32_t kNoNext = 0xffffffff;
+
+// Places of hashes that stand in somebody's list: open addressing, at most half full.
+class Places {
+ public:
+  void Begin(std::size_t count_max) {
+    mask_ = std::bit_ceil(std::max<std::size_t>(2 * count_max, 8)) - 1;
+    if (numbers_.size() <= mask_) numbers_.resize(mask_ + 1);
+    std::fill_n(numbers_.begin(), mask_ + 1, 0);
+  }
+  // Where `hash` stands, by hash_at(place) of those that were added; or kNoNext.
+  template <class HashAt>
+  std::uint32_t Find(std::uint64_t hash, HashAt hash_at) const {
+    return numbers_[Seek(hash, hash_at)] - 1;
+  }
+  // The place that was there, or kNoNext, and it stands at `place` from now on.
+  template <class HashAt>
+  std::uint32_t FindOrAdd(std::uint64_t hash, std::uint32_t place, HashAt hash_at) {
+    std::uint32_t& number = numbers_[Seek(hash, hash_at)];
+    if (number == 0) {
+      number = place + 1;
+      return kNoNext;
+    }
+    return number - 1;
+  }
+
+ private:
+  template <class HashAt>
+  std::size_t Seek(std::uint64_t hash, HashAt hash_at) const {
+    std::size_t at = hash & mask_;
+    while (numbers_[at] != 0 && hash_at(numbers_[at] - 1) != hash) at = (at + 1) & mask_;
+    return at;
+  }
+
+  std::vector<std::uint32_t> numbers_;  // places and one; 0: nothing
+  std::size_t mask_ = 0;
+};
+
+// A filter of hashes (Bloom, CACM 1970; both bits of a hash in one word).
+class Seen {
+ public:
+  // So that about one in 300 hashes is taken for another one.
+  void Begin(std::size_t hashes_max) {
+    mask_ = std::bit_ceil(std::max<std::size_t>(hashes_max / 4, 512)) - 1;
+    if (words_.size() <= mask_) words_.resize(mask_ + 1);
+    std::fill_n(words_.begin(), mask_ + 1, 0);
+  }
+  struct View {  // for a loop: nothing of it is looked for again
+    std::uint64_t* words;
+    std::uint64_t mask;
+    static std::uint64_t BitsOf(std::uint64_t hash) { return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64; }
+    bool Get(std::uint64_t hash) const { return (~words[(hash >> 12) & mask] & BitsOf(hash)) == 0; }
+    // Whether it was there, or looks as if it was.
+    bool Set(std::uint64_t hash) {
+      std::uint64_t& word = words[(hash >> 12) & mask];
+      const std::uint64_t before = word, bits = BitsOf(hash);
+      word = before | bits;
+      return (~before & bits) == 0;
+    }
+  };
+  View view() { return {words_.data(), mask_}; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::size_t mask_ = 0;
+};
 
 struct Aged {
   std::uint32_t stamp;
@@ -152,38 +213,32 @@ struct EmbeddingTable::Parts {
   TableStats counted;      // only what is counted since the table is held
   HotIds hot;
 
-  // The push between Prepare and the end of Apply.
-  // The hashes that it names, exactly: open addressing over the items' numbers and one, 0 for none, at most half full. Small and just written, so it
-  // is cheaper than a mark in the index or a bit for each row.
-  std::vector<std::uint32_t> named;
-  std::size_t named_mask = 0;
-  void ForgetNames(std::size_t n) {
-    named_mask = std::bit_ceil(std::max<std::size_t>(2 * n, 8)) - 1;
-    if (named.size() <= named_mask) named.resize(named_mask + 1);
-    std::fill_n(named.begin(), named_mask + 1, 0);
-  }
-  bool IsNamed(std::uint64_t hash) const {
-    for (std::size_t at = hash & named_mask; named[at] != 0; at = (at + 1) & named_mask) {
-      if (items[named[at] - 1].hash == hash) return true;
-    }
-    return false;
-  }
-  std::vector<Item> items;  // the first `item_count`; the rest is room that is kept
-  std::size_t item_count = 0;
-  std::vector<std::uint32_t> stamps_before;  // of items, when stamps are kept
+  // The push between Prepare and the end of Apply. What is said of an id stands at its place in the push.
+  std::size_t ids = 0, next_id = 0;
+  std::vector<std::uint64_t> hashes;
+  std::vector<std::uint32_t> what;           // the row that it updates, or kMake, kCount, kAgain
+  std::vector<std::uint32_t> stamps_before;  // when stamps are kept
+  std::size_t looked_up = 0;                 // those before it have been; all of them unless memory is short
   std::vector<std::uint64_t> dropped;        // hashes of rows and waiting ids
-  std::size_t ids = 0, next_item = 0;
   std::uint32_t stamp = 0, step_before = 0;
   PushOutcome outcome;
   // Only when an id is there twice: the chain of its gradients.
-  struct Again {
+  std::vector<std::uint32_t> twice;        // places of those that were there before, rising
+  std::vector<std::uint32_t> next_source;  // by place
+  void BeginTwice();
+  void FindTwice(std::size_t suspected);
+  struct Suspect {
     std::uint64_t hash;
-    std::uint32_t source;
+    std::uint32_t last;  // place of the last one that was found, or kNoNext
   };
-  std::vector<Again> twice;                                   // in order of their appearance
-  absl::flat_hash_map<std::uint64_t, std::uint32_t> item_of;  // of those only; then the last place of their chain
-  std::vector<std::uint32_t> next_source;                     // by source
-  void LinkDuplicates();
+  std::vector<std::uint32_t> suspect_places;
+  std::vector<Suspect> suspects;
+  Seen seen, seen_suspects;
+  Places place_of_suspect;
+  // All that the push names, for those few pushes to which rows give way.
+  Places place_of_named;
+  bool named_ready = false;
+  bool IsNamed(std::uint64_t hash);
   std::vector<float> sums;
 
   struct Cut {
@@ -212,7 +267,7 @@ struct EmbeddingTable::Parts {
     arena_share.SetTo(charged_rows_bytes(arena.high_water()));
     index_share.SetTo(index.bytes());
   }
-  std::uint32_t Make(const Item& item, bool stamped);
+  std::uint32_t Make(std::uint64_t hash, bool stamped);
   void Drop(std::uint64_t hash);
   void Oldest(bool of_rows, std::uint64_t count);  // to `dropped`
   std::uint64_t charged_rows_bytes(std::uint64_t high_water) const { return ChargedFor(arena.BytesOf(high_water)); }
@@ -343,123 +398,131 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     return absl::InvalidArgumentError(absl::StrCat("too many ids in a push: table=", settings_.name, " ids=", ids.size()));
   }
   const bool stamped = stamps();
-  p.ids = ids.size();
-  p.next_item = 0;
-  p.item_count = 0;
-  if (p.items.size() < ids.size()) p.items.resize(ids.size());
-  p.stamps_before.clear();
+  const std::size_t n = ids.size();
+  p.ids = n;
+  p.next_id = 0;
+  p.looked_up = 0;
+  if (p.hashes.size() < n) p.hashes.resize(n), p.what.resize(n);
+  if (stamped && p.stamps_before.size() < n) p.stamps_before.resize(n);
   p.dropped.clear();
-  p.item_of.clear();
-  p.twice.clear();
-  p.next_source.clear();
+  p.named_ready = false;
   p.outcome = {};
   p.step_before = p.step;
   p.stamp = stamped ? static_cast<std::uint32_t>(global_step) : 0;
-  p.ForgetNames(ids.size());
+  std::uint64_t* const hashes = p.hashes.data();
+  std::uint32_t* const what = p.what.data();
+  p.BeginTwice();
+  Seen::View seen = p.seen.view();
+  std::uint32_t* const suspect_places = p.suspect_places.data();
+  std::size_t suspected = 0;
 
-  // Look-up: what is each id, and which are there twice.
+  // Look-up: what is each id.
   std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
   bool memory = true;
-  const std::size_t n = ids.size();
   struct Group {
-    std::size_t first = 0, size = 0;
-    std::uint64_t hashes[kGroup];
     RowIndex::Line* homes[kGroup];
-    std::uint32_t rows[kGroup];  // of the home line: kWaiting and above is anything else
+    std::uint32_t later[kGroup], laters = 0;  // which of them need a closer look
   } ring[kRing];
   const std::size_t groups = (n + kGroup - 1) / kGroup;
+  const auto size_of = [n](std::size_t group) { return std::min(kGroup, n - group * kGroup); };
   std::uint64_t homes_version = p.index.homes_version();
-  std::size_t added = 0;
-  Item* const items = p.items.data();
-  std::uint32_t* const named = p.named.data();
-  const std::size_t named_mask = p.named_mask;
-  const auto again = [&](std::uint64_t hash, std::uint32_t source) {
-    p.item_of.emplace(hash, kNoNext);
-    p.twice.push_back({hash, source});
-  };
-  const auto add = [&](std::uint64_t hash, std::uint32_t what, std::uint32_t source, std::uint32_t stamp_before) {
-    items[added++] = {hash, what, source};
-    if (stamped) p.stamps_before.push_back(stamp_before);
-  };
-  // A home may be looked at only after this: an id that was inserted since it was found may have made the index grow, and move.
-  const auto follow = [&] {
+  RowIndex::Homes homes = p.index.homes();
+  // A home may be found, and looked at, only after this: an id that was inserted since may have made the index grow, and move. `end`: of the groups whose
+  // homes are known.
+  std::size_t step = 0;
+  const auto follow = [&](std::size_t end) {
     if (homes_version == p.index.homes_version()) return;
     homes_version = p.index.homes_version();
-    for (Group& g : ring) {
-      for (std::size_t k = 0; k < g.size; ++k) g.homes[k] = p.index.Home(g.hashes[k]);
+    homes = p.index.homes();
+    for (std::size_t group = step < 2 * kDelay ? 0 : step - 2 * kDelay; group < std::min(end, groups); ++group) {
+      for (std::size_t k = 0; k < size_of(group); ++k) ring[group % kRing].homes[k] = p.index.Home(hashes[group * kGroup + k]);
     }
   };
   // A push of few ids finds its rows near when it applies.
   const std::size_t near = n * p.row_floats * sizeof(float) <= kNearBytesMax ? p.row_floats * sizeof(float) : 0;
-  for (std::size_t step = 0; memory && step < groups + 2 * kDelay; ++step) {
+  for (; memory && step < groups + 2 * kDelay; ++step) {
     if (step < groups) {
       Group& g = ring[step % kRing];
-      g.first = step * kGroup;
-      g.size = std::min(kGroup, n - g.first);
-      for (std::size_t k = 0; k < g.size; ++k) {
-        g.hashes[k] = p.HashOf(ids[g.first + k]);
-        g.homes[k] = p.index.AskFor(g.hashes[k]);
+      const std::size_t first = step * kGroup, size = size_of(step);
+      follow(step);
+      for (std::size_t k = 0; k < size; ++k) {
+        const std::uint64_t hash = p.HashOf(ids[first + k]);
+        hashes[first + k] = hash;
+        RowIndex::Line* const home = homes.Of(hash);
+        __builtin_prefetch(home);
+        g.homes[k] = home;
+        suspect_places[suspected] = static_cast<std::uint32_t>(first + k);
+        suspected += seen.Set(hash);
       }
     }
     if (step >= kDelay && step - kDelay < groups) {
-      Group& g = ring[(step - kDelay) % kRing];
-      follow();
-      for (std::size_t k = 0; k < g.size; ++k) {
-        g.rows[k] = p.index.RowInHome(g.homes[k], g.hashes[k]);
-        if (g.rows[k] >= kWaiting) p.index.IsInHome(g.homes[k], g.hashes[k]);
-        __builtin_prefetch(named + (g.hashes[k] & named_mask), 1);
+      const std::size_t group = step - kDelay, first = group * kGroup, size = size_of(group);
+      Group& g = ring[group % kRing];
+      follow(step + 1);
+      std::uint32_t laters = 0;
+      for (std::size_t k = 0; k < size; ++k) {
+        const std::uint32_t row = p.index.RowInHome(g.homes[k], hashes[first + k]);
+        what[first + k] = row;
+        g.later[laters] = static_cast<std::uint32_t>(k);
+        laters += stamped || row >= kWaiting;
+      }
+      g.laters = laters;
+      for (std::size_t l = 0; l < laters; ++l) p.index.IsInHome(g.homes[g.later[l]], hashes[first + g.later[l]]);
+      for (std::size_t k = 0; near != 0 && k < size; ++k) {
+        if (what[first + k] < kWaiting) PrefetchRow<1>(p.arena.At(what[first + k]), near);
       }
     }
     if (step < 2 * kDelay) continue;
-    Group& g = ring[(step - 2 * kDelay) % kRing];
-    for (std::size_t k = 0; k < g.size; ++k) {
-      const auto source = static_cast<std::uint32_t>(g.first + k);
-      const std::uint64_t hash = g.hashes[k];
-      std::size_t at = hash & named_mask;
-      while (named[at] != 0 && items[named[at] - 1].hash != hash) at = (at + 1) & named_mask;
-      if (named[at] != 0) {
-        again(hash, source);
-        continue;
-      }
-      named[at] = static_cast<std::uint32_t>(added) + 1;
-      if (g.rows[k] < kWaiting && !stamped) {  // wherever its place in the index is now
-        items[added++] = {hash, g.rows[k], source};
-        if (near != 0) PrefetchRow<1>(p.arena.At(g.rows[k]), near);
-        continue;
-      }
-      follow();
-      RowIndex::Ref e = p.index.Find(g.homes[k], hash);
-      if (e && IsRow(e)) {
-        add(hash, e.row(), source, e.stamp());
-        if (stamped) e.set_stamp(std::max(e.stamp(), p.stamp));
+    const std::size_t group = step - 2 * kDelay, first = group * kGroup;
+    Group& g = ring[group % kRing];
+    for (std::size_t l = 0; l < g.laters; ++l) {
+      const std::size_t k = g.later[l], i = first + k;
+      follow(step + 1);
+      RowIndex::Ref e = p.index.Find(g.homes[k], hashes[i]);
+      const bool waited = static_cast<bool>(e);
+      if (waited && IsRow(e)) {
+        what[i] = e.row();
+        if (stamped) {
+          p.stamps_before[i] = e.stamp();
+          e.set_stamp(std::max(e.stamp(), p.stamp));
+        }
         if (near != 0) PrefetchRow<1>(p.arena.At(e.row()), near);
         continue;
       }
-      const bool waited = static_cast<bool>(e);
       if (!waited) {
-        e = p.index.Insert(hash);
+        e = p.index.Insert(hashes[i]);
         if (!e) {
           memory = false;
+          p.looked_up = i;
           break;
         }
         e.set_row(kWaiting);
       }
+      if (stamped) p.stamps_before[i] = e.stamp();
       if (CountOf(e) + 1 >= settings_.admit_after) {
         ++fresh;
         fresh_waiting += waited;
-        add(hash, kMake, source, e.stamp());
+        what[i] = kMake;
       } else {
         new_waiting += !waited;
         ++p.outcome.ids_waiting;
-        add(hash, kCount, source, e.stamp());
+        what[i] = kCount;
       }
     }
   }
-  p.item_count = added;
-  if (!p.twice.empty()) p.LinkDuplicates();
+  if (memory) {
+    p.looked_up = n;
+    p.FindTwice(suspected);
+    for (const std::uint32_t i : p.twice) {  // looked up as if they were the only ones
+      fresh -= what[i] == kMake;
+      fresh_waiting -= what[i] == kMake;
+      p.outcome.ids_waiting -= what[i] == kCount;
+      what[i] = kAgain;
+    }
+  }
   p.outcome.duplicates = p.twice.size();
   p.outcome.rows_made = fresh;
-  p.outcome.rows_updated = p.item_count - fresh - p.outcome.ids_waiting;
+  p.outcome.rows_updated = n - p.twice.size() - fresh - p.outcome.ids_waiting;
   p.index_share.SetTo(p.index.bytes());
   const auto refuse = [&](absl::string_view why, auto... details) {
     p.Forget(stamped);
@@ -547,7 +610,7 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
     if (IsRow(e) == of_rows) ++histogram[(e.stamp - least) >> shift];
   });
   // As many more as may turn out to be named or gone.
-  const std::uint64_t enough = count + item_count + gone.size();
+  const std::uint64_t enough = count + ids + gone.size();
   std::uint32_t last = 0;
   for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size(); sum += histogram[last]) ++last;
   std::vector<Aged> candidates;
@@ -560,31 +623,60 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) dropped.push_back(candidates[i].hash);
 }
 
-void EmbeddingTable::Parts::LinkDuplicates() {
-  next_source.assign(ids, kNoNext);
-  for (const Item& item : std::span(items.data(), item_count)) {
-    if (const auto it = item_of.find(item.hash); it != item_of.end()) it->second = item.source;
+// Which ids are there twice, exactly. Those that seemed to have been seen before are suspects, few when there is no such id; then each id that may be one of
+// theirs is looked at.
+void EmbeddingTable::Parts::BeginTwice() {
+  twice.clear();
+  next_source.clear();
+  seen.Begin(ids);
+  if (suspect_places.size() < ids) suspect_places.resize(ids);
+}
+
+void EmbeddingTable::Parts::FindTwice(std::size_t count) {
+  if (count == 0) return;
+  suspects.clear();
+  place_of_suspect.Begin(count);
+  seen_suspects.Begin(count);
+  Seen::View suspicious = seen_suspects.view();
+  const auto suspect_hash = [this](std::uint32_t at) { return suspects[at].hash; };
+  for (const std::uint32_t place : std::span(suspect_places.data(), count)) {
+    const std::uint64_t hash = hashes[place];
+    suspicious.Set(hash);
+    if (place_of_suspect.FindOrAdd(hash, static_cast<std::uint32_t>(suspects.size()), suspect_hash) == kNoNext) suspects.push_back({hash, kNoNext});
   }
-  for (const Again& again : twice) {
-    std::uint32_t& last = item_of.find(again.hash)->second;
-    next_source[last] = again.source;
-    last = again.source;
+  for (std::size_t i = 0; i < ids; ++i) {
+    if (!suspicious.Get(hashes[i])) continue;
+    const std::uint32_t at = place_of_suspect.Find(hashes[i], suspect_hash);
+    if (at == kNoNext) continue;
+    const std::uint32_t before = std::exchange(suspects[at].last, static_cast<std::uint32_t>(i));
+    if (before == kNoNext) continue;
+    if (twice.empty()) next_source.assign(ids, kNoNext);
+    next_source[before] = static_cast<std::uint32_t>(i);
+    twice.push_back(static_cast<std::uint32_t>(i));
   }
 }
 
-// Takes back what the look-up of the items has left in the index.
+bool EmbeddingTable::Parts::IsNamed(std::uint64_t hash) {
+  const auto hash_at = [this](std::uint32_t place) { return hashes[place]; };
+  if (!std::exchange(named_ready, true)) {
+    place_of_named.Begin(ids);
+    for (std::size_t i = 0; i < ids; ++i) place_of_named.FindOrAdd(hashes[i], static_cast<std::uint32_t>(i), hash_at);
+  }
+  return place_of_named.Find(hash, hash_at) != kNoNext;
+}
+
+// Takes back what the look-up of the ids has left in the index.
 void EmbeddingTable::Parts::Forget(bool stamped) {
-  for (std::size_t i = 0; i < item_count; ++i) {
-    const Item& item = items[i];
-    if (IsRow(Entry{0, item.row, 0})) {
-      if (stamped) index.Find(item.hash).set_stamp(stamps_before[i]);
-      continue;
+  for (std::size_t i = looked_up; i-- > 0;) {  // an id that is there twice has its own stamp at its first place
+    if (what[i] == kAgain || (what[i] < kWaiting && !stamped)) continue;
+    const RowIndex::Ref e = index.Find(hashes[i]);
+    if (what[i] < kWaiting) {
+      e.set_stamp(stamps_before[i]);
+    } else if (e && CountOf(e) == 0) {
+      index.Erase(e);
     }
-    const RowIndex::Ref e = index.Find(item.hash);
-    if (CountOf(e) == 0) index.Erase(e);
   }
   step = step_before;
-  item_count = 0;
   Settle();
 }
 
@@ -609,10 +701,10 @@ void EmbeddingTable::Parts::Drop(std::uint64_t hash) {
   index.Erase(e);
 }
 
-std::uint32_t EmbeddingTable::Parts::Make(const Item& item, bool stamped) {
-  const RowIndex::Ref e = index.Find(item.hash);
+std::uint32_t EmbeddingTable::Parts::Make(std::uint64_t hash, bool stamped) {
+  const RowIndex::Ref e = index.Find(hash);
   if (const std::uint32_t count = CountOf(e); count > 0) {
-    if (Concerns(item.hash)) SaveWaiting(item.hash, count, e.stamp());
+    if (Concerns(hash)) SaveWaiting(hash, count, e.stamp());
     --waiting;
   }
   const std::uint32_t row = arena.Take();
@@ -624,7 +716,7 @@ std::uint32_t EmbeddingTable::Parts::Make(const Item& item, bool stamped) {
     cut->done.Set(row);
   }
   float* const at = arena.At(row);
-  initial.Fill(RowKey(item.hash), {at, dimension});
+  initial.Fill(RowKey(hash), {at, dimension});
   update.FillRowNumbers(dimension, at + dimension);
   return row;
 }
@@ -673,56 +765,59 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     if (plain) {
       // At least one row; `bytes` is below `bytes_max` here or the loop is over.
       const std::uint64_t left = bytes < bytes_max ? (bytes_max - bytes - 1) / (dimension * sizeof(float)) + 1 : 0;
-      const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(left, std::min(kGroup, p.item_count - p.next_item)));
-      const Item* const items = p.items.data() + p.next_item;
+      const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(left, std::min(kGroup, p.ids - p.next_id)));
+      const std::uint32_t* const what = p.what.data() + p.next_id;
+      const float* const gradients = floats_of(p.next_id, nullptr);
       std::size_t k = 0;
-      for (; k < end && items[k].row < kMake; ++k) {
-        group.rows[k] = p.arena.At(items[k].row);
-        group.gradients[k] = floats_of(items[k].source, nullptr);
+      for (; k < end && what[k] < kMake; ++k) {
+        group.rows[k] = p.arena.At(what[k]);
+        group.gradients[k] = gradients + k * dimension;
       }
       for (std::size_t j = 0; j < k; ++j) PrefetchRow<1>(group.rows[j], row_bytes);
       group.count = k;
-      p.next_item += k;
+      p.next_id += k;
       bytes += k * dimension * sizeof(float);
     }
-    while (p.next_item < p.item_count && group.count < kGroup && bytes < bytes_max) {
-      const std::size_t i = p.next_item++;
-      Item& item = p.items[i];
-      if (i + kAheadRows < p.item_count && p.items[i + kAheadRows].row >= kMake) p.index.AskFor(p.items[i + kAheadRows].hash);
+    while (p.next_id < p.ids && group.count < kGroup && bytes < bytes_max) {
+      const std::size_t i = p.next_id++;
+      if (i + kAheadRows < p.ids && p.what[i + kAheadRows] >= kMake) p.index.AskFor(p.hashes[i + kAheadRows]);
+      std::uint32_t row = p.what[i];
+      if (row == kAgain) continue;
+      const std::uint64_t hash = p.hashes[i];
       float* const sum = twice || convert ? p.sums.data() + (which * kGroup + group.count) * dimension : nullptr;
-      const float* from = floats_of(item.source, sum);
+      const float* from = floats_of(i, sum);
       bytes += dimension * sizeof(float);
-      if (twice && p.next_source[item.source] != kNoNext) {
+      if (twice && p.next_source[i] != kNoNext) {
         if (from != sum) std::copy_n(from, dimension, sum);
-        for (std::uint32_t s = p.next_source[item.source]; s != kNoNext; s = p.next_source[s]) {
+        for (std::uint32_t s = p.next_source[i]; s != kNoNext; s = p.next_source[s]) {
           const float* const other = floats_of(s, p.sums.data() + kRing * kGroup * dimension);
           for (std::size_t k = 0; k < dimension; ++k) sum[k] += other[k];
           bytes += dimension * sizeof(float);
         }
         from = sum;
       }
-      if (item.row == kCount) {
-        const RowIndex::Ref e = p.index.Find(item.hash);
+      if (row == kCount) {
+        const RowIndex::Ref e = p.index.Find(hash);
         const std::uint32_t before = CountOf(e);
-        if (before > 0 && p.Concerns(item.hash)) p.SaveWaiting(item.hash, before, e.stamp());
+        if (before > 0 && p.Concerns(hash)) p.SaveWaiting(hash, before, e.stamp());
         if (before == 0) {
           ++p.waiting;
-          if (p.Concerns(item.hash)) p.LeaveOut(item.hash);
+          if (p.Concerns(hash)) p.LeaveOut(hash);
         }
         e.set_row(kWaiting | (before + 1));
         if (stamped) e.set_stamp(std::max(e.stamp(), p.stamp));
         continue;
       }
-      if (item.row == kMake) {
-        item.row = p.Make(item, stamped);  // and it is near now
-      } else if (cutting && p.Concerns(item.hash)) {
-        p.SaveRow(item.hash, item.row, stamped ? p.stamps_before[i] : 0);
+      if (row == kMake) {
+        row = p.Make(hash, stamped);  // and it is near now
+      } else if (cutting && p.Concerns(hash)) {
+        p.SaveRow(hash, row, stamped ? p.stamps_before[i] : 0);
       }
-      group.rows[group.count] = p.arena.At(item.row);
+      group.rows[group.count] = p.arena.At(row);
       PrefetchRow<1>(group.rows[group.count], row_bytes);
       group.gradients[group.count] = from;
       if (counts) {
-        std::uint32_t& gradients_seen = p.arena.Count(item.row);
+        std::uint32_t& gradients_seen = p.arena.Count(row);
         gradients_seen += gradients_seen != ~0u;
         group.t[group.count] = gradients_seen;
       }
@@ -736,9 +831,8 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     if (group.count == 0) break;  // and so are those behind it
     p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t});
   }
-  if (p.next_item == p.item_count) {
+  if (p.next_id == p.ids) {
     phase_ = Phase::kIdle;
-    p.item_count = 0;
     p.Settle();
   }
   return bytes;

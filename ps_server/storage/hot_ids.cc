@@ -2,24 +2,37 @@
 
 #include <algorithm>
 
+#include "common/sharding/slots.h"
+
 namespace evergrad::ps_server::storage {
 
 void HotIds::AddOne(std::int64_t id) {
   if (kept_ == nullptr) kept_ = std::make_unique<Kept>();
   Kept& k = *kept_;
-  // All places, without a branch: vectorised. An unused one looks like id 0, but nothing has counted it.
-  std::uint32_t found = kIds;
-  for (std::uint32_t i = 0; i < kIds; ++i) found = k.ids[i] == id && k.counts[i] != 0 ? i : found;
+  // By a tag of 16 bits first: a block of them is a few vectors.
+  const auto tag = static_cast<std::uint16_t>(sharding::Mix64(static_cast<std::uint64_t>(id)));
+  std::size_t found = kIds;
+  for (std::size_t block = 0; block < size_ && found == kIds; block += kBlock) {
+    std::uint16_t equal = 0;
+    for (std::size_t i = block; i < block + kBlock; ++i) equal = static_cast<std::uint16_t>(equal | (k.tags[i] == tag));
+    if (equal == 0) continue;
+    for (std::size_t i = block; i < std::min(block + kBlock, size_); ++i) found = k.ids[i] == id ? i : found;
+  }
   if (found == kIds) {
     if (size_ < kIds) {
-      found = static_cast<std::uint32_t>(size_++);
+      found = size_++;
     } else {
-      std::uint32_t least = ~0u;
-      for (std::uint32_t i = 0; i < kIds; ++i) least = std::min(least, k.counts[i]);
-      found = static_cast<std::uint32_t>(std::find(k.counts, k.counts + kIds, least) - k.counts);
-      k.errors[found] = least;
+      // The first of those that were counted least. Counts only rise: it stands behind the last one, or all have been counted more often.
+      while (next_least_ < kIds && k.counts[next_least_] != least_) ++next_least_;
+      if (next_least_ == kIds) {
+        least_ = *std::min_element(k.counts, k.counts + kIds);
+        next_least_ = static_cast<std::size_t>(std::find(k.counts, k.counts + kIds, least_) - k.counts);
+      }
+      found = next_least_;
+      k.errors[found] = least_;
     }
     k.ids[found] = id;
+    k.tags[found] = tag;
   }
   k.counts[found] += k.counts[found] != ~0u;
 }

@@ -17,7 +17,7 @@ class HotIds {
   // The ids of one push.
   template <class IdAt>
   void Add(std::size_t count, IdAt id_at) {
-    for (; next_ < count; next_ += kSampledEvery) AddOne(id_at(next_));  // 8 KiB are made with the first.
+    for (; next_ < count; next_ += kSampledEvery) AddOne(id_at(next_));  // 9 KiB are made with the first.
     next_ -= count;
   }
   std::size_t size() const { return size_; }
@@ -28,12 +28,17 @@ class HotIds {
  private:
   void AddOne(std::int64_t id);
 
+  static constexpr std::size_t kBlock = 128;
+
   std::size_t next_ = 0;  // place of the next sampled id, from the first of the next push
   std::size_t size_ = 0;
   struct Kept {
     std::int64_t ids[kIds] = {};
     std::uint32_t counts[kIds] = {}, errors[kIds] = {};
+    std::uint16_t tags[kIds] = {};
   };
+  std::uint32_t least_ = 0;      // count, once all are in use
+  std::size_t next_least_ = kIds;  // before it none has that count
   std::unique_ptr<Kept> kept_;
 };
 

@@ -96,10 +96,17 @@ class RowIndex {
     std::uint32_t found = 0;
     for (std::uint32_t k = 0; k < kStampedLanes; ++k) found |= std::uint32_t{home->hashes[k] == hash} << k;
 #endif
-    if (lanes_ == kLanes) found |= std::uint32_t{home->hashes[kStampedLanes] == hash} << kStampedLanes;
-    return found != 0 ? home->numbers[2 * lanes_ + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
+    if (lanes_ == kLanes) {
+      // Behind the rows stands a number that is always kNone: whether the entry is here cannot be foreseen, so nobody asks.
+      found |= std::uint32_t{home->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
+      return home->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
+    }
+    return found != 0 ? home->numbers[2 * kStampedLanes + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
   }
   std::uint64_t homes_version() const { return homes_version_; }
+  // Home() for a loop: nothing of the index is looked for again. Valid as long.
+  class Homes;
+  Homes homes() const;
   Ref Find(Line* home, std::uint64_t hash) const {
     const Ref first = FirstNotBelow(home, hash);
     return first.hash() == hash && first.row() != kNone ? first : Ref();
@@ -173,6 +180,18 @@ class RowIndex {
   std::uint32_t depth_ = 0;
   std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0, homes_version_ = 0;
 };
+
+class RowIndex::Homes {
+ public:
+  Line* Of(std::uint64_t hash) const { return HomeOf(directory_[(hash >> 1) >> shift_], hash); }
+
+ private:
+  friend class RowIndex;
+  Homes(const Segments* directory, std::uint32_t shift) : directory_(directory), shift_(shift) {}
+  const Segments* directory_;
+  std::uint32_t shift_;
+};
+inline RowIndex::Homes RowIndex::homes() const { return {directory_.data(), 63 - depth_}; }
 
 template <class Visit>
 bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) const {

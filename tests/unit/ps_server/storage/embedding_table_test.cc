@@ -449,6 +449,52 @@ TEST_CASE("gradients of an id that is there twice are summed in order, and the o
   CHECK(CutOf(adam.get()).all.counts == std::vector<std::uint32_t>{1});
 }
 
+// Which ids are there twice is found by way of a filter that takes some ids for others: with so many, it does.
+TEST_CASE("among many ids those that are there twice are found, and no others, be they rows, new, or waiting for their admission") {
+  for (const std::uint32_t admit_after : {1u, 3u}) {
+    TableSettings settings = Settings(1, "counting");
+    settings.initializer = {};
+    settings.admit_after = admit_after;
+    settings.ttl_steps = 1000;
+    const auto table = Make(settings);
+    std::mt19937_64 random(5);
+    std::map<std::int64_t, std::uint32_t> pushes;
+    std::map<std::int64_t, float> sums;
+    for (std::uint64_t push = 1; push <= 5; ++push) {
+      Ids ids;
+      for (std::int64_t i = 0; i < 20000; ++i) ids.push_back(static_cast<std::int64_t>(push) * 7000 + i);
+      std::shuffle(ids.begin(), ids.end(), random);
+      for (int again = 0; again < 60; ++again) ids.push_back(ids[random() % ids.size()]);  // some of them three times
+      std::swap(ids[3], ids.back());
+      std::map<std::int64_t, float> times;
+      for (const std::int64_t id : ids) ++times[id];
+      const auto before = table->Digest();
+      REQUIRE(table->Prepare(ids, push).ok());
+      table->Cancel();
+      CHECK(table->Digest() == before);
+      const auto outcome = PushOnes(table.get(), ids, push);
+      REQUIRE(outcome.ok());
+      CHECK(outcome->duplicates == ids.size() - times.size());
+      std::uint64_t made = 0, updated = 0, waiting = 0;
+      for (const auto& [id, count] : times) {
+        const std::uint32_t pushed = ++pushes[id];
+        made += pushed == admit_after, updated += pushed > admit_after, waiting += pushed < admit_after;
+        if (pushed >= admit_after) sums[id] += count;
+      }
+      CHECK(outcome->rows_made == made);
+      CHECK(outcome->rows_updated == updated);
+      CHECK(outcome->ids_waiting == waiting);
+    }
+    Ids all;
+    for (const auto& [id, sum] : sums) all.push_back(id);
+    REQUIRE(table->rows() == all.size());
+    const std::vector<float> values = Read(*table, all);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) wrong += values[i] != sums[all[i]];
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("the digest does not depend on the order in which rows came, and sees values, optimizer numbers and counters apart") {
   auto one = Make(Settings(3, "adam")), other = Make(Settings(3, "adam"));
   Ids ids = Rising(0, 3000);
