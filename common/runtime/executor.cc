@@ -41,8 +41,16 @@ struct ThreadExecutor::Impl {
     for (;;) {
       {
         MutexLock lock(&mu);
-        running = 0;
+        if (user == User::kOwnThread) {
+          user = User::kNobody;
+          running = 0;
+        }
         for (;;) {
+          if (user == User::kBorrower) {
+            awaits_borrower = true;
+            wake.Wait(&mu);
+            continue;
+          }
           MoveDueTimers();
           if (!queue.empty()) break;
           if (stopping) return;
@@ -54,6 +62,7 @@ struct ThreadExecutor::Impl {
         }
         batch.swap(queue);
         running = batch.size();
+        user = User::kOwnThread;
       }
       // The whole queue at once: one lock for many tasks. What they post goes behind them, as it should.
       while (!batch.empty()) {
@@ -83,6 +92,9 @@ struct ThreadExecutor::Impl {
   Timers timers ABSL_GUARDED_BY(mu);
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
+  enum class User { kNobody, kOwnThread, kBorrower };
+  User user ABSL_GUARDED_BY(mu) = User::kNobody;  // who runs tasks; it changes only under the lock, so each sees what the one before it did
+  bool awaits_borrower ABSL_GUARDED_BY(mu) = false;  // the thread, for whatever woke it meanwhile
   std::atomic<std::size_t> running{0};
   Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread has ended.
   std::thread thread;
@@ -103,11 +115,27 @@ bool ThreadExecutor::Post(Task task) {
       EG_CHECK_MSG(impl_->queue.size() < impl_->options.queue_max, "executor queue full: " + impl_->options.name);
       const bool was_empty = impl_->queue.empty();
       impl_->queue.push_back(std::move(task));
-      if (was_empty) impl_->wake.NotifyOne();
+      if (was_empty && impl_->user == Impl::User::kNobody) impl_->wake.NotifyOne();
       return true;
     }
   }
   return false;  // `task` is destroyed without the lock: its destructor may post.
+}
+
+bool ThreadExecutor::RunIfIdle(const Task& task) {
+  {
+    MutexLock lock(&impl_->mu);
+    if (impl_->stopping || impl_->user != Impl::User::kNobody || !impl_->queue.empty()) return false;
+    impl_->user = Impl::User::kBorrower;
+    impl_->running = 1;
+  }
+  task();
+  MutexLock lock(&impl_->mu);
+  impl_->user = Impl::User::kNobody;
+  impl_->running = 0;
+  // Under the lock: the executor may be gone once its thread has ended.
+  if (std::exchange(impl_->awaits_borrower, false) || !impl_->queue.empty()) impl_->wake.NotifyOne();
+  return true;
 }
 
 bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {

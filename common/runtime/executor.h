@@ -22,6 +22,12 @@ class Executor {
   virtual bool Post(Task task) = 0;
   // Runs `task` once, `delay` from now or later. False as above.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
+  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is posted meanwhile runs after it. False: it does not, and
+  // `task` is untouched: post it. For what takes less than to wake a thread. Never blocks.
+  virtual bool RunIfIdle(const Task& task) {
+    (void)task;
+    return false;
+  }
 };
 
 // An executor with a thread of its own.
@@ -36,9 +42,10 @@ class ThreadExecutor final : public Executor {
 
   bool Post(Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
+  bool RunIfIdle(const Task& task) override;
   // Runs what was posted before the call, drops timers not yet due, joins the thread. Idempotent; not from its own thread.
   void Shutdown();
-  bool InThisThread() const;
+  bool InThisThread() const;  // Its own: not the one that RunIfIdle borrows.
   std::size_t queue_depth() const;
 
  private:

@@ -10,6 +10,13 @@ namespace {
 
 // A header of this size is parsed in some ten microseconds: less than it takes to wake another thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
+// So is a request of so many bytes, its answer included, dealt with. (Not a push to tables: rows may have to give way to it.)
+constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
+
+bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
+  return request_bytes <= kRunInlineBytesMax && header.response_bytes_max() <= kRunInlineBytesMax - request_bytes &&
+         std::none_of(header.pushes().begin(), header.pushes().end(), [](const v1::PushSection& push) { return push.has_ids(); });
+}
 
 std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
   std::uint32_t bytes = 0;
@@ -96,11 +103,13 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
     frame = {};
     return responder->Answer(DataCall::Refusal(request.status()));
   }
+  const std::uint64_t request_bytes = frame.bytes.size();
   std::shared_ptr<JobCounters> counters = jobs_->Find(JobUid(request->header.job_uid())).counters;
   auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), options_.frame_bytes_max, largest_frame_,
                                          std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
+  const bool here = IsBrief(request_bytes, header);
   std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());
   // Pushes first: the pull of a shard in the same request follows its push.
   for (int i = 0; i < header.pushes_size(); ++i) {
@@ -111,7 +120,7 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
   }
   call.reset();
   for (std::size_t lane = 0; lane < by_lane.size(); ++lane) {
-    if (!by_lane[lane].empty()) lanes_[lane]->Submit(std::move(by_lane[lane]));
+    if (!by_lane[lane].empty()) lanes_[lane]->Submit(std::move(by_lane[lane]), here);
   }
 }
 

@@ -81,11 +81,13 @@ bool LosesAnswer(const fault::Hit& hit) {
 
 }  // namespace
 
-void ShardLane::Submit(std::vector<Section> sections) {
-  options_.executor->Post([this, sections = std::move(sections)]() mutable {
+void ShardLane::Submit(std::vector<Section> sections, bool here) {
+  runtime::Task task = [this, sections = std::move(sections)]() mutable {
     for (Section& section : sections) Enqueue(std::move(section));
     if (!turn_posted_) Turn();
-  });
+  };
+  if (here && options_.executor->RunIfIdle(task)) return;
+  options_.executor->Post(std::move(task));
 }
 
 void ShardLane::Enqueue(Section section) {

@@ -63,7 +63,8 @@ class ShardLane {
   };
 
   // --- any thread: what follows happens on the executor.
-  void Submit(std::vector<Section> sections);
+  // `here`: at once on the caller's thread if the executor is idle.
+  void Submit(std::vector<Section> sections, bool here = false);
   struct Loaded {
     absl::Status status;
     std::uint64_t value_bytes = 0, slot_bytes = 0, lsn = 0;

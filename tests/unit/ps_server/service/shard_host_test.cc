@@ -2,6 +2,7 @@
 // order within a request, fairness between shards.
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "service_fixture.h"
 
@@ -630,6 +631,7 @@ TEST_CASE("many callers on real executors: every update is applied once") {
       callers.emplace_back("caller", [&, caller] {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
           RequestBuilder request;
+          if (caller != 0) request.header.set_response_bytes_max(4096);  // brief: by its caller where an executor is idle
           for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
           for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Pull(shard);
           for (int twice = 0; twice < 2; ++twice) host.Handle({request.Frame(), nullptr}, std::make_unique<CountingResponder>(&left, &done));
@@ -642,6 +644,60 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   for (auto& executor : executors) executor->Shutdown();
   CHECK(host.updates_applied() == kCallers * kUpdates * kShards);
   CHECK(host.duplicates() == kCallers * kUpdates * kShards);
+}
+
+TEST_CASE("a brief request is answered by its caller's thread when the executor is idle; a large one, or a push to tables, never") {
+  runtime::ThreadExecutor executor({"shards"});
+  metrics::Registry registry;
+  ShardHost::Options options;
+  options.executors = {&executor};
+  options.registry = &registry;
+  ShardHost host(std::move(options));
+  for (const ShardSettings& settings : {CountingShard(0), CountingSlot(1)}) {
+    runtime::Event held;
+    host.lane(settings.shard).Assign(settings, kEpoch, kStart, {}, [&](ShardLane::Loaded) { held.Set(); });
+    held.Wait();
+  }
+  class ThreadResponder final : public transport::DataResponder {
+   public:
+    ThreadResponder(std::thread::id* by, runtime::Event* answered) : by_(by), answered_(answered) {}
+    void Answer(transport::Frame) override {
+      *by_ = std::this_thread::get_id();
+      answered_->Set();
+    }
+    void Fail(absl::Status) override {}
+
+   private:
+    std::thread::id* const by_;
+    runtime::Event* const answered_;
+  };
+  const auto answered_here = [&](const RequestBuilder& request) {
+    // The executor's thread says that it is idle only once it is: then it is lent.
+    while (!executor.RunIfIdle([] {})) {
+    }
+    std::thread::id by;
+    runtime::Event answered;
+    host.Handle({request.Frame(), nullptr}, std::make_unique<ThreadResponder>(&by, &answered));
+    answered.Wait();
+    return by == std::this_thread::get_id();
+  };
+  RequestBuilder brief;
+  brief.header.set_response_bytes_max(1024);
+  brief.Push(0, 0, 0, Floats(4, 1));
+  brief.Pull(0);
+  CHECK(answered_here(brief));
+  RequestBuilder large;
+  large.Push(0, 0, 1, Floats(4, 1));
+  large.Pull(0);
+  CHECK_FALSE(answered_here(large));
+  RequestBuilder rows;
+  rows.header.set_response_bytes_max(1024);
+  rows.PullRows(1, {7});
+  CHECK(answered_here(rows));
+  rows.PushRows(1, 0, 0, {7}, {1, 1});
+  CHECK_FALSE(answered_here(rows));
+  executor.Shutdown();
+  CHECK(host.updates_applied() == 3);
 }
 
 TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the ids, never more than the request reserved") {
