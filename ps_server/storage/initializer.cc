@@ -20,6 +20,15 @@ void ForEach(std::uint64_t first_index, DenseArray* array, ValueAt value_at) {
   }
 }
 
+void FillNormal(std::uint64_t key, std::uint64_t first_index, float mean, float stddev, DenseArray* array) {
+  for (std::size_t c = 0; c < array->chunks(); ++c) {
+    const std::span<float> chunk = array->fill_chunk(c);
+    random::TruncatedNormals(key, first_index, chunk);
+    for (float& element : chunk) element = mean + stddev * element;
+    first_index += chunk.size();
+  }
+}
+
 void FillConstant(float value, DenseArray* array) {
   for (std::size_t c = 0; c < array->chunks(); ++c) std::ranges::fill(array->fill_chunk(c), value);
 }
@@ -60,11 +69,11 @@ void FillInitial(const InitializerSettings& settings, absl::string_view variable
   }
   if (type == "he_normal") {
     const auto stddev = static_cast<float>(std::sqrt(2.0 / static_cast<double>(settings.fan_in)) / kTruncatedStddev);
-    return ForEach(first_index, array, [=](std::uint64_t i) { return stddev * random::TruncatedNormal(key, i); });
+    return FillNormal(key, first_index, 0, stddev, array);
   }
   const auto mean = static_cast<float>(settings.mean);
   const auto stddev = static_cast<float>(settings.stddev);
-  ForEach(first_index, array, [=](std::uint64_t i) { return mean + stddev * random::TruncatedNormal(key, i); });
+  FillNormal(key, first_index, mean, stddev, array);
 }
 
 RowInitializer::RowInitializer(const InitializerSettings& settings) {
@@ -92,7 +101,8 @@ void RowInitializer::Fill(std::uint64_t row_key, std::span<float> row) const {
       }
       return;
     case Kind::kNormal:
-      for (std::size_t j = 0; j < row.size(); ++j) row[j] = offset_ + scale_ * random::TruncatedNormal(row_key, j);
+      random::TruncatedNormals(row_key, 0, row);
+      for (float& element : row) element = offset_ + scale_ * element;
       return;
   }
 }

@@ -87,6 +87,27 @@ TEST_CASE("a truncated number is the normal one where that is within two, and an
   CHECK(redrawn > 100);  // 4.55 % of 5000 is 227.
 }
 
+TEST_CASE("truncated numbers side by side are the ones alone, from any index and of any count") {
+  for (std::uint64_t seed = 0; seed < 500; ++seed) {
+    const std::uint64_t key = KeyOf(seed, "side by side"), first = seed % 3 == 0 ? (std::uint64_t{1} << 32) - 5 : seed * 7;
+    std::vector<float> many(1 + seed % 37);
+    TruncatedNormals(key, first, many);
+    for (std::size_t i = 0; i < many.size(); ++i) REQUIRE(many[i] == TruncatedNormal(key, first + i));
+  }
+}
+
+TEST_CASE("normal numbers are those of Box and Muller's formula in float64") {
+  const std::uint64_t key = KeyOf(5, "formula");
+  double worst = 0;
+  for (std::uint64_t i = 0; i < 200000; ++i) {
+    const Block block = Philox(key, i, 0);
+    const double u1 = (block[0] + 1.0) * 0x1p-32, u2 = block[1] * 0x1p-32;
+    const double want = std::sqrt(-2 * std::log(u1)) * std::cos(2 * 3.14159265358979323846 * u2);
+    worst = std::max(worst, std::fabs(Normal(key, i) - want) / std::max(std::fabs(want), 1e-3));
+  }
+  CHECK(worst < 6.1e-8);  // half of float32's last place
+}
+
 TEST_CASE("a permutation is a bijection, for every size up to 300 and some larger ones") {
   std::vector<std::uint64_t> sizes;
   for (std::uint64_t n = 1; n <= 300; ++n) sizes.push_back(n);
