@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/device_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -81,7 +82,14 @@ void DeviceMemory::UsedBy(Lane lane, const void* piece) {
   if (lane == Lane::kCompute) return;
   auto after = buffers_.upper_bound(reinterpret_cast<std::uint64_t>(piece));
   if (after == buffers_.begin()) return;
-  std::prev(after)->second.lanes[static_cast<std::size_t>(lane)] = true;
+  bool& used = std::prev(after)->second.lanes[static_cast<std::size_t>(lane)];
+  if (std::exchange(used, true)) return;
+  EgCudaError error{};
+  EgEvent* before = nullptr;
+  if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK) return;  // the copy that follows fails likewise
+  if (api_->record(context_, static_cast<std::int32_t>(Lane::kCompute), before, &error) == EG_CUDA_OK)
+    static_cast<void>(api_->await(context_, static_cast<std::int32_t>(lane), before, &error));
+  api_->drop_event(before);
 }
 
 void DeviceMemory::Poll() {

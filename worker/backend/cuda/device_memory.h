@@ -26,7 +26,8 @@ class DeviceMemory final : public tensor::BufferHome {
   // ResourceExhausted: "no memory: what=… bytes=… free=…", with what is in use and cached.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<DeviceMemory>& self, std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
-  // A copy on `lane` uses this piece of a buffer: it is not given out again before the copy is done.
+  // A copy on `lane` will use this piece of a buffer: it is not given out again before the copy is done. The first one waits for what kCompute has
+  // been asked for so far, which may still use the buffer that lay there before.
   void UsedBy(Lane lane, const void* piece);
   MemoryUse use() const;
   const BlockCache& cache() const { return cache_; }

@@ -252,6 +252,33 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
   }
 }
 
+TEST_CASE("a copy into a new buffer waits for kernels that still use what lay there before") {
+  Stage stage;
+  tensor::AlignedBuffer host = stage.backend->AllocateHost(4096).value();
+  std::fill(host.floats().begin(), host.floats().end(), -9.0f);
+  Memory ones = stage.Floats(1024), sum = stage.Floats(1024);
+  stage.Put(std::vector<float>(1024, 1.0f), ones);
+  stage.backend->Zero(sum.as<std::byte>());
+  int reused = 0;
+  for (int round = 0; round < 50; ++round) {
+    const float* address = nullptr;
+    {
+      Memory part = stage.Floats(1024);
+      address = part.as<float>().data();
+      stage.backend->Scale(2, ones.as<float>(), part.as<float>());
+      stage.backend->AddScaled(1, part.as<float>(), sum.as<float>());
+    }
+    Memory next = stage.Floats(1024);
+    reused += next.as<float>().data() == address ? 1 : 0;
+    stage.backend->Upload(Lane::kIn, {host.data(), host.size()}, next.as<std::byte>());
+    auto there = stage.backend->MakeEvent().value();
+    stage.backend->Record(Lane::kIn, *there);
+    REQUIRE(stage.backend->Wait(*there).ok());
+  }
+  CHECK(reused > 40);  // or nothing was shown
+  CHECK(stage.Get(sum) == std::vector<float>(1024, 100.0f));
+}
+
 TEST_CASE("a full device says what was asked, what is free, and what is in use") {
   Stage stage;
   stage.control.memory_bytes = 64 << 20;

@@ -86,8 +86,12 @@ bool IsPinned(const void* memory) {
 
 }  // namespace
 
-struct EgEvent {
+// What is queued may name an event that has been dropped since: it has the state.
+struct EventState {
   std::uint64_t recorded = 0, passed = 0;
+};
+struct EgEvent {
+  std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 // Runs if it may; false: it waits for an event.
 using Task = std::function<bool()>;
@@ -218,7 +222,7 @@ int32_t MakeEvent(EgContext*, int32_t, EgEvent** event, EgCudaError*) {
 }
 void DropEvent(EgEvent* event) {
   // Queued work may still name it.
-  while (event->passed < event->recorded && StepAny()) {
+  while (event->state->passed < event->state->recorded && StepAny()) {
   }
   --control.events;
   delete event;
@@ -228,8 +232,8 @@ int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
     context->captured.push_back({nullptr, event, nullptr});
     return EG_CUDA_OK;
   }
-  const std::uint64_t version = ++event->recorded;
-  context->Ask(lane, [=] { return event->passed = std::max(event->passed, version), true; });
+  const std::uint64_t version = ++event->state->recorded;
+  context->Ask(lane, [state = event->state, version] { return state->passed = std::max(state->passed, version), true; });
   return EG_CUDA_OK;
 }
 int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
@@ -237,20 +241,20 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
     context->captured.push_back({nullptr, nullptr, event});
     return EG_CUDA_OK;
   }
-  const std::uint64_t version = event->recorded;
-  context->Ask(lane, [=] { return event->passed >= version; });
+  const std::uint64_t version = event->state->recorded;
+  context->Ask(lane, [state = event->state, version] { return state->passed >= version; });
   return EG_CUDA_OK;
 }
 int32_t Wait(EgEvent* event, EgCudaError* error) {
   if (control.fail_waits) return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
-  const std::uint64_t version = event->recorded;
-  while (event->passed < version && StepAny()) {
+  const std::uint64_t version = event->state->recorded;
+  while (event->state->passed < version && StepAny()) {
   }
-  return event->passed >= version ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "the host waits for ever");
+  return event->state->passed >= version ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "the host waits for ever");
 }
 int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError*) {
   if (Draw() % 2 == 0) StepAny();
-  *yes = event->passed >= event->recorded ? 1 : 0;
+  *yes = event->state->passed >= event->state->recorded ? 1 : 0;
   return EG_CUDA_OK;
 }
 int32_t Milliseconds(EgEvent*, EgEvent*, float* milliseconds, EgCudaError*) {
