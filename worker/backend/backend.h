@@ -151,7 +151,8 @@ class Backend {
   virtual bool host_memory() const = 0;
   // At least 1 byte. ResourceExhausted: "no memory: what=WHAT bytes=ASKED free=FREE". Not within a step.
   virtual absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) = 0;
-  // Memory of the host which Upload and Download take without a stop in between (page-locked, for a device). ResourceExhausted, as above.
+  // Memory of the host which Upload and Download take without a stop in between (page-locked, for a device). What is dropped is kept for the next
+  // that is as large: a step may ask for it. ResourceExhausted, as above.
   virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) = 0;
   virtual MemoryUse memory() const = 0;
 

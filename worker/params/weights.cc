@@ -85,6 +85,12 @@ GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed
   }
 }
 
+GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers)
+    : layout_(std::move(layout)), buffers_(std::move(buffers)) {
+  EG_CHECK(buffers_.size() == layout_->variables().size());
+  for (std::size_t v = 0; v < buffers_.size(); ++v) EG_CHECK(buffers_[v].size() == layout_->variables()[v].shape.elements() * sizeof(float));
+}
+
 std::vector<std::span<float>> GradientBuffer::Spans() {
   std::vector<std::span<float>> spans;
   spans.reserve(buffers_.size());

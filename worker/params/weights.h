@@ -78,6 +78,8 @@ class GradientBuffer {
  public:
   // Not initialised, or zeros.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
+  // In memory of the caller's choice: one buffer for each variable, of its elements in float32.
+  GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
   // Once, before the first Slice: each variable in its wire type, in the same memory. Returns the first variable with a gradient that was finite and is not

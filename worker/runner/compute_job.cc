@@ -301,6 +301,17 @@ std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t clo
   return rows;
 }
 
+absl::StatusOr<std::shared_ptr<GradientBuffer>> ComputeJob::MakeGradients(Backend& backend) const {
+  if (backend.host_memory()) return std::make_shared<GradientBuffer>(layout_);
+  std::vector<tensor::AlignedBuffer> buffers;
+  buffers.reserve(layout_->variables().size());
+  for (const LaidVariable& variable : layout_->variables()) {
+    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(variable.shape.elements() * sizeof(float)));
+    buffers.push_back(std::move(buffer));
+  }
+  return std::make_shared<GradientBuffer>(layout_, std::move(buffers));
+}
+
 absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   Step step;
@@ -310,9 +321,9 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
     if (rows != nullptr) GatherRows(*rows->slots, &rows->values, &step);
     return step;
   }
-  step.gradients = std::make_shared<GradientBuffer>(layout_);
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
+  EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
   EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   std::vector<tensor::AlignedBuffer> row_gradients;
   std::vector<std::span<float>> row_spans;

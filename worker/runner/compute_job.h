@@ -1,6 +1,6 @@
 // What the compute thread holds of one job: data sets, graph, whole weights. Used from the compute thread only, but for the
-// data sets once they are open (immutable). Weights, batches, rows and gradients are host memory; where the backend's is another, HostStep brings them
-// over and back.
+// data sets once they are open (immutable). Weights, batches, rows and gradients are host memory; where the backend's is another, HostStep brings
+// them over and back.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +98,8 @@ class ComputeJob {
 
  private:
   absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
+  // Where the backend leaves them on its way to the servers: one copy at most.
+  absl::StatusOr<std::shared_ptr<GradientBuffer>> MakeGradients(Backend& backend) const;
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Rows' gradients onto the wire.
   void GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const;

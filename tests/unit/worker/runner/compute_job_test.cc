@@ -154,7 +154,7 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
       std::uint64_t version = 0, first = 0;
       for (const std::uint64_t size : {8, 8, 3, 8, 8}) {
         ++version;
-        const std::uint64_t uploads = apart->uploads();
+        const std::uint64_t uploads = apart->uploads(), host_allocations = apart->host_allocations();
         std::uint64_t changed = 0;
         std::vector<bool> variables(here.layout->variables().size());
         for (std::uint32_t shard = 0; shard < here.layout->dense_shards(); ++shard) {
@@ -176,6 +176,7 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
           steps[job == &there] = *std::move(step);
           if (job == &there)
             CHECK(apart->uploads() == uploads + changed + 1 + 1 + 1 + 2 * 2);  // keys, numbers, labels, rows and positions of two tables
+          if (job == &there) CHECK(apart->host_allocations() == host_allocations + variables.size());  // gradients arrive in what copies fast
           const auto result = job->compute->Evaluate(batch, rows.get());
           REQUIRE(result.ok());
           evaluated[job == &there] = *result;
