@@ -323,7 +323,8 @@ Key<FieldSpec> Where(Key<FieldSpec> key, bool (*holds)(const FieldSpec&)) {
 }
 bool DrawsIds(const FieldSpec& field) { return field.type == "ids"; }
 bool DrawsZipf(const FieldSpec& field) { return field.type == "ids" && field.distribution == "zipf"; }
-bool HasSize(const FieldSpec& field) { return field.type != "label"; }
+bool HasSize(const FieldSpec& field) { return field.type != "label" && field.shape.empty(); }
+bool IsLabel(const FieldSpec& field) { return field.type == "label"; }
 
 const Table<FieldSpec>& FieldTable(const std::string& format) {
   static const Table<FieldSpec> idx{
@@ -348,8 +349,12 @@ const Table<FieldSpec>& FieldTable(const std::string& format) {
   static const Table<FieldSpec> synthetic{
       "a field of a synthetic source",
       {Required(Choice<FieldSpec>("type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
-                                  "ids of tables; normally distributed numbers; 0 or 1, drawn by a hidden model of all other fields")),
+                                  "ids of tables; normally distributed numbers; a class, drawn by a hidden model of all other fields")),
        Where(Integer<FieldSpec>("size", &FieldSpec::size, 0, 4096, "shape [size]; 0: one value"), &HasSize),
+       Key<FieldSpec>{"shape", "list of up to 7 integers", "of type float, instead of size: images are [height, width, channels]", false,
+                      [](Reader& r, const Node& n, FieldSpec* t) { r.Shape(n, &t->shape); },
+                      [](const FieldSpec& t) { return t.shape.empty() ? std::nullopt : std::optional<Node>(MakeShape(t.shape)); }},
+       Where(Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24, "of a label: 0 to classes - 1, each about as frequent as the next"), &IsLabel),
        Where(Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40, "of type ids: element j draws from j * ids to (j + 1) * ids - 1"), &DrawsIds),
        Where(Choice<FieldSpec>("distribution", &FieldSpec::distribution, {"uniform", "zipf"}, {"normal"}, "field.",
                                "of the ids; zipf: at most 16777216 ids"),
@@ -432,6 +437,11 @@ void CheckField(Reader& r, const Entry& entry, const std::string& format, const 
   if (field.type != "ids" && (field.ids != 0 || entry.value.Find("distribution") != nullptr || entry.value.Find("exponent") != nullptr))
     r.Report(where, absl::StrCat("`ids`, `distribution` and `exponent` are settings of type ids, this field is of type ", field.type));
   if (field.type == "label" && field.size != 0) r.Report(where, "a label has no `size`");
+  if (field.type != "float" && entry.value.Find("shape") != nullptr)
+    r.Report(where, absl::StrCat("`shape` is a setting of type float, this field is of type ", field.type));
+  if (!field.shape.empty() && entry.value.Find("size") != nullptr) r.Report(where, "`shape` and `size` are two ways to say one thing; keep one");
+  if (field.type != "label" && entry.value.Find("classes") != nullptr)
+    r.Report(where, absl::StrCat("`classes` is a setting of type label, this field is of type ", field.type));
   if (field.distribution == "zipf" && field.ids > (1u << 24)) r.Report(where, "zipf draws from at most 16777216 ids");
   if (field.distribution != "zipf" && entry.value.Find("exponent") != nullptr) r.Report(where, "`exponent` is a setting of distribution zipf");
 }

@@ -213,22 +213,7 @@ Key<ModelSpec> InputsKey() {
               const Table<InputSpec> table{
                   absl::StrCat("input ", entry.key),
                   {Required(Key<InputSpec>{"shape", "list of up to 7 integers", "", false,
-                                           [](Reader& rr, const Node& shape, InputSpec* out) {
-                                             if (!rr.IsList(shape, "shape", "integers")) return;
-                                             if (shape.items.size() > 7) {
-                                               rr.Report(shape.where(),
-                                                         absl::StrCat("`shape`: expected at most 7 integers, got ", shape.items.size()));
-                                               return;
-                                             }
-                                             std::vector<std::uint64_t> dims;
-                                             for (const Node& item : shape.items)
-                                               if (const auto v = rr.Unsigned(item, "shape", 1, 1u << 24)) dims.push_back(*v);
-                                             const auto elements = CheckedProduct(dims);
-                                             if (!elements || *elements > (1ull << 28))
-                                               rr.Report(shape.where(), "`shape`: too many elements: limit=268435456");
-                                             else
-                                               out->shape = std::move(dims);
-                                           },
+                                           [](Reader& rr, const Node& shape, InputSpec* out) { rr.Shape(shape, &out->shape); },
                                            [](const InputSpec&) { return std::optional<Node>(); }})},
                   {"dtype", "sparse", "ragged"}};
               table.Read(r, entry.value, &input);
@@ -239,10 +224,8 @@ Key<ModelSpec> InputsKey() {
             if (t.inputs.empty()) return std::optional<Node>();
             Node map;
             for (const InputSpec& input : t.inputs) {
-              std::vector<Node> dims;
-              for (const std::uint64_t d : input.shape) dims.push_back(MakePlain(absl::StrCat(d)));
               Node inner;
-              Append(&inner, "shape", MakeList(std::move(dims)));
+              Append(&inner, "shape", MakeShape(input.shape));
               Append(&map, input.name, std::move(inner));
             }
             return std::optional<Node>(std::move(map));

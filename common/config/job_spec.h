@@ -73,6 +73,8 @@ struct FieldSpec {
   std::optional<std::string> default_text;  // what stands in for a missing value
   // synthetic
   std::uint64_t size = 0;                // shape [size]; 0: []
+  std::vector<std::uint64_t> shape;      // float: instead of size, where it is not empty
+  std::uint64_t classes = 2;             // label
   std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
   std::string distribution = "uniform";  // uniform | zipf
   double exponent = 1.05;                // zipf

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "common/base/checked_math.h"
 
 namespace evergrad::config {
 namespace {
@@ -71,6 +72,12 @@ Node MakeText(absl::string_view text) {
   node.text = std::string(text);
   node.quoted = true;
   return node;
+}
+
+Node MakeShape(const std::vector<std::uint64_t>& dims) {
+  std::vector<Node> items;
+  for (const std::uint64_t d : dims) items.push_back(MakePlain(absl::StrCat(d)));
+  return MakeList(std::move(items));
 }
 
 Node MakePlain(absl::string_view text) {
@@ -193,6 +200,17 @@ bool Reader::IsMap(const Node& node, absl::string_view key) {
   if (node.kind == Node::Kind::kMap) return true;
   Report(node.where(), absl::StrCat(key, ": expected a mapping, got ", node.Describe()));
   return false;
+}
+
+void Reader::Shape(const Node& node, std::vector<std::uint64_t>* dims) {
+  if (!IsList(node, "shape", "integers")) return;
+  if (node.items.size() > 7) return Report(node.where(), absl::StrCat("`shape`: expected at most 7 integers, got ", node.items.size()));
+  std::vector<std::uint64_t> read;
+  for (const Node& item : node.items)
+    if (const auto v = Unsigned(item, "shape", 1, 1u << 24)) read.push_back(*v);
+  const auto elements = CheckedProduct(read);
+  if (!elements || *elements > (1ull << 28)) return Report(node.where(), "`shape`: too many elements: limit=268435456");
+  *dims = std::move(read);
 }
 
 bool Reader::IsList(const Node& node, absl::string_view key, absl::string_view of) {

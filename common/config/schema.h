@@ -20,6 +20,7 @@ namespace evergrad::config {
 // ---- nodes to write
 
 Node MakeText(absl::string_view text);   // quoted when it must be
+Node MakeShape(const std::vector<std::uint64_t>& dims);
 Node MakePlain(absl::string_view text);  // a number, a size, true: as it is
 Node MakeList(std::vector<Node> items);
 void Append(Node* map, absl::string_view key, Node value);
@@ -44,6 +45,8 @@ class Reader {
   std::optional<std::uint64_t> Bytes(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max);
   bool IsMap(const Node& node, absl::string_view key);
   bool IsList(const Node& node, absl::string_view key, absl::string_view of);
+  // A list of up to 7 positive integers, of up to 2^28 elements; leaves `dims` as it is when it is none.
+  void Shape(const Node& node, std::vector<std::uint64_t>* dims);
   std::size_t count() const { return mistakes_->size(); }
 
  private:

@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kHidden = 4;
 constexpr std::uint64_t kZipfIdsMax = 1u << 24;
+constexpr std::uint64_t kClassesMax = 1u << 24;  // labels are float32
 
 // ln x for x > 0: x = m * 2^e with m in [2/3, 4/3), and the series of artanh((m - 1) / (m + 1)), whose argument is at most 1/5.
 double Ln(double x) {
@@ -110,7 +111,10 @@ class SyntheticDataset final : public Dataset {
       Field& field = fields_.emplace_back();
       field.name = g.spec.name;
       field.dtype = g.spec.type == "ids" ? tensor::DType::kInt64 : tensor::DType::kFloat32;
-      if (g.spec.size > 0) field.shape = tensor::Shape{g.spec.size};
+      if (!g.spec.shape.empty())
+        field.shape = *tensor::Shape::Checked(g.spec.shape);
+      else if (g.spec.size > 0)
+        field.shape = tensor::Shape{g.spec.size};
       if (g.spec.type == "label")
         label_ = true;
       else if (g.spec.type == "ids")
@@ -146,9 +150,10 @@ class SyntheticDataset final : public Dataset {
           Numbers(g, example, reinterpret_cast<float*>(to[f].data()) + n * g.width, &hidden);
       }
       if (!label_) continue;
-      const float label = Label(example, hidden);
+      const double logit = std::clamp(Logit(hidden), -30.0, 30.0);
+      const random::Block drawn = random::Philox(label_key_, example, 0);
       for (std::size_t f = 0; f < generated_.size(); ++f) {
-        if (generated_[f].spec.type == "label") reinterpret_cast<float*>(to[f].data())[n] = label;
+        if (generated_[f].spec.type == "label") reinterpret_cast<float*>(to[f].data())[n] = Label(logit, Unit(drawn[0], drawn[1]), generated_[f]);
       }
     }
     return absl::OkStatus();
@@ -193,7 +198,7 @@ class SyntheticDataset final : public Dataset {
   }
 
   // Each part is brought to a variance of about one: of the linear terms (a third each), of the n (n - 1) / 2 products of pairs (kHidden / 9 each).
-  float Label(std::uint64_t example, const Hidden& hidden) const {
+  double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
     if (ids_ > 1) {
@@ -203,8 +208,17 @@ class SyntheticDataset final : public Dataset {
       logit += 0.5 * pairs / std::sqrt(n * (n - 1) / 2 * kHidden / 9);
     }
     if (numbers_ > 0) logit += 1.5 * hidden.numbers / std::sqrt(static_cast<double>(numbers_) / 3);
-    const random::Block block = random::Philox(label_key_, example, 0);
-    return Unit(block[0], block[1]) * (1 + Exp(-std::clamp(logit, -30.0, 30.0))) < 1 ? 1.0f : 0.0f;
+    return logit;
+  }
+
+  // Of two classes: 1 with the logit's probability. Of more: where among the examples the logit with logistic noise lies, in equal parts; the sum of
+  // a normal number of deviation 1.5 or so and a logistic one is near enough to a logistic number of kSpread.
+  static float Label(double logit, double u, const Generated& g) {
+    if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
+    constexpr double kSpread = 1.3;
+    const double noisy = logit + (u > 0 ? Ln(u / (1 - u)) : -30);
+    const double part = 1 / (1 + Exp(-std::clamp(noisy / kSpread, -30.0, 30.0)));
+    return static_cast<float>(std::min(std::floor(part * static_cast<double>(g.spec.classes)), static_cast<double>(g.spec.classes - 1)));
   }
 
   const config::SourceSpec source_;
@@ -227,11 +241,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
     };
     if (field.type != "ids" && field.type != "float" && field.type != "label")
       return wrong(absl::StrCat("unknown type `", field.type, "`; one of ids, float, label"));
-    Generated g{field,
-                random::KeyOf(source.seed, absl::StrCat("values/", field.name)),
-                random::KeyOf(source.seed, absl::StrCat("hidden/", field.name)),
-                std::max<std::size_t>(1, field.size),
-                {}};
+    if (field.classes < 2 || field.classes > kClassesMax) return wrong(absl::StrCat("classes out of range: want=2..", kClassesMax, " got=", field.classes));
+    if (const auto shape = tensor::Shape::Checked(field.shape); !shape.ok()) return wrong(shape.status().message());
+    Generated g{field, random::KeyOf(source.seed, absl::StrCat("values/", field.name)), random::KeyOf(source.seed, absl::StrCat("hidden/", field.name)),
+                field.shape.empty() ? std::max<std::size_t>(1, field.size) : tensor::Shape::Checked(field.shape)->elements(), {}};
     if (field.type == "ids") {
       const std::uint64_t all[] = {field.ids, std::max<std::uint64_t>(1, field.size)};
       const auto product = CheckedProduct(std::vector<std::uint64_t>(all, all + 2));

@@ -340,6 +340,16 @@ TEST_CASE("a synthetic source has fields that are drawn") {
   CHECK_THAT(with("{type: label}", "{type: label, transforms: []}"),
              Catch::Contains("not built yet: key `transforms` in a field of a synthetic source"));
   CHECK_THAT(with("examples: 1000000, ", ""), Catch::Contains("missing key `examples` in a synthetic source"));
+  CHECK(spec.data.fields[1].classes == 2);
+  CHECK_THAT(with("{type: label}", "{type: label, classes: 1}"), Catch::Contains("`classes`: expected an integer from 2 to 16777216, got `1`"));
+  CHECK_THAT(with("size: 26", "shape: [26]"), Catch::Contains("`shape` is a setting of type float, this field is of type ids"));
+  CHECK_THAT(with("size: 26", "size: 26, classes: 3"), Catch::Contains("`classes` is a setting of type label, this field is of type ids"));
+  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, size: 4, shape: [2, 2]}"),
+             Catch::Contains("`shape` and `size` are two ways to say one thing"));
+  const JobSpec images = Parse(ReadSource("deploy/bundle/jobs/cnn.yaml"));
+  CHECK(images.data.fields[0].shape == std::vector<std::uint64_t>{28, 28, 1});
+  CHECK(images.data.fields[1].classes == 10);
+  CHECK(EmitYaml(Parse(EmitYaml(images))) == EmitYaml(images));
 }
 
 TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds") {

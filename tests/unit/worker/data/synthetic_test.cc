@@ -134,6 +134,43 @@ TEST_CASE("labels hang on ids: the rate of an id in one half of the examples tel
   CHECK(ab / std::sqrt(aa * bb) > 0.9);
 }
 
+TEST_CASE("images of a shape, and labels of many classes that hang on them") {
+  constexpr std::uint64_t kExamples = 20000, kClasses = 10;
+  config::FieldSpec image = Plain("image", "float"), flat = Plain("image", "float", 12), label = Plain("label", "label");
+  image.shape = {2, 2, 3};
+  label.classes = kClasses;
+  const auto read = [&](const config::FieldSpec& field) {
+    auto data = OpenDataset(Source(kExamples, 3), {field, label}, nullptr);
+    INFO(data.status());
+    REQUIRE(data.ok());
+    CHECK((*data)->fields()[0].shape.elements() == 12);
+    std::vector<float> values(kExamples * 12), labels(kExamples);
+    REQUIRE((*data)->Read(Range(0, kExamples), {std::as_writable_bytes(std::span(values)), std::as_writable_bytes(std::span(labels))}).ok());
+    return std::pair(std::move(values), std::move(labels));
+  };
+  const auto [values, labels] = read(image);
+  CHECK(read(flat).first == values);
+  CHECK((*OpenDataset(Source(1, 1), {image, label}, nullptr))->fields()[0].shape == tensor::Shape{2, 2, 3});
+  std::vector<double> counts(kClasses);
+  for (const float l : labels) {
+    REQUIRE((l >= 0 && l < kClasses && l == std::floor(l)));
+    ++counts[static_cast<std::size_t>(l)];
+  }
+  for (const double count : counts) CHECK(count == Approx(kExamples / kClasses).epsilon(0.15));
+  // Classes rise with a linear function of the numbers: some one number tells them apart better than chance.
+  double best = 0;
+  for (std::size_t j = 0; j < 12; ++j) {
+    double product = 0, square = 0;
+    for (std::size_t i = 0; i < kExamples; ++i) {
+      const double deviation = labels[i] - (kClasses - 1) / 2.0;
+      product += values[12 * i + j] * deviation;
+      square += deviation * deviation;
+    }
+    best = std::max(best, std::abs(product) / std::sqrt(square * kExamples));
+  }
+  CHECK(best > 0.15);
+}
+
 TEST_CASE("settings out of range are the user's") {
   const auto refusal = [](config::FieldSpec field, std::uint64_t bytes_max = kDataBytesMax) {
     const auto data = OpenSynthetic(Source(1, 1), {std::move(field)}, bytes_max);
@@ -146,6 +183,9 @@ TEST_CASE("settings out of range are the user's") {
   CHECK_THAT(refusal(Ids(1, 1u << 25, "zipf")), Catch::Contains("zipf draws from at most"));
   CHECK_THAT(refusal(Ids(1, 1000, "zipf"), 1000), Catch::Contains("data set too large"));
   CHECK_THAT(refusal(Plain("x", "bool")), Catch::Contains("unknown type `bool`"));
+  config::FieldSpec label = Plain("x", "label");
+  label.classes = 1;
+  CHECK_THAT(refusal(label), Catch::Contains("classes out of range"));
 }
 
 }  // namespace
