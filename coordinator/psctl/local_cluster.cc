@@ -82,6 +82,17 @@ absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock
   return count;
 }
 
+// What a process that ended by itself said last: the message of its log's last line.
+std::string LastWords(const std::string& path) {
+  std::string line = Tail(path, 1);
+  // "TIME LEVEL COMPONENT job=… closure=… MESSAGE"
+  if (const auto closure = line.find(" closure="); closure != std::string::npos) {
+    const auto message = line.find(' ', closure + 1);
+    line = message == std::string::npos ? "" : line.substr(message + 1);
+  }
+  return line.empty() ? "" : absl::StrCat(": ", line);
+}
+
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
   // One that ran for a while died of something else than its start: at once. Otherwise twice as long each time, up to 5 s.
   if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
@@ -183,6 +194,7 @@ std::vector<std::string> LocalCluster::Tick() {
     if (task.running && ::waitpid(task.process.pid, &status, WNOHANG) == task.process.pid) {
       task.running = false;
       std::string text = absl::StrCat(task.Name(), " (pid ", task.process.pid, ") ", DescribeExit(status));
+      if (WIFEXITED(status) && WEXITSTATUS(status) != 0) absl::StrAppend(&text, LastWords(LogOf(task)));
       if (options_.supervise) {
         const auto delay = RestartDelay(task.starts, now - task.started);
         task.start_again = now + delay;
