@@ -65,7 +65,7 @@ class Doors(unittest.TestCase):
             text = re.sub(r"^tls:\n(  .*\n)+", "", text, flags=re.M)   # two_machines_test.py is about certificates
             text = re.sub(r"^# (\w+: .*)$", r"\1", text, flags=re.M)    # with every default written out
             keys = set(re.findall(r"^(\w+):", text, flags=re.M))
-            flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {"help", "version", "config", "tls-ca", "tls-cert", "tls-key"}
+            flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {"help", "version", "list-devices", "config", "tls-ca", "tls-cert", "tls-key"}
             self.assertEqual(keys, {flag.replace("-", "_") for flag in flags}, name)
             with tempfile.TemporaryDirectory() as folder:
                 address = os.path.join(folder, "address")
