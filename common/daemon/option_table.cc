@@ -324,8 +324,9 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
         report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
       continue;
     }
-    if (option == nullptr || option->name == "config" || option->repeatable || option->print != nullptr) {
-      report(entry.where(), absl::StrCat("unknown setting `", name, "`", config::Suggestion(entry.key, siblings)));
+    const bool flag_alone = option != nullptr && (option->name == "config" || option->repeatable || option->print != nullptr);
+    if (option == nullptr || flag_alone) {
+      report(entry.where(), absl::StrCat("unknown setting `", name, "`", flag_alone ? "; it is a flag alone" : config::Suggestion(entry.key, siblings)));
       continue;
     }
     option->set_by_file = true;
