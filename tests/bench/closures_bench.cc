@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "coordinator/closures/closure_book.h"
+#include "tests/bench/figures.h"
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 constexpr std::uint64_t kClosures = 200'000;
 constexpr std::uint32_t kShards = 64;
@@ -58,11 +61,6 @@ double OfTheQueue() {
     ++ended;
   }
   return static_cast<double>(kClosures) / (Seconds() - begin);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 int Main() {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "tests/bench/figures.h"
 
 namespace evergrad::bench {
 
@@ -134,11 +135,6 @@ class Party {
   pid_t pid_ = 0;
   int to_ = -1, from_ = -1;
 };
-
-inline double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // `reach` below 0: none.
 inline void Print(const std::string& name, double value, const char* unit, const std::string& reference_name, double reference_value, double ratio,

@@ -38,9 +38,12 @@
 #include "common/tensor/convert.h"
 #include "common/transport/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
+#include "tests/bench/figures.h"
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 using Clock = std::chrono::steady_clock;
 
@@ -283,11 +286,6 @@ class Pings {
   const grpc::Slice nothing_;
   const grpc::ByteBuffer empty_{&nothing_, 1};
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 void Compare(const std::string& only, const std::string& name, PushPulls& ours, Pings& rival, int in_flight) {
   if (name.find(only) == std::string::npos) return;

@@ -35,11 +35,14 @@
 #include "common/client/protocol.h"
 #include "common/sharding/slots.h"
 #include "common/transport/grpc_transport.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/plain_table.h"
 #include "tests/bench/shard_server.h"
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 using Clock = std::chrono::steady_clock;
 using bench::kEpoch, bench::kLaneRingBytes, bench::kSlots, bench::kTable;
@@ -49,11 +52,6 @@ constexpr int kInFlight = 4, kRounds = 5;
 constexpr double kRoundSeconds = 0.5;
 
 double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // ---------------------------------------------------------------- the server
 

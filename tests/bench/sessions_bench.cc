@@ -35,9 +35,12 @@
 #include "common/transport/grpc_transport.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
+#include "tests/bench/figures.h"
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 using Clock = std::chrono::steady_clock;
 namespace pb = google::protobuf;
@@ -408,11 +411,6 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   std::fprintf(stderr, "%s, round %d: %.0f closures/s, CPU us per closure: server %.1f, driver %.1f; closures per message %.1f\n",
                rival ? "rival" : "ours", round, figures.rate, figures.server_us, figures.driver_us, figures.batch);
   return figures;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 int Main(int argc, char** argv) {

@@ -22,10 +22,13 @@
 #include "common/sharding/slots.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/storage/embedding_table.h"
+#include "tests/bench/figures.h"
 #include "tests/bench/plain_table.h"
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 using ps_server::storage::EmbeddingTable;
 using Clock = std::chrono::steady_clock;
@@ -47,11 +50,6 @@ class CpuTimer {
   }
   const double begin_ = Now();
 };
-
-double Median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 void Print(const std::string& name, double value, const char* unit, const std::string& reference, double reference_value, double ratio,
            const char* reach) {

@@ -20,12 +20,15 @@
 
 #include "common/random/philox.h"
 #include "dnnl.hpp"
+#include "tests/bench/figures.h"
 #include "worker/graph/graph.h"
 
 extern "C" void omp_set_num_threads(int threads);  // libgomp's; clang has no omp.h for it
 
 namespace evergrad {
 namespace {
+
+using bench::Median;
 
 using dnnl::memory;
 using Tag = memory::format_tag;
@@ -37,11 +40,6 @@ double Seconds() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 // The primitives of one training step.
 class Primitives {
  public:
