@@ -49,7 +49,36 @@ struct Saved : Stage {
     std::filesystem::remove(Manifest(manifest.number()));
     REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
   }
-  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end, const std::vector<float>& values) {
+  // A shard's file, with what `body` writes, and its entry in the manifest.
+  template <class Body>
+  void WriteShard(const v1::ShardFileHeader& header, Body body) {
+    const auto files = fs::MakeLocalFileSystem();
+    REQUIRE(files->MakeFolders(Folder()).ok());
+    const std::string file = snapshot::ShardFileName(ShardId(header.shard()), {2, 7}, header.lsn());
+    auto created = files->Create(Folder() + "/" + file);
+    REQUIRE(created.ok());
+    auto writer = snapshot::ShardFileWriter::Begin(created->get(), header);
+    REQUIRE(writer.ok());
+    body(**writer);
+    REQUIRE((*writer)->WriteCounters({}).ok());
+    REQUIRE((*writer)->WriteLedger(snapshot::SmallLedger()).ok());
+    const auto digest = (*writer)->Finish();
+    REQUIRE(digest.ok());
+    REQUIRE((*created)->Commit().ok());
+    v1::ShardFile& entry = *manifest.add_shards();
+    entry.set_shard(header.shard());
+    entry.set_file(file);
+    entry.set_bytes(digest->bytes);
+    entry.set_sha256(digest->sha256.data(), digest->sha256.size());
+    *entry.mutable_epoch() = header.epoch();
+    *entry.mutable_start() = header.start();
+    entry.set_lsn(header.lsn());
+    entry.set_vlsn(header.vlsn());
+    *entry.mutable_done() = snapshot::SmallLedger().done();
+    *entry.mutable_refused() = snapshot::SmallLedger().refused();
+  }
+  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end,
+           const std::vector<float>& values) {
     v1::ShardSpec& spec = *manifest.mutable_plan()->add_shards();
     const auto shard = static_cast<std::uint32_t>(manifest.plan().shards_size() - 1);
     spec.set_shard(shard);
@@ -67,33 +96,12 @@ struct Saved : Stage {
     const std::uint64_t row = values.size() / (shape.empty() ? 1 : shape[0]);
     const auto bytes = std::as_bytes(std::span(values).subspan(begin * row, (end - begin) * row));
 
-    const auto files = fs::MakeLocalFileSystem();
-    REQUIRE(files->MakeFolders(Folder()).ok());
-    const std::string file = snapshot::ShardFileName(ShardId(shard), {2, 7}, header.lsn());
-    auto created = files->Create(Folder() + "/" + file);
-    REQUIRE(created.ok());
-    auto writer = snapshot::ShardFileWriter::Begin(created->get(), header);
-    REQUIRE(writer.ok());
-    for (const auto section : {snapshot::Section::kValues, snapshot::Section::kSlot}) {
-      REQUIRE((*writer)->BeginSection(section, 0).ok());
-      REQUIRE((*writer)->Append(bytes).ok());
-    }
-    REQUIRE((*writer)->WriteCounters({}).ok());
-    REQUIRE((*writer)->WriteLedger(snapshot::SmallLedger()).ok());
-    const auto digest = (*writer)->Finish();
-    REQUIRE(digest.ok());
-    REQUIRE((*created)->Commit().ok());
-    v1::ShardFile& entry = *manifest.add_shards();
-    entry.set_shard(shard);
-    entry.set_file(file);
-    entry.set_bytes(digest->bytes);
-    entry.set_sha256(digest->sha256.data(), digest->sha256.size());
-    *entry.mutable_epoch() = header.epoch();
-    *entry.mutable_start() = header.start();
-    entry.set_lsn(header.lsn());
-    entry.set_vlsn(header.vlsn());
-    *entry.mutable_done() = snapshot::SmallLedger().done();
-    *entry.mutable_refused() = snapshot::SmallLedger().refused();
+    WriteShard(header, [&](snapshot::ShardFileWriter& writer) {
+      for (const auto section : {snapshot::Section::kValues, snapshot::Section::kSlot}) {
+        REQUIRE(writer.BeginSection(section, 0).ok());
+        REQUIRE(writer.Append(bytes).ok());
+      }
+    });
   }
   std::vector<weights::NamedTensor> Tensors() const {
     return {{"dense/kernel", tensor::Shape{rows, columns}, kernel}, {"dense/bias", tensor::Shape{3}, bias}, {"scale", tensor::Shape{}, scale}};
@@ -177,48 +185,28 @@ struct SavedTables : Saved {
       header.add_table_filtered(0);
       header.add_table_steps(9);
     }
-    const auto files = fs::MakeLocalFileSystem();
-    const std::string file = snapshot::ShardFileName(ShardId(shard), {2, 7}, header.lsn());
-    auto created = files->Create(Folder() + "/" + file);
-    REQUIRE(created.ok());
-    auto writer = snapshot::ShardFileWriter::Begin(created->get(), header);
-    REQUIRE(writer.ok());
-    for (std::uint32_t t = 0; t < 2; ++t) {
-      if (ids[t].empty()) continue;
-      REQUIRE((*writer)->BeginSection(snapshot::Section::kRows, t).ok());
-      for (std::size_t at = 0; at < ids[t].size(); at += 2) {
-        std::vector<std::int64_t> some(ids[t].begin() + static_cast<std::ptrdiff_t>(at),
-                                       ids[t].begin() + static_cast<std::ptrdiff_t>(std::min(at + 2, ids[t].size())));
-        std::sort(some.begin(), some.end());
-        std::string block;
-        const auto put = [&](auto value) { block.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
-        put(static_cast<std::uint32_t>(some.size()));
-        put(std::uint32_t{0});
-        for (const std::int64_t id : some) put(id);
-        for (std::size_t i = 0; i < 2 * some.size(); ++i) put(std::uint64_t{7});
-        for (const std::int64_t id : some)
-          for (const float value : tables[t]->at(id)) put(value);
-        for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i) put(99.f);  // what the optimizer keeps
-        REQUIRE((*writer)->Append(std::as_bytes(std::span(block))).ok());
-        REQUIRE((*writer)->EndBlock().ok());
+    WriteShard(header, [&](snapshot::ShardFileWriter& writer) {
+      for (std::uint32_t t = 0; t < 2; ++t) {
+        if (ids[t].empty()) continue;
+        REQUIRE(writer.BeginSection(snapshot::Section::kRows, t).ok());
+        for (std::size_t at = 0; at < ids[t].size(); at += 2) {
+          std::vector<std::int64_t> some(ids[t].begin() + static_cast<std::ptrdiff_t>(at),
+                                         ids[t].begin() + static_cast<std::ptrdiff_t>(std::min(at + 2, ids[t].size())));
+          std::sort(some.begin(), some.end());
+          std::string block;
+          const auto put = [&](auto value) { block.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+          put(static_cast<std::uint32_t>(some.size()));
+          put(std::uint32_t{0});
+          for (const std::int64_t id : some) put(id);
+          for (std::size_t i = 0; i < 2 * some.size(); ++i) put(std::uint64_t{7});
+          for (const std::int64_t id : some)
+            for (const float value : tables[t]->at(id)) put(value);
+          for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i) put(99.f);  // what the optimizer keeps
+          REQUIRE(writer.Append(std::as_bytes(std::span(block))).ok());
+          REQUIRE(writer.EndBlock().ok());
+        }
       }
-    }
-    REQUIRE((*writer)->WriteCounters({}).ok());
-    REQUIRE((*writer)->WriteLedger(snapshot::SmallLedger()).ok());
-    const auto digest = (*writer)->Finish();
-    REQUIRE(digest.ok());
-    REQUIRE((*created)->Commit().ok());
-    v1::ShardFile& entry = *manifest.add_shards();
-    entry.set_shard(shard);
-    entry.set_file(file);
-    entry.set_bytes(digest->bytes);
-    entry.set_sha256(digest->sha256.data(), digest->sha256.size());
-    *entry.mutable_epoch() = header.epoch();
-    *entry.mutable_start() = header.start();
-    entry.set_lsn(header.lsn());
-    entry.set_vlsn(header.vlsn());
-    *entry.mutable_done() = snapshot::SmallLedger().done();
-    *entry.mutable_refused() = snapshot::SmallLedger().refused();
+    });
   }
   // What must be in the file, with `movies` in parts of so many rows.
   std::string Want(weights::Format format, std::size_t part_rows) const {
