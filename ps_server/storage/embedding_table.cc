@@ -176,14 +176,6 @@ void TableSlice::clear() {
   waiting_ids.clear(), waiting_stamps.clear(), waiting_counts.clear();
 }
 
-std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first, std::span<const float> floats) {
-  return sharding::DigestOfRow(id, first, floats);
-}
-
-std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count, bool waiting) {
-  return sharding::DigestOfCounters(id, stamp, count, waiting);
-}
-
 struct EmbeddingTable::Parts {
   Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, bool stamped, std::shared_ptr<MemoryBudget> budget)
       : update(o),
@@ -1071,13 +1063,13 @@ EmbeddingTable::Digests EmbeddingTable::Digest() const {
   p.index.ForEach([&](const Entry& e) {
     const std::int64_t id = p.IdOf(e.hash);
     if (!IsRow(e)) {
-      d.counters += DigestOfCounters(id, e.stamp, CountOf(e), true);
+      d.counters += sharding::DigestOfCounters(id, e.stamp, CountOf(e), true);
       return;
     }
     const float* const at = p.arena.At(e.row);
-    d.values += DigestOfRow(id, 0, {at, p.dimension});
-    d.numbers += DigestOfRow(id, static_cast<std::uint32_t>(p.dimension), {at + p.dimension, numbers_});
-    d.counters += DigestOfCounters(id, e.stamp, counts_per_row() ? p.arena.Count(e.row) : 0, false);
+    d.values += sharding::DigestOfRow(id, 0, {at, p.dimension});
+    d.numbers += sharding::DigestOfRow(id, static_cast<std::uint32_t>(p.dimension), {at + p.dimension, numbers_});
+    d.counters += sharding::DigestOfCounters(id, e.stamp, counts_per_row() ? p.arena.Count(e.row) : 0, false);
   });
   return d;
 }

@@ -175,9 +175,4 @@ class EmbeddingTable {
   std::unique_ptr<Parts> parts_;
 };
 
-// The digests' terms, for whoever reads rows from a file: `floats` are the row's, from its element `first` on (its optimizer numbers come behind its
-// values: first = dimension).
-std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first, std::span<const float> floats);
-std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count, bool waiting);
-
 }  // namespace evergrad::ps_server::storage

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/random/philox.h"
+#include "common/sharding/row_digest.h"
 #include "common/sharding/slots.h"
 #include "ps_server/storage/embedding_table.h"
 
@@ -505,9 +506,9 @@ TEST_CASE("the digest does not depend on the order in which rows came, and sees 
   std::uint64_t values = 0, numbers = 0, counters = 0;
   const TableSlice all = CutOf(one.get()).all;
   for (std::size_t i = 0; i < all.ids.size(); ++i) {
-    values += DigestOfRow(all.ids[i], 0, std::span(all.values).subspan(i * 3, 3));
-    numbers += DigestOfRow(all.ids[i], 3, std::span(all.numbers).subspan(i * 6, 6));
-    counters += DigestOfCounters(all.ids[i], all.stamps[i], all.counts[i], false);
+    values += sharding::DigestOfRow(all.ids[i], 0, std::span(all.values).subspan(i * 3, 3));
+    numbers += sharding::DigestOfRow(all.ids[i], 3, std::span(all.numbers).subspan(i * 6, 6));
+    counters += sharding::DigestOfCounters(all.ids[i], all.stamps[i], all.counts[i], false);
   }
   CHECK(one->Digest() == EmbeddingTable::Digests{values, numbers, counters});
   REQUIRE(PushOnes(one.get(), {ids[0]}).ok());
