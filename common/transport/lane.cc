@@ -129,7 +129,6 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
 absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header, MessageView behind) {
   if (!header.in_lane()) return behind;
   if (lane_ == nullptr) return absl::InvalidArgumentError(absl::StrCat("payload in a lane that was not agreed on: request=", header.request_id));
-  bytes_received_ += header.bytes;
   return lane_->Read(header.bytes);
 }
 

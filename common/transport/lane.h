@@ -81,12 +81,10 @@ class LanePort {
   void Done(const wire::StreamHeader& header, Outbox& outbox);
   // Not OK: the peer breaks the rules of the lane, the stream is to be ended.
   const absl::Status& status() const { return status_; }
-  std::uint64_t bytes_received() const { return bytes_received_; }  // Through lanes of this session.
 
  private:
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
-  std::uint64_t bytes_received_ = 0;
   bool room_queued_ = false;  // A ROOM is in the outbox: one says all.
 };
 
