@@ -378,7 +378,8 @@ class Budget(Tables):
         return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
 
     def shards(self, described):
-        return [(s["shard"], s["lsn"], s["updates_applied"], s["digest"], s["slot_digest"]) for s in described["shards"]]
+        # not the lsn: the Close of closures that ended before the workers began to wait moves it, and may come late
+        return [(s["shard"], s["updates_applied"], s["digest"], s["slot_digest"]) for s in described["shards"]]
 
     def run_against(self, c, limit):
         server = c.servers[0]
