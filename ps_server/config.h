@@ -23,14 +23,15 @@ struct Config {
   std::uint64_t memory_bytes_max = 0;  // of embedding tables; 0 until Resolve: 0.8 of what the process may take
   std::uint32_t streams_max = 4096;
   std::uint64_t lane_bytes_max = 64ull << 20;  // 0: no shared memory
-  std::string unix_dir;  // "": no unix socket
+  std::string unix_dir;                        // "": no unix socket
   std::chrono::milliseconds drain_max{10000};
 };
 
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in what depends on the machine; `memory_bytes`: what the process may take (daemon::MemoryLimitBytes). InvalidArgument (a user's): an identity that is no number, limits that exclude each other.
+// Fills in what depends on the machine; `memory_bytes`: what the process may take (daemon::MemoryLimitBytes). InvalidArgument (a user's): an identity
+// that is no number, limits that exclude each other.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes, Config* config);
 
 // "ps-server-3" -> "3"; "0" for a name without an ordinal behind a dash.

@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
   ps_server::Config config;
   ps_server::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config); !status.ok())
+  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config);
+      !status.ok())
     return daemon.Fail(status);
 
   const RealClock clock;
@@ -37,8 +38,9 @@ int main(int argc, char** argv) {
   identity.insecure_listen = daemon.insecure();
   client::SessionClient::Options session;
   session.channel = daemon.channel_options();
-  (*server)->Join(std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); },
-                  [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
+  (*server)->Join(
+      std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); },
+      [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log

@@ -178,7 +178,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.data_peers = "worker,ps_server";
   server_options.lane_bytes_max = config.lane_bytes_max;
   server_options.on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](const std::string& address,
-                                                                                                      const absl::Status& status) {
+                                                                                                       const absl::Status& status) {
     // A peer elsewhere is no news.
     if (status.ok() || !said->First(std::string(status.message()))) return;
     logger->Info(absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
@@ -261,66 +261,67 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
   if (impl->config.lane_bytes_max > 0) to_peers.lane_ring_bytes = kPeerLaneBytes;
   impl->peers =
       std::make_unique<client::ParameterClient>(impl->dependencies.transport, std::move(to_peers), absl::StrCat("ps_server/", impl->config.index));
-  impl->control_executor->Post([impl, session_options = std::move(session_options), on_refused = std::move(on_refused),
-                                on_drain = std::move(on_drain)]() mutable {
-    Control::Options control;
-    control.executor = impl->control_executor.get();
-    control.host = impl->host.get();
-    control.logger = impl->dependencies.logger;
-    control.clock = impl->dependencies.clock;
-    control.writer = impl->writer.get();
-    control.restorer = impl->restorer.get();
-    control.images = impl->images.get();
-    control.peers = impl->peers.get();
-    control.failpoints = impl->dependencies.failpoints;
-    control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
-    impl->control = std::make_unique<Control>(std::move(control));
+  impl->control_executor->Post(
+      [impl, session_options = std::move(session_options), on_refused = std::move(on_refused), on_drain = std::move(on_drain)]() mutable {
+        Control::Options control;
+        control.executor = impl->control_executor.get();
+        control.host = impl->host.get();
+        control.logger = impl->dependencies.logger;
+        control.clock = impl->dependencies.clock;
+        control.writer = impl->writer.get();
+        control.restorer = impl->restorer.get();
+        control.images = impl->images.get();
+        control.peers = impl->peers.get();
+        control.failpoints = impl->dependencies.failpoints;
+        control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
+        impl->control = std::make_unique<Control>(std::move(control));
 
-    client::SessionClient::Events events;
-    events.make_hello = [impl] { return impl->MakeHello(); };
-    events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
-    events.on_registered = [impl](const v1::Registered& registered) {
-      impl->coordinator_stops = false;
-      impl->control->OnRegistered(registered);
-    };
-    events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
-      switch (message.message_case()) {
-        case v1::CoordinatorMessage::kDrain:
-          impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
-          if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
-          return;
-        case v1::CoordinatorMessage::kDrained:
-          if (!message.drained().cannot().empty())
-            impl->dependencies.logger->Warning(absl::StrCat("what is held here cannot be moved: ", client::CleanText(message.drained().cannot(), 500)));
-          if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
-          return;
-        case v1::CoordinatorMessage::kStopping:
-          impl->coordinator_stops = true;
-          if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
-          return;
-        default: break;
-      }
-      if (message.has_report_shards()) {
-        // A report comes with the counters of its moment: a job may be over before the next heartbeat is due.
-        v1::TaskMessage beat;
-        *beat.mutable_heartbeat() = impl->MakeHeartbeat();
-        impl->session->Send(std::move(beat));
-      }
-      impl->control->OnMessage(message);
-    };
-    events.on_lost = [impl](absl::string_view) {
-      impl->control->OnLost();
-      impl->WaitForSession();
-    };
-    events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
-      if (!rejected.exit()) return;
-      impl->EndDrain(false);
-      on_refused(rejected.kind());
-    };
-    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
-                                                            std::move(session_options), std::move(events));
-    impl->session->Start();
-  });
+        client::SessionClient::Events events;
+        events.make_hello = [impl] { return impl->MakeHello(); };
+        events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
+        events.on_registered = [impl](const v1::Registered& registered) {
+          impl->coordinator_stops = false;
+          impl->control->OnRegistered(registered);
+        };
+        events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+          switch (message.message_case()) {
+            case v1::CoordinatorMessage::kDrain:
+              impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+              if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+              return;
+            case v1::CoordinatorMessage::kDrained:
+              if (!message.drained().cannot().empty())
+                impl->dependencies.logger->Warning(
+                    absl::StrCat("what is held here cannot be moved: ", client::CleanText(message.drained().cannot(), 500)));
+              if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
+              return;
+            case v1::CoordinatorMessage::kStopping:
+              impl->coordinator_stops = true;
+              if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
+              return;
+            default: break;
+          }
+          if (message.has_report_shards()) {
+            // A report comes with the counters of its moment: a job may be over before the next heartbeat is due.
+            v1::TaskMessage beat;
+            *beat.mutable_heartbeat() = impl->MakeHeartbeat();
+            impl->session->Send(std::move(beat));
+          }
+          impl->control->OnMessage(message);
+        };
+        events.on_lost = [impl](absl::string_view) {
+          impl->control->OnLost();
+          impl->WaitForSession();
+        };
+        events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
+          if (!rejected.exit()) return;
+          impl->EndDrain(false);
+          on_refused(rejected.kind());
+        };
+        impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
+                                                                std::move(session_options), std::move(events));
+        impl->session->Start();
+      });
 }
 
 bool Server::Drain(absl::string_view reason) {

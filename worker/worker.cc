@@ -26,8 +26,8 @@ constexpr std::chrono::milliseconds kDrainMax{8000};
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512" : __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
   // Two GPUs of one kind compute alike: the ordinal is left out.
-  const absl::string_view device = absl::StartsWith(config.device, "gpu:") ? absl::string_view(config.device_text).substr(config.device.size() + 1)
-                                                                           : absl::string_view("cpu");
+  const absl::string_view device =
+      absl::StartsWith(config.device, "gpu:") ? absl::string_view(config.device_text).substr(config.device.size() + 1) : absl::string_view("cpu");
   return absl::StrCat(device, " threads=", config.threads, " isa=", isa);
 }
 

@@ -20,10 +20,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{5000};           // of one call at the coordinator, which then says what it waits for
-constexpr milliseconds kAnswerWithin{5000};   // beyond that wait
+constexpr milliseconds kWait{5000};          // of one call at the coordinator, which then says what it waits for
+constexpr milliseconds kAnswerWithin{5000};  // beyond that wait
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
-constexpr milliseconds kGoodbye{500};         // for the last word on results
+constexpr milliseconds kGoodbye{500};  // for the last word on results
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
 // Handles whose last copy has gone; also after the client.
@@ -34,7 +34,8 @@ struct Releases {
 
 absl::Status Told(const v1::RaisedError& error) {
   const absl::Status cause = client::FromErrorDetail(error.cause());
-  const absl::Status named(cause.code(), absl::StrCat("closure ", error.closure(), " failed: function=", error.function(), " cause=", cause.message()));
+  const absl::Status named(cause.code(),
+                           absl::StrCat("closure ", error.closure(), " failed: function=", error.function(), " cause=", cause.message()));
   return WithRetryable(BlameOf(cause) == Blame::kUser ? UserError(named) : named, false);
 }
 
@@ -104,8 +105,9 @@ struct ClusterCoordinator::Impl {
       if (response.ok() || !IsRetryable(response.status())) return response;
       const auto silent = clock.Now() - begun;
       if (silent >= options.unreachable_max) {
-        return absl::UnavailableError(absl::StrCat("no coordinator answers: address=", options.coordinator_address, " seconds=",
-                                                   std::chrono::duration_cast<std::chrono::seconds>(silent).count(), " cause=", response.status().message()));
+        return absl::UnavailableError(absl::StrCat("no coordinator answers: address=", options.coordinator_address,
+                                                   " seconds=", std::chrono::duration_cast<std::chrono::seconds>(silent).count(),
+                                                   " cause=", response.status().message()));
       }
       never.WaitFor(backoff);
     }

@@ -6,12 +6,12 @@
 //   absl::StatusOr<std::string> bytes = (*cluster)->Fetch(*loss);
 //   (*cluster)->Finish();                                        // the job exports its variables and succeeds
 //
-// Closures outlive workers, servers and coordinators: they are run again where they were lost, and each of their updates is applied exactly once. Every call
-// goes on over a restart of the coordinator, and a repeat that it makes for that schedules nothing twice.
+// Closures outlive workers, servers and coordinators: they are run again where they were lost, and each of their updates is applied exactly once.
+// Every call goes on over a restart of the coordinator, and a repeat that it makes for that schedules nothing twice.
 //
-// Errors. The first closure that fails by its own fault wins: all others that have not ended are cancelled, and the error is told once, by the next Schedule
-// (which then schedules nothing), Join, Done or Finish of any client, after every owner of a shard has promised to apply nothing more of what was cancelled.
-// After that the job is usable as before. Its code and message are those of the function; BlameOf says whose making it is.
+// Errors. The first closure that fails by its own fault wins: all others that have not ended are cancelled, and the error is told once, by the next
+// Schedule (which then schedules nothing), Join, Done or Finish of any client, after every owner of a shard has promised to apply nothing more of
+// what was cancelled. After that the job is usable as before. Its code and message are those of the function; BlameOf says whose making it is.
 //
 // Thread-safe; calls of several threads go on side by side. Blocking; not from a transport thread.
 #pragma once
@@ -57,16 +57,18 @@ class ClusterCoordinator {
   static absl::StatusOr<std::unique_ptr<ClusterCoordinator>> Connect(Options options);
   ~ClusterCoordinator();  // no call is in progress. Handles may live on; what they hold is released here
 
-  // Every call: an error as above; Unavailable: no coordinator for unreachable_max (whether Schedule has scheduled is not known then); NotFound: no such
-  // job; and when the job has ended, what it ended with.
+  // Every call: an error as above; Unavailable: no coordinator for unreachable_max (whether Schedule has scheduled is not known then); NotFound: no
+  // such job; and when the job has ended, what it ended with.
 
   // Waits while queue_limit closures have not ended, or while arguments_bytes_max of arguments are kept. `arguments`: at most 1 MiB.
   absl::StatusOr<RemoteValue> Schedule(absl::string_view function, absl::string_view arguments);
-  // Returns once every closure that was scheduled has ended. `durable`: and a written checkpoint holds what they did; FailedPrecondition without checkpoints.
+  // Returns once every closure that was scheduled has ended. `durable`: and a written checkpoint holds what they did; FailedPrecondition without
+  // checkpoints.
   absl::Status Join(bool durable = false);
   // As Join would return now, without waiting.
   absl::StatusOr<bool> Done();
-  // Waits for its end. The same value each time; its own error when it failed; Cancelled; NotFound: the result was given up to make room for newer ones.
+  // Waits for its end. The same value each time; its own error when it failed; Cancelled; NotFound: the result was given up to make room for newer
+  // ones.
   absl::StatusOr<std::string> Fetch(const RemoteValue& value);
   // Those of `values` that have not ended are cancelled: nothing of them is applied after this has returned. No error: Join does not tell it.
   absl::Status Cancel(const std::vector<RemoteValue>& values);

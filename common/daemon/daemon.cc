@@ -37,7 +37,8 @@ Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName
   if (role != Role::kCoordinator) table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   if (role != Role::kCoordinator)
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "when this file appears, whatever it holds, the machine will be taken away: hand over and leave, as after SIGTERM; empty: none is looked for");
+               "when this file appears, whatever it holds, the machine will be taken away: hand over and leave, as after SIGTERM; empty: none is "
+               "looked for");
   table_.Add("metrics_listen", &common_.metrics_listen, "serve Prometheus text at http://ADDRESS/metrics; empty: off");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");

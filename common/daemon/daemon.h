@@ -37,11 +37,11 @@ inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;        // "": the bound address
-  std::string insecure_listen;  // "" or the address to listen on instead, off loopback without TLS
-  std::string coordinator;      // tasks only
+  std::string advertise;               // "": the bound address
+  std::string insecure_listen;         // "" or the address to listen on instead, off loopback without TLS
+  std::string coordinator;             // tasks only
   std::string preemption_notice_file;  // tasks only; "": none is looked for
-  std::string metrics_listen;   // "": off
+  std::string metrics_listen;          // "": off
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
   std::string failpoints;

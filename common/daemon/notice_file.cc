@@ -17,7 +17,8 @@ NoticeFile::NoticeFile(std::string path, runtime::Executor* executor, std::funct
 std::optional<NoticeFile::Seen> NoticeFile::Look() {
   struct stat found {};
   if (::stat(path_.c_str(), &found) == 0) {
-    return Seen(static_cast<std::uint64_t>(found.st_ino), static_cast<std::int64_t>(found.st_mtim.tv_sec), static_cast<std::int64_t>(found.st_mtim.tv_nsec));
+    return Seen(static_cast<std::uint64_t>(found.st_ino), static_cast<std::int64_t>(found.st_mtim.tv_sec),
+                static_cast<std::int64_t>(found.st_mtim.tv_nsec));
   }
   if (errno != ENOENT && errno != ENOTDIR && !std::exchange(warned_, true))
     warn_(std::string(fs::FileError(errno, "the preemption notice file cannot be looked for", path_).message()));

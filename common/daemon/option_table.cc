@@ -326,7 +326,8 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
     }
     const bool flag_alone = option != nullptr && (option->name == "config" || option->repeatable || option->print != nullptr);
     if (option == nullptr || flag_alone) {
-      report(entry.where(), absl::StrCat("unknown setting `", name, "`", flag_alone ? "; it is a flag alone" : config::Suggestion(entry.key, siblings)));
+      report(entry.where(),
+             absl::StrCat("unknown setting `", name, "`", flag_alone ? "; it is a flag alone" : config::Suggestion(entry.key, siblings)));
       continue;
     }
     option->set_by_file = true;

@@ -28,8 +28,8 @@ std::uint64_t Finalize(std::uint64_t x) {  // SplitMix64's.
   return x;
 }
 
-// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm is finite, and u2 = b / 2^32. In double to about 1e-16, and
-// rounded once. Without a branch and without the C library: the same bits everywhere, and several elements side by side.
+// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm is finite, and u2 = b / 2^32. In double to about
+// 1e-16, and rounded once. Without a branch and without the C library: the same bits everywhere, and several elements side by side.
 inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   // a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh((m - 1) / (m + 1)), by its series.
   constexpr double kTwo52 = 0x1p52;

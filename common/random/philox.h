@@ -23,7 +23,8 @@ std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 
 // Uniform in [0,1) with 24 bits; element i is lane i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
-// Standard normal by Box-Muller in double from the block `index` (lanes 0,1), rounded to float. Logarithm and cosine are our own: no C library has a say in its bits.
+// Standard normal by Box-Muller in double from the block `index` (lanes 0,1), rounded to float. Logarithm and cosine are our own: no C library has a
+// say in its bits.
 float Normal(std::uint64_t key, std::uint64_t index);
 // Normal of mean 0, stddev 1, redrawn (next lanes, then next high counter) until |x| < 2, as Keras' truncated_normal.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);

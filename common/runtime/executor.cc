@@ -93,7 +93,7 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  User user ABSL_GUARDED_BY(mu) = User::kNobody;  // who runs tasks; it changes only under the lock, so each sees what the one before it did
+  User user ABSL_GUARDED_BY(mu) = User::kNobody;     // who runs tasks; it changes only under the lock, so each sees what the one before it did
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;  // the thread, for whatever woke it meanwhile
   std::atomic<std::size_t> running{0};
   Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread has ended.

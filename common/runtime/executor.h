@@ -22,8 +22,8 @@ class Executor {
   virtual bool Post(Task task) = 0;
   // Runs `task` once, `delay` from now or later. False as above.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
-  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is posted meanwhile runs after it. False: it does not, and
-  // `task` is untouched: post it. For what takes less than to wake a thread. Never blocks.
+  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is posted meanwhile runs after it. False: it does not,
+  // and `task` is untouched: post it. For what takes less than to wake a thread. Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;

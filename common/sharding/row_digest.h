@@ -1,4 +1,5 @@
-// The digest of an embedding table's rows: a sum over them, mod 2^64, that depends neither on their order nor on how they are spread; of partitions it adds up. Pure.
+// The digest of an embedding table's rows: a sum over them, mod 2^64, that depends neither on their order nor on how they are spread; of partitions
+// it adds up. Pure.
 #pragma once
 
 #include <bit>

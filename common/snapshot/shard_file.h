@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kVersion = 1;            // of shard files and ma
 inline constexpr std::uint32_t kBlockBytes = 1u << 20;  // payload of a full block
 inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
 inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
-inline constexpr int kTablesMax = 4096;                 // of a job, so of a slot
+inline constexpr int kTablesMax = 4096;  // of a job, so of a slot
 inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
 inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
 

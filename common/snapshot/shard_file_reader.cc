@@ -137,7 +137,8 @@ absl::Status ShardFileReader::CheckHeader() const {
     case v1::SHARD_KIND_SLOT: {
       const int tables = header_.slot().tables_size();
       if (tables == 0 || tables > kTablesMax) return bad("tables", absl::StrCat("1 to ", kTablesMax), Text(static_cast<std::uint64_t>(tables)));
-      if (header_.slot().slot() >= header_.slot().slots()) return bad("slot", absl::StrCat("< ", header_.slot().slots()), Text(header_.slot().slot()));
+      if (header_.slot().slot() >= header_.slot().slots())
+        return bad("slot", absl::StrCat("< ", header_.slot().slots()), Text(header_.slot().slot()));
       const std::pair<const char*, int> lists[] = {{"steps of tables", header_.table_steps_size()},
                                                    {"rows of tables", header_.table_rows_size()},
                                                    {"filtered ids of tables", header_.table_filtered_size()}};

@@ -20,9 +20,7 @@ void Widen(WireType type, const std::byte* from, std::size_t n, float* to);
 void NarrowInPlace(WireType type, float* values, std::size_t n);
 void WidenInPlace(WireType type, float* values, std::size_t n);
 // Where WidenInPlace expects them.
-inline std::byte* NarrowHome(WireType type, float* values, std::size_t n) {
-  return reinterpret_cast<std::byte*>(values + n) - n * WireBytes(type);
-}
+inline std::byte* NarrowHome(WireType type, float* values, std::size_t n) { return reinterpret_cast<std::byte*>(values + n) - n * WireBytes(type); }
 
 // Neither NaN nor infinite.
 bool AllFinite(WireType type, const std::byte* elements, std::size_t n);

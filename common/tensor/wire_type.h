@@ -16,7 +16,11 @@ enum class WireType : std::uint8_t {
 // Of one element; 0 for what is none of the three.
 constexpr std::size_t WireBytes(WireType t) { return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0; }
 constexpr const char* WireTypeName(WireType t) {
-  return t == WireType::kFloat32 ? "float32" : t == WireType::kFloat16 ? "fp16" : t == WireType::kBFloat16 ? "bf16" : t == WireType::kSeveral ? "none" : "another";
+  return t == WireType::kFloat32    ? "float32"
+         : t == WireType::kFloat16  ? "fp16"
+         : t == WireType::kBFloat16 ? "bf16"
+         : t == WireType::kSeveral  ? "none"
+                                    : "another";
 }
 
 }  // namespace evergrad::tensor

@@ -171,7 +171,11 @@ absl::Status SyncFolder(const std::string& path) {
 }  // namespace
 
 WeightStream::WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors)
-    : path_(std::move(path)), beside_(absl::StrCat(path_, ".", ::getpid(), ".tmp")), format_(format), tensors_(std::move(tensors)), places_(tensors_.size()) {}
+    : path_(std::move(path)),
+      beside_(absl::StrCat(path_, ".", ::getpid(), ".tmp")),
+      format_(format),
+      tensors_(std::move(tensors)),
+      places_(tensors_.size()) {}
 
 absl::StatusOr<std::unique_ptr<WeightStream>> WeightStream::Create(const std::string& path, Format format, std::vector<StreamedTensor> tensors) {
   if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat("no variables to write: path=", path));

@@ -150,7 +150,8 @@ absl::StatusOr<std::span<const std::int64_t>> TakeIds(absl::string_view field, i
   const auto taken = ranges->Take(absl::StrCat(field, ".ids"), index, ids.offset(), ids.bytes());
   if (!taken.ok()) return taken.status();
   if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
-    return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "].ids want multiple of ", alignof(std::int64_t)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "].ids want multiple of ", alignof(std::int64_t)));
   return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()), ids.count());
 }
 

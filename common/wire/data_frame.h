@@ -26,7 +26,7 @@ std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader header
 
 struct Request {
   v1::RequestHeader header;
-  std::vector<std::span<const std::byte>> payloads;  // one per push; views into the frame
+  std::vector<std::span<const std::byte>> payloads;               // one per push; views into the frame
   std::vector<std::span<const std::int64_t>> push_ids, pull_ids;  // one per section, empty without an IdList; views into the frame, which is aligned
 };
 struct Response {

@@ -31,9 +31,10 @@ void LookAtFiles(const SaveRequest& request, const std::vector<fs::Entry>& entri
     const auto found = bytes.find(shard.file());
     const std::string uri = fs::JoinUri(request.folder, shard.file());
     if (found == bytes.end())
-      Warn(warnings, absl::NotFoundError(absl::StrCat("a shard's file cannot be seen by the coordinator; the checkpoint folder must be one that every "
-                                                      "server and the coordinator share: path=",
-                                                      uri)));
+      Warn(warnings,
+           absl::NotFoundError(absl::StrCat("a shard's file cannot be seen by the coordinator; the checkpoint folder must be one that every "
+                                            "server and the coordinator share: path=",
+                                            uri)));
     else if (found->second != shard.bytes())
       Warn(warnings, absl::DataLossError(absl::StrCat("a shard's file has another size than its server said: path=", uri, " want=", shard.bytes(),
                                                       " got=", found->second)));
@@ -48,8 +49,8 @@ std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_vi
 }
 
 bool SaveErrorIsFinal(const absl::Status& status) {
-  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) ||
-         absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status);
+  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsAlreadyExists(status);
 }
 
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request) {

@@ -54,7 +54,7 @@ bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {
   std::string folder;
-  std::set<std::string> needed;  // file names: of the kept manifests (Saved::named), and what the book still holds
+  std::set<std::string> needed;                                    // file names: of the kept manifests (Saved::named), and what the book still holds
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;  // (epoch, lsn) of the newest file that is known of each shard
 };
 // Deletes the folder's shard files that are not in `needed` and not above the newest known of their shard: one above it is being reported. A
@@ -81,8 +81,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
 struct Resumption {
   std::vector<Snapshot> snapshots;  // one for each shard of the plan, in order, for ClosureBook::ResumeFrom
   bool same_plan = true;
-  std::uint64_t closures_done = 0;  // of the NEW plan, done in every shard
-  std::uint64_t epochs_done = 0;    // whole ones
+  std::uint64_t closures_done = 0;          // of the NEW plan, done in every shard
+  std::uint64_t epochs_done = 0;            // whole ones
   std::vector<v1::FinishedMetric> metrics;  // as in the manifest: what was measured before
   std::string text;                         // one line for people
 };

@@ -101,7 +101,8 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) { return absl::StrCat(what, " was=", a, " is=", b); };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     const v1::ShardSpec &a = was.shards(i), &b = is.shards(i);
-    if (a.has_slot() != b.has_slot()) return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense", b.has_slot() ? "slot" : "dense");
+    if (a.has_slot() != b.has_slot())
+      return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense", b.has_slot() ? "slot" : "dense");
     if (a.has_slot()) continue;  // tables are compared below, and how many slots there are with the number of shards
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
@@ -121,7 +122,8 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
     const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
     if (x.name() != y.name()) return differ(absl::StrCat("table ", t), x.name(), y.name());
     if (x.dimension() != y.dimension()) return differ(absl::StrCat("dimension of ", y.name()), x.dimension(), y.dimension());
-    if (x.optimizer().type() != y.optimizer().type()) return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(), y.optimizer().type());
+    if (x.optimizer().type() != y.optimizer().type())
+      return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(), y.optimizer().type());
     if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
       return differ(absl::StrCat("momentum of ", y.name()), x.optimizer().momentum(), y.optimizer().momentum());
   }
@@ -273,7 +275,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self) {
   const v1::Manifest& manifest = point.manifest;
   const v1::Plan& was = manifest.plan();
-  if (manifest.job_uid() == self.value()) return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
+  if (manifest.job_uid() == self.value())
+    return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
     return absl::DataLossError(absl::StrCat("manifest has no entry for each shard: path=", point.uri));
   const auto now = plan::Plan::Create(client::PlanSpecOf(plan)), then = plan::Plan::Create(client::PlanSpecOf(was));
@@ -288,8 +291,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   out.same_plan = was.fingerprint() == plan.fingerprint();
   out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
   const std::string cut = CutDifference(was, plan);
-  if (out.same_plan && !cut.empty())
-    return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
+  if (out.same_plan && !cut.empty()) return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
   std::vector<IntervalSet> done, refused;
   for (const v1::ShardFile& entry : manifest.shards()) {
     auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
@@ -336,7 +338,8 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   if (point.open_closures.value_or(0) != 0) return refuse("has closures that are applied in part: open=" + absl::StrCat(*point.open_closures));
   out.epochs_done = end / per_epoch;
   if (out.epochs_done > plan.epochs()) {
-    return Refused(point, absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
+    return Refused(point,
+                   absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
                    "give more epochs");
   }
   out.closures_done = out.epochs_done * now->closures_per_epoch();

@@ -19,8 +19,8 @@ void Resize(std::uint32_t shards, DurableState* state) {
 }  // namespace
 
 bool Record::empty() const {
-  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() && todo_add.empty() && todo_remove.empty() && lost_add.empty() &&
-         snapshot_add.empty() && snapshot_remove.empty();
+  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() && todo_add.empty() && todo_remove.empty() &&
+         lost_add.empty() && snapshot_add.empty() && snapshot_remove.empty();
 }
 
 void ApplyRecord(const Record& record, DurableState* state) {

@@ -108,8 +108,8 @@ class ClosureBook {
   };
   // `grants_new`: false while an evaluation or the end is due: then only repairs and requeued closures are granted.
   // `worker` is the registration that will run it. Grants are not journaled.
-  // `may`: closures that it says no to are passed over, and granted to who may run them (user functions: not every worker has every one); none: all may.
-  // A new one that is passed over counts as granted for the limit of new ones, not for open_max.
+  // `may`: closures that it says no to are passed over, and granted to who may run them (user functions: not every worker has every one); none: all
+  // may. A new one that is passed over counts as granted for the limit of new ones, not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true, const std::function<bool(ClosureId)>& may = {});
   // A number for work that this book does not count (evaluation, describe, export): one sequence, never reused.
   Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
@@ -129,8 +129,8 @@ class ClosureBook {
   // Targets are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
   Record Cancel(ClosureId closure);  // 20; empty if it is in succeeded or dead
-  // 20, in one transaction; those in succeeded, dead or outside the plan stay as they are. The attempts at them are still current: the driver tells the workers
-  // and releases them.
+  // 20, in one transaction; those in succeeded, dead or outside the plan stay as they are. The attempts at them are still current: the driver tells
+  // the workers and releases them.
   Record Cancel(const IntervalSet& closures);
   // 20: each owner has answered Closed with it or got it in its Assign: the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
@@ -184,8 +184,9 @@ class ClosureBook {
     // tear may have taken with the Assign why its file refuses a closure, which would be granted, and refused, without end. Nothing was applied to it
     // yet, so nothing is lost with it.
     bool loading = false;
-    // [22] Not 0: the life that stopped it to be moved; its owner serves nobody and keeps it until a Drop. Of another life than ours it is not held, nor
-    // adopted: the journal may have forgotten that it was moved, and its new owner went on under the same start, so that vlsn would fall within one.
+    // [22] Not 0: the life that stopped it to be moved; its owner serves nobody and keeps it until a Drop. Of another life than ours it is not held,
+    // nor adopted: the journal may have forgotten that it was moved, and its new owner went on under the same start, so that vlsn would fall within
+    // one.
     std::uint64_t stopped_in = 0;
   };
   // What is held as mapped is kept; mapped but not held exactly: rolled back on this server, unless

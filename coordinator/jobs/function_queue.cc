@@ -99,8 +99,7 @@ void FunctionQueue::Heard(const v1::ClosureCall& call, std::uint64_t closure) {
   client.calls[call.call()] = closure;
   if (client.calls.size() > kCallsMax) client.calls.erase(client.calls.begin());
   if (clients_.size() <= kClientsMax) return;
-  clients_.erase(
-      std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) { return a.second.heard < b.second.heard; }));
+  clients_.erase(std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) { return a.second.heard < b.second.heard; }));
 }
 
 void FunctionQueue::Fail(const v1::RaisedError& error) {

@@ -472,7 +472,9 @@ void Job::Ready(TaskId task) {
         shards_rolled_back_ += change.assigns.size();
         const bool moves = std::all_of(change.assigns.begin(), change.assigns.end(),
                                        [&](const ClosureBook::AssignOrder& order) { return server->stopped.count(order.shard.value()) != 0; });
-        SayRollback(absl::StrCat("ps_server/", identity, moves ? " has what was being moved when the coordinator ended" : " registered without what it held"), change);
+        SayRollback(
+            absl::StrCat("ps_server/", identity, moves ? " has what was being moved when the coordinator ended" : " registered without what it held"),
+            change);
         // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
         if (change.map_changed)
           AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
@@ -523,8 +525,8 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   server->leaving = reason;
   const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
   if (active() && drains) {
-    Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", shards, shards == 1 ? " shard is" : " shards are",
-                                " to be moved"));
+    Event("drain",
+          absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", shards, shards == 1 ? " shard is" : " shards are", " to be moved"));
   }
   // What was on its way to it goes elsewhere.
   for (auto it = moves_.begin(); it != moves_.end();) {
@@ -886,8 +888,10 @@ std::string Job::WaitingFor() const {
     if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() && !(book_ && book_->RepairsPending()))
       workers = functions_->finish() ? "" : "closures to be scheduled";
     else if (!ready)
-      workers = workers_elsewhere_ == 0 ? "workers: none is here"
-                                        : absl::StrCat("workers: ", workers_elsewhere_ == 1 ? "the one here serves" : absl::StrCat("all ", workers_elsewhere_, " serve"), " other jobs now");
+      workers = workers_elsewhere_ == 0
+                    ? "workers: none is here"
+                    : absl::StrCat("workers: ", workers_elsewhere_ == 1 ? "the one here serves" : absl::StrCat("all ", workers_elsewhere_, " serve"),
+                                   " other jobs now");
     else if (!usable)
       workers =
           stalled.empty() ? "workers: those here back off after short lives" : absl::StrCat("workers: set aside after standing still: ", stalled);

@@ -249,7 +249,7 @@ class Job {
     MonoTime granted_at{0};
     bool recalled = false;
     std::uint64_t bytes = 0;  // of arguments
-    bool regrant = false;  // a repair, or requeued
+    bool regrant = false;     // a repair, or requeued
   };
   struct Worker {
     TaskId task;
@@ -257,8 +257,8 @@ class Job {
     bool ready = false;        // Registered is on its way: grants may follow
     bool called_back = false;  // for another job
     bool leaving = false;
-    std::uint64_t process = 0;  // uid
-    std::string compute;        // build and settings: two workers of one `compute` give the same bits
+    std::uint64_t process = 0;        // uid
+    std::string compute;              // build and settings: two workers of one `compute` give the same bits
     std::set<std::string> functions;  // registered in it
     MonoTime backoff_until{0};
     MonoTime last_done{0};
@@ -267,9 +267,9 @@ class Job {
     std::size_t recalled = 0;    // of those held
     bool Drop(Attempt attempt);  // false: it was not held
     v1::WorkerProgress progress;
-    MonoTime advanced_at{0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
-    bool stuck = false;       // its work was taken away; it gets none until it says that it computes nothing
-    MonoTime aside_until{0};  // nor before
+    MonoTime advanced_at{0};                                      // its running attempt or step changed, an attempt ended, or it had nothing to do
+    bool stuck = false;                                           // its work was taken away; it gets none until it says that it computes nothing
+    MonoTime aside_until{0};                                      // nor before
     bool paused() const { return progress.state() == "paused"; }  // its pushes wait for room at a server, and so it says
   };
   struct Server {
@@ -285,7 +285,7 @@ class Job {
     std::set<std::uint32_t> stopped;  // shards that its Hello had stopped to be moved
     std::string leaving;              // why, "": it stays
     bool drains = false, drained_said = false;
-    std::uint64_t shards_moved = 0;           // away from it
+    std::uint64_t shards_moved = 0;            // away from it
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
@@ -568,14 +568,14 @@ class Job {
     ShardEpoch epoch;
   };
   std::vector<AssignRetry> assign_retries_;
-  Moves moves_;                                 // on their way, and the journal says nothing of them
+  Moves moves_;                                     // on their way, and the journal says nothing of them
   std::map<ShardId, std::uint32_t> move_failures_;  // in a row
   struct MovedFrom {
     ShardEpoch from, epoch;
   };
   bool moved_map_due_ = false;
   MonoTime moved_map_at_{0};
-  std::map<ShardId, MovedFrom> moved_from_;  // moved, and the new owner has not said that it holds it
+  std::map<ShardId, MovedFrom> moved_from_;            // moved, and the new owner has not said that it holds it
   bool placed_ = false;                                // first placement done
   std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 
@@ -591,7 +591,7 @@ class Job {
   std::uint32_t other_deaths_ = 0;
   std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
-  bool pause_said_ = false;  // that a worker's pushes wait for room, and not yet that none does any more
+  bool pause_said_ = false;                         // that a worker's pushes wait for room, and not yet that none does any more
   std::optional<MonoTime> pause_said_at_;
   MonoTime next_stall_check_{0};
   bool window_full_ = false, window_said_ = false;

@@ -119,9 +119,9 @@ void Job::CheckRound(MonoTime now) {
   if (slow) {
     // Its server tries again by itself, for want of room say, and its log names the cause.
     const auto& [shard, ordered] = *round_waiting_.begin();
-    CheckpointTrouble(absl::DeadlineExceededError(absl::StrCat("not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
-                                                               " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/",
-                                                               book_->durable().map[shard.value()].server)));
+    CheckpointTrouble(absl::DeadlineExceededError(
+        absl::StrCat("not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
+                     " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/", book_->durable().map[shard.value()].server)));
   }
   const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
   if (late && phase_ == Phase::kSealedSaving) {
@@ -161,9 +161,10 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   if (!done.ok()) return done.status();
   if (!refused.ok()) return refused.status();
   if (done->FirstAtLeast(plan_->closures()) || refused->FirstAtLeast(plan_->closures()))
-    return absl::InvalidArgumentError(absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(), " closures=", plan_->closures()));
-  if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() || file.sha256().size() != 32 || file.shard() != shard.value() ||
-      client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(), " closures=", plan_->closures()));
+  if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() || file.sha256().size() != 32 ||
+      file.shard() != shard.value() || client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
     return absl::InvalidArgumentError(
         absl::StrCat("a durable file that does not fit together: shard=", shard.value(), " file=", client::CleanText(file.file(), 200)));
   }
@@ -269,17 +270,17 @@ void Job::WriteManifest() {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
   const std::optional<std::uint64_t> last_of = last ? std::optional(report_generation_) : std::nullopt;
-  host_->OnFileThread([this, alive, disk, last_of, manifest = *std::move(manifest), folder = CheckpointFolder(),
-                       keep = id_.spec.checkpoint.keep]() mutable {
-    SaveRequest request;
-    request.folder = folder;
-    request.manifest = std::move(manifest);
-    request.keep = keep;
-    absl::StatusOr<Saved> saved = SaveManifest(*disk, request);
-    return [this, alive, last_of, manifest = std::move(request.manifest), saved = std::move(saved)] {
-      if (!alive.expired()) OnManifest(manifest, saved, last_of);
-    };
-  });
+  host_->OnFileThread(
+      [this, alive, disk, last_of, manifest = *std::move(manifest), folder = CheckpointFolder(), keep = id_.spec.checkpoint.keep]() mutable {
+        SaveRequest request;
+        request.folder = folder;
+        request.manifest = std::move(manifest);
+        request.keep = keep;
+        absl::StatusOr<Saved> saved = SaveManifest(*disk, request);
+        return [this, alive, last_of, manifest = std::move(request.manifest), saved = std::move(saved)] {
+          if (!alive.expired()) OnManifest(manifest, saved, last_of);
+        };
+      });
 }
 
 // `last_of`: the reports that it is the last manifest of, unless a rollback made them void meanwhile.
@@ -304,9 +305,10 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   checkpoint_.set_manifests(checkpoint_.manifests() + 1);
   checkpoint_.clear_trouble();
   if (journals()) *Note().mutable_checkpoint() = checkpoint_;
-  host_->Log(log::Level::kInfo,
-             absl::StrCat("checkpoint ", saved->number, manifest.complete() ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
-             id_.spec.name);
+  host_->Log(
+      log::Level::kInfo,
+      absl::StrCat("checkpoint ", saved->number, manifest.complete() ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
+      id_.spec.name);
   absl::Status unseen;
   for (const absl::Status& warning : saved->warnings) {
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()), id_.spec.name);
@@ -434,7 +436,8 @@ void Job::SayUnsaved() {
   if (unsaved_.empty()) return;
   const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
   const std::string text = absl::StrCat(
-      "the end of the job is not saved whole: ", unsaved_.size(), " of ", assigned_.size(), " shards have no file of it, first=", unsaved_.begin()->value(),
+      "the end of the job is not saved whole: ", unsaved_.size(), " of ", assigned_.size(),
+      " shards have no file of it, first=", unsaved_.begin()->value(),
       server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
       checkpoint_.number() == 0 ? std::string("there is no checkpoint to resume from")
                                 : absl::StrCat("checkpoint ", checkpoint_.number(), " can be resumed from, what came after it there is run again"));
@@ -487,7 +490,8 @@ void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& chan
   std::string where;
   if (restored > 0) where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go", " back to the newest snapshot");
   if (seeds > 0) absl::StrAppend(&where, where.empty() ? "" : ", ", seeds, seeds == 1 ? " shard goes" : " shards go", " back to the seed");
-  Event("rollback", absl::StrCat(why, ": ", where, reruns == 0 ? "; nothing is run again" : absl::StrCat("; up to ", reruns, " closures are run again there")));
+  Event("rollback",
+        absl::StrCat(why, ": ", where, reruns == 0 ? "; nothing is run again" : absl::StrCat("; up to ", reruns, " closures are run again there")));
 }
 
 // ---------------------------------------------------------------- line 28
@@ -531,8 +535,8 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
     // A training job's user cancels no closure: what its shards refuse are updates that were lost with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
-    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ", dead.size(), dead.size() == 1 ? " closure is" : " closures are",
-                               " not run again here: ", which));
+    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ", dead.size(),
+                               dead.size() == 1 ? " closure is" : " closures are", " not run again here: ", which));
   }
   for (std::uint64_t at = 0;;) {
     const auto c = resumed_.FirstAtLeast(at);

@@ -32,7 +32,8 @@ constexpr std::uint32_t kMoveTries = 3;                // of one shard, in a row
 
 // No other try ends better.
 bool IsFinal(std::int32_t code) {
-  return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted) || code == static_cast<std::int32_t>(absl::StatusCode::kUnimplemented);
+  return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted) ||
+         code == static_cast<std::int32_t>(absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace
@@ -93,7 +94,8 @@ void Job::PumpMoves() {
 
 void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   const auto move = moves_.find(ShardId(stopped.shard()));
-  if (move == moves_.end() || move->second.source != task || move->second.target || move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
+  if (move == moves_.end() || move->second.source != task || move->second.target ||
+      move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
     return;  // of a former order
   if (stopped.has_error()) return MoveFailed(move, stopped.error());
   move->second.bytes = stopped.bytes();
@@ -146,7 +148,8 @@ void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
   CleanCause(&cause);
   const Server* target = FindServer(task);
   host_->Log(log::Level::kWarning,
-             absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/", target == nullptr ? "?" : target->identity, ": ", cause.message()),
+             absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/", target == nullptr ? "?" : target->identity, ": ",
+                          cause.message()),
              id_.spec.name);
   move->second.target.reset();
   move->second.refused_by.insert(task);
@@ -194,7 +197,8 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
   v1::ErrorDetail cause = failure;
   CleanCause(&cause);
   const std::uint32_t failures = ++move_failures_[shard];
-  host_->Log(log::Level::kWarning, absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity, " is not moved: ", cause.message()), id_.spec.name);
+  host_->Log(log::Level::kWarning, absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity, " is not moved: ", cause.message()),
+             id_.spec.name);
   if (IsFinal(cause.code()) || failures >= kMoveTries) {
     move_failures_.erase(shard);
     source->unmovable[shard] = absl::StrCat("shard ", shard.value(), ": ", cause.message());

@@ -275,9 +275,14 @@ ReportData Job::MakeReport() const {
   data.loss_by_step = loss_curve_.points();
   data.rate_by_time = rate_curve_.points();
   for (const v1::EpochRow& row : epoch_rows_) {
-    data.epochs.push_back(
-        {row.epoch(), row.steps(), row.train_loss(), row.eval_loss(), row.eval_accuracy(), row.seconds(), row.examples_per_second(),
-         {row.metrics().begin(), row.metrics().end()}});
+    data.epochs.push_back({row.epoch(),
+                           row.steps(),
+                           row.train_loss(),
+                           row.eval_loss(),
+                           row.eval_accuracy(),
+                           row.seconds(),
+                           row.examples_per_second(),
+                           {row.metrics().begin(), row.metrics().end()}});
   }
   data.workers = WorkerTotals();
   data.servers = ServerTotals();

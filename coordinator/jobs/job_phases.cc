@@ -120,7 +120,8 @@ void Job::FinishExport(const v1::ExportResult& result) {
   if (plan_ && plan_message_.tables_size() > 0) {
     // A table may be larger than any worker: its rows are where the servers save them.
     Event("state", absl::StrCat("embedding tables are not among the exported weights: ",
-                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax), " --to FILE.npz writes their rows")
+                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
+                                                             " --to FILE.npz writes their rows")
                                               : "checkpoints are off for this job, their rows end with it"));
   }
   BeginReport();

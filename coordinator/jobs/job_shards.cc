@@ -26,9 +26,10 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   for (const std::uint64_t one : shard_bytes_) bytes += one;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
-    Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("the job's variables take more memory of the servers than it may have: bytes=", bytes,
-                                                             its_own ? " spec.resources.server_memory_bytes_max=" : " coordinator's --job-server-memory-bytes-max=",
-                                                             max, " shards=", shard_bytes_.size())),
+    Fail(MakeError(absl::ResourceExhaustedError(
+                       absl::StrCat("the job's variables take more memory of the servers than it may have: bytes=", bytes,
+                                    its_own ? " spec.resources.server_memory_bytes_max=" : " coordinator's --job-server-memory-bytes-max=", max,
+                                    " shards=", shard_bytes_.size())),
                    "user", "coordinator"),
          true);
     return;
@@ -70,9 +71,9 @@ void Job::BeginPlan() {
   if (functions_) {
     Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ", shard_bytes_.size(), " shards"));
   } else {
-  Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
-                              described_.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(), " closures of up to ",
-                              plan_->spec().steps_per_closure, " steps"));
+    Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
+                                described_.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(),
+                                " closures of up to ", plan_->spec().steps_per_closure, " steps"));
   }
   SetPhase(Phase::kPlacing);
   if (journals() ? !PersistWhole() : !Persist(begun)) return;

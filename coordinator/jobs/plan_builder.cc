@@ -45,8 +45,8 @@ std::string Serialized(const google::protobuf::Message& message) {
   return bytes;
 }
 
-// Every slot holds rows of every table: one shard each, behind the dense ones. How large they become nobody knows beforehand: they are placed as equals, by
-// what the tables may take (bytes_max), and at least as so much.
+// Every slot holds rows of every table: one shard each, behind the dense ones. How large they become nobody knows beforehand: they are placed as
+// equals, by what the tables may take (bytes_max), and at least as so much.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
 absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots, std::set<std::string>* names, BuiltPlan* built) {

@@ -1,8 +1,8 @@
 // What the processes of one identity have counted during one job. Pure.
 //
-// A process reports totals, again and again, and may be declared gone and return: so each is taken as what it says, never added up. It counts from when it
-// began to serve the job; where it has served another one meanwhile it begins anew, and says so by another stint. Only the newest process of an identity
-// can report (membership refuses a replaced one), so one such total is enough; those before it are a sum.
+// A process reports totals, again and again, and may be declared gone and return: so each is taken as what it says, never added up. It counts from
+// when it began to serve the job; where it has served another one meanwhile it begins anew, and says so by another stint. Only the newest process of
+// an identity can report (membership refuses a replaced one), so one such total is enough; those before it are a sum.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class Tally {
     stint_ = stint;
   }
   // A total that falls though nothing was said of another stint: what it had counted stays.
-  void Move(std::uint64_t now, std::uint64_t Counts::* field) {
+  void Move(std::uint64_t now, std::uint64_t Counts::*field) {
     if (now < last_.*field) former_.*field += last_.*field;
     last_.*field = now;
   }

@@ -21,10 +21,10 @@
 namespace evergrad::coordinator {
 
 struct MembershipOptions {
-  std::chrono::milliseconds lease{1500};  // A silent worker is gone after it; a silent server is suspected.
-  std::chrono::milliseconds grace{100};   // A worker whose stream closed is gone after it.
+  std::chrono::milliseconds lease{1500};               // A silent worker is gone after it; a silent server is suspected.
+  std::chrono::milliseconds grace{100};                // A worker whose stream closed is gone after it.
   std::chrono::milliseconds server_lost_after{30000};  // After a notice: its lease, once its session has closed.
-  std::chrono::milliseconds short_life{5000};  // A process that lived less counts as a flap of its identity.
+  std::chrono::milliseconds short_life{5000};          // A process that lived less counts as a flap of its identity.
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
   std::uint32_t flaps_free = 3;       // Flaps in a row before the identity backs off.
   std::uint32_t tasks_max = 1024;     // Living tasks; beyond it a registration is refused.

@@ -181,7 +181,8 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
                                      "code 1 when anything is damaged"
                                    : "shows what a checkpoint holds; reads the manifest, and of each shard file both ends and the ledger",
                             daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("PATH", &path, "a job's checkpoint folder or runs folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
+  table.AddArgument("PATH", &path,
+                    "a job's checkpoint folder or runs folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const auto files = fs::MakeLocalFileSystem();

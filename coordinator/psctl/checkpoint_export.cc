@@ -84,9 +84,9 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found, std::v
     const v1::ShardFile& entry = manifest.shards(i);
     const v1::ShardSpec& spec = manifest.plan().shards(i);
     if (entry.file().empty()) {
-      return UserError(absl::FailedPreconditionError(
-          absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri, " shard=",
-                       entry.shard(), spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot()) : absl::StrCat(" variable=", spec.variable().name()))));
+      return UserError(absl::FailedPreconditionError(absl::StrCat(
+          "nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri, " shard=", entry.shard(),
+          spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot()) : absl::StrCat(" variable=", spec.variable().name()))));
     }
     auto report = snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
     // What a manifest names must be there.
@@ -94,7 +94,8 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found, std::v
     if (!report.ok()) return report.status();
     const v1::ShardFileHeader& header = report->header;
     if (!spec.has_slot()) {
-      if (header.kind() != v1::SHARD_KIND_DENSE) return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
+      if (header.kind() != v1::SHARD_KIND_DENSE)
+        return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
       continue;
     }
     // Its tables are the plan's: that has been looked at.
@@ -110,7 +111,8 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found, std::v
   }
   if (slots == 0 && !tables->empty()) return Unfit(found.uri, "tables, but no slots");
   for (const v1::ShardSpec& spec : manifest.plan().shards()) {
-    if (spec.has_slot() && spec.slot().slots() != slots) return Unfit(found.uri, absl::StrCat("slots are missing: want=", spec.slot().slots(), " got=", slots));
+    if (spec.has_slot() && spec.slot().slots() != slots)
+      return Unfit(found.uri, absl::StrCat("slots are missing: want=", spec.slot().slots(), " got=", slots));
   }
   return absl::OkStatus();
 }
@@ -171,21 +173,23 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found, c
       const std::uint64_t rows = shard.row_end() - shard.row_begin();
       const std::uint64_t want = rows == 0 ? 0 : rows * range.shape.row_elements() * sizeof(float);
       const std::string& file = manifest.shards(i).file();
-      EG_RETURN_IF_ERROR(ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-        if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
-        if (piece.section_bytes != want) {
-          return absl::DataLossError(
-              absl::StrCat("values have another size than their rows: file=", file, " want=", want, " got=", piece.section_bytes));
-        }
-        return out->Append(v, piece.data);
-      }));
+      EG_RETURN_IF_ERROR(
+          ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+            if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
+            if (piece.section_bytes != want) {
+              return absl::DataLossError(
+                  absl::StrCat("values have another size than their rows: file=", file, " want=", want, " got=", piece.section_bytes));
+            }
+            return out->Append(v, piece.data);
+          }));
     }
   }
   return absl::OkStatus();
 }
 
 // Each slot's file is read once; its rows go through the sorter, so that equal tables give equal bytes, whatever slots and servers they lay on.
-absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, const std::string& folder, weights::WeightStream* out) {
+absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, const std::string& folder,
+                         weights::WeightStream* out) {
   const v1::Manifest& manifest = found.manifest;
   if (contents.tables.empty()) return absl::OkStatus();
   std::vector<std::uint32_t> dimensions;
@@ -195,12 +199,13 @@ absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, cons
   RowSorter sorter(options, dimensions);
   for (int i = 0; i < manifest.shards_size(); ++i) {
     if (!manifest.plan().shards(i).has_slot()) continue;
-    EG_RETURN_IF_ERROR(ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-      if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
-      const auto rows = piece.index < dimensions.size() ? snapshot::ParseRows(piece.data, dimensions[piece.index]) : std::nullopt;
-      if (!rows) return absl::DataLossError(absl::StrCat("a block of rows has another size than they need: file=", manifest.shards(i).file()));
-      return sorter.Add(piece.index, rows->ids, rows->values);
-    }));
+    EG_RETURN_IF_ERROR(
+        ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+          if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
+          const auto rows = piece.index < dimensions.size() ? snapshot::ParseRows(piece.data, dimensions[piece.index]) : std::nullopt;
+          if (!rows) return absl::DataLossError(absl::StrCat("a block of rows has another size than they need: file=", manifest.shards(i).file()));
+          return sorter.Add(piece.index, rows->ids, rows->values);
+        }));
   }
   for (std::size_t t = 0; t < contents.tables.size(); ++t) {
     const Table& table = contents.tables[t];
@@ -226,7 +231,8 @@ absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, cons
   return absl::OkStatus();
 }
 
-absl::StatusOr<Contents> Export(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes, weights::Format format, const std::string& target) {
+absl::StatusOr<Contents> Export(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes, weights::Format format,
+                                const std::string& target) {
   EG_ASSIGN_OR_RETURN(const Contents contents, Plan(files, found, part_bytes));
   EG_ASSIGN_OR_RETURN(const auto out, weights::WeightStream::Create(target, format, contents.tensors));
   EG_RETURN_IF_ERROR(WriteVariables(files, found, contents, out.get()));
@@ -247,24 +253,28 @@ std::string TablesText(const Contents& contents) {
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path, to;
   std::uint64_t part_bytes = 1ull << 30;
-  daemon::OptionTable table("psctl checkpoint export",
-                            "writes the weights of a checkpoint, with the names and layouts of Keras, as a job's own weights.npz has them, and of each embedding "
-                            "table its ids and rows, by rising id; reads and checks every byte on the way, in bounded memory. The file is replaced when "
-                            "the new one is whole",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl checkpoint export",
+      "writes the weights of a checkpoint, with the names and layouts of Keras, as a job's own weights.npz has them, and of each embedding "
+      "table its ids and rows, by rising id; reads and checks every byte on the way, in bounded memory. The file is replaced when "
+      "the new one is whole",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path, "a job's checkpoint folder or runs folder (its newest manifest counts), or a manifest; file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
-  table.AddBytes("part-bytes", &part_bytes, "a table above that is written in parts of at most so much: NAME/ids.00000, NAME/rows.00000, …", {4096, 1ull << 50});
+  table.AddBytes("part-bytes", &part_bytes, "a table above that is written in parts of at most so much: NAME/ids.00000, NAME/rows.00000, …",
+                 {4096, 1ull << 50});
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
   if (!npz && !absl::EndsWith(to, ".safetensors"))
-    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
+    return Report(context,
+                  UserError(absl::InvalidArgumentError(absl::StrCat("--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
   const auto target = fs::LocalPath(UriOf(context, to));
   if (!target.ok()) return ReportCheckpoint(context, target.status());
   const std::string uri = UriOf(context, path);
   if (snapshot::ParseShardFileName(fs::NameOf(uri)))
-    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("a shard is a part of a variable; name its manifest or folder: path=", uri))));
+    return Report(context,
+                  UserError(absl::InvalidArgumentError(absl::StrCat("a shard is a part of a variable; name its manifest or folder: path=", uri))));
 
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
@@ -275,10 +285,14 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
 
   const v1::Manifest& m = found->manifest;
   if (output == "json") {
-    nlohmann::json json = {{"file", *target},          {"manifest", found->uri},
-                           {"number", m.number()},     {"job", m.job_name()},
-                           {"job_uid", ShowHex(m.job_uid())}, {"complete", m.complete()},
-                           {"parameters", contents->parameters}, {"variables", nlohmann::json::array()},
+    nlohmann::json json = {{"file", *target},
+                           {"manifest", found->uri},
+                           {"number", m.number()},
+                           {"job", m.job_name()},
+                           {"job_uid", ShowHex(m.job_uid())},
+                           {"complete", m.complete()},
+                           {"parameters", contents->parameters},
+                           {"variables", nlohmann::json::array()},
                            {"tables", nlohmann::json::array()}};
     for (std::size_t v = 0; v < contents->variables.size(); ++v)
       json["variables"].push_back({{"name", contents->tensors[v].name}, {"shape", contents->tensors[v].shape.dims()}});
@@ -290,7 +304,8 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
     context.out << Dump(json) << "\n";
   } else {
     context.out << "wrote " << Printable(ShowPath(context, *target)) << ": " << contents->variables.size() << " variable(s), "
-                << TablesText(*contents) << contents->parameters << " parameters, of checkpoint " << m.number() << " of job " << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
+                << TablesText(*contents) << contents->parameters << " parameters, of checkpoint " << m.number() << " of job "
+                << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
     if (!m.complete()) context.out << "the checkpoint is not complete: its shards hold different closures, as they do while training goes on\n";
   }
   return kSucceeded;

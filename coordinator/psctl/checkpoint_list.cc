@@ -28,7 +28,7 @@ struct Row {
   std::int64_t written_ms = 0;
   bool complete = false;
   std::string plan;
-  bool functions = false;  // closures were scheduled by a client: its plan has no end and no epochs
+  bool functions = false;                         // closures were scheduled by a client: its plan has no end and no epochs
   std::uint64_t closures_done = 0, closures = 0;  // done in every shard; of the plan
   std::uint64_t epochs_done = 0, epochs = 0;      // whole ones
   int shards = 0, from_seed = 0;
@@ -203,8 +203,16 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
                      ShowBytes(row.bytes), state, path});
   }
   if (!cells.empty()) {
-    for (const std::string& line : RenderTable({{"number", true}, {"job"}, {"written"}, {"closures", true}, {"epochs", true}, {"complete"},
-                                                {"shards", true}, {"bytes", true}, {"state"}, {"manifest"}},
+    for (const std::string& line : RenderTable({{"number", true},
+                                                {"job"},
+                                                {"written"},
+                                                {"closures", true},
+                                                {"epochs", true},
+                                                {"complete"},
+                                                {"shards", true},
+                                                {"bytes", true},
+                                                {"state"},
+                                                {"manifest"}},
                                                cells))
       context.out << line << "\n";
   }
@@ -217,10 +225,11 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path;
-  daemon::OptionTable table("psctl checkpoint list",
-                            "shows the checkpoints below a folder, newest first; looks at names and sizes only (verify reads every byte). Exit code 1 "
-                            "when one is damaged or lacks files",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl checkpoint list",
+      "shows the checkpoints below a folder, newest first; looks at names and sizes only (verify reads every byte). Exit code 1 "
+      "when one is damaged or lacks files",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("FOLDER", &path, "a coordinator's runs folder, a checkpoint.directory, or one job's folder in either; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;

@@ -366,7 +366,17 @@ int List(Context& context, const std::vector<std::string>& args) {
                     absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()), absl::StrCat(job.workers_serving()),
                     job.server_bytes() == 0 ? "-" : ShowBytes(job.server_bytes()), ShowTime(job.submitted_ms()),
                     Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
-  for (const std::string& line : RenderTable({{"name"}, {"uid"}, {"state"}, {"epoch", true}, {"steps", true}, {"share", true}, {"workers", true}, {"memory", true}, {"submitted"}, {"note"}}, rows))
+  for (const std::string& line : RenderTable({{"name"},
+                                              {"uid"},
+                                              {"state"},
+                                              {"epoch", true},
+                                              {"steps", true},
+                                              {"share", true},
+                                              {"workers", true},
+                                              {"memory", true},
+                                              {"submitted"},
+                                              {"note"}},
+                                             rows))
     context.out << line << "\n";
   return kSucceeded;
 }
@@ -409,10 +419,12 @@ int Show(Context& context, const std::vector<std::string>& args) {
   context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(),
                                  status.closures_total(), status.closures_failed(), status.closures_cancelled(), status.attempts());
   if (status.servers_size() > 0) {
-    context.out << absl::StrFormat("share %g: %d %s now; on servers:", status.share(), status.workers_serving(), status.workers_serving() == 1 ? "worker" : "workers");
+    context.out << absl::StrFormat("share %g: %d %s now; on servers:", status.share(), status.workers_serving(),
+                                   status.workers_serving() == 1 ? "worker" : "workers");
     for (const v1::ServerRow& row : status.servers())
       context.out << " ps_server/" << Printable(row.identity()) << " " << row.shards() << " shards, " << ShowBytes(row.bytes()) << ";";
-    context.out << " planned " << ShowBytes(status.server_bytes()) << (status.server_bytes_max() == 0 ? "" : " of at most " + ShowBytes(status.server_bytes_max())) << "\n";
+    context.out << " planned " << ShowBytes(status.server_bytes())
+                << (status.server_bytes_max() == 0 ? "" : " of at most " + ShowBytes(status.server_bytes_max())) << "\n";
   }
   const bool counting =
       std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });

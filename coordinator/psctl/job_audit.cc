@@ -28,14 +28,17 @@ namespace {
 
 constexpr char kSparse[] = "counting/samples";  // pushed only where a batch has samples
 
-// Whether update u of closure c has rows for this shard (LEDGER line 3); of a slot of a job that is not a counting one: whether it may have, for only its data say.
-bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec, std::uint64_t counted_ids, ClosureId c, std::uint32_t u) {
+// Whether update u of closure c has rows for this shard (LEDGER line 3); of a slot of a job that is not a counting one: whether it may have, for only
+// its data say.
+bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec, std::uint64_t counted_ids, ClosureId c,
+             std::uint32_t u) {
   if (spec.has_slot()) {
     if (counted_ids == 0) return true;
     for (const v1::TableSpec& table : manifest.plan().tables()) {
       const std::uint64_t key = sharding::SlotKey(table.name());
       const plan::CountingRows rows = plan::CountingRowsOf(c.value(), u, table.index(), table.dimension(), counted_ids);
-      if (std::any_of(rows.ids.begin(), rows.ids.end(), [&](std::int64_t id) { return sharding::SlotOf(key, id, spec.slot().slots()) == spec.slot().slot(); }))
+      if (std::any_of(rows.ids.begin(), rows.ids.end(),
+                      [&](std::int64_t id) { return sharding::SlotOf(key, id, spec.slot().slots()) == spec.slot().slot(); }))
         return true;
     }
     return false;
@@ -74,7 +77,9 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
       done = report.done;
       refused.UnionWith(report.refused);
       const auto violated = [&](const std::string& what) {
-        audit.violations.push_back(absl::StrCat("shard ", entry.shard(), " (", spec.has_slot() ? absl::StrCat("slot ", spec.slot().slot()) : spec.variable().name(), "): ", what, ": file=", entry.file()));
+        audit.violations.push_back(absl::StrCat("shard ", entry.shard(), " (",
+                                                spec.has_slot() ? absl::StrCat("slot ", spec.slot().slot()) : spec.variable().name(), "): ", what,
+                                                ": file=", entry.file()));
       };
       if (!report.done.Intersect(report.refused).empty()) violated("closures both done and refused");
       // What its ledger says was applied, update by update, against how many its values say.
@@ -117,11 +122,14 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
         audit.violations.push_back(absl::StrFormat("closure %d does not go on where the one before ends: want=%d got=%d", c, position, range.begin));
       position = range.end;
       const std::uint64_t n = range.end - range.begin;
-      (everywhere->Contains(c) ? epoch.applied : refused.Contains(c) ? epoch.refused : somewhere.Contains(c) || audit.open_closures.Contains(c) ? epoch.partly
-                                                                                                                                               : epoch.to_do) += n;
+      (everywhere->Contains(c)                                    ? epoch.applied
+       : refused.Contains(c)                                      ? epoch.refused
+       : somewhere.Contains(c) || audit.open_closures.Contains(c) ? epoch.partly
+                                                                  : epoch.to_do) += n;
     }
     if (position != plan.spec().train_examples)
-      audit.violations.push_back(absl::StrFormat("epoch %d does not end with the last example: want=%d got=%d", e + 1, plan.spec().train_examples, position));
+      audit.violations.push_back(
+          absl::StrFormat("epoch %d does not end with the last example: want=%d got=%d", e + 1, plan.spec().train_examples, position));
     audit.epochs.push_back(epoch);
   }
   audit.closures = plan.closures();
@@ -134,16 +142,18 @@ namespace {
 std::string Verdict(const Audit& audit) {
   if (!audit.violations.empty()) return absl::StrCat("VIOLATED: ", audit.violations.size(), audit.violations.size() == 1 ? " finding" : " findings");
   if (audit.functions) {
-    return absl::StrCat("exact: ", audit.closures_done, " of ", audit.closures, " closures are in every one of ", audit.shards, " shards, ", audit.open_closures.size(),
-                        " are open, and none is both done and refused");
+    return absl::StrCat("exact: ", audit.closures_done, " of ", audit.closures, " closures are in every one of ", audit.shards, " shards, ",
+                        audit.open_closures.size(), " are open, and none is both done and refused");
   }
   std::uint64_t whole = 0;
-  while (whole < audit.epochs.size() && audit.epochs[whole].partly == 0 && audit.epochs[whole].to_do == 0 && audit.epochs[whole].refused == 0) ++whole;
+  while (whole < audit.epochs.size() && audit.epochs[whole].partly == 0 && audit.epochs[whole].to_do == 0 && audit.epochs[whole].refused == 0)
+    ++whole;
   std::string text = whole == 0 ? "no epoch is over"
                                 : absl::StrCat("exact: in ", whole == 1 ? "epoch 1" : absl::StrCat("each of epochs 1 to ", whole),
                                                " every example was applied exactly once, in every one of ", audit.shards, " shards");
   if (whole < audit.epochs.size())
-    absl::StrAppend(&text, "; ", audit.closures_done, " of ", audit.closures, " closures are in every shard, ", audit.open_closures.size(), " are open");
+    absl::StrAppend(&text, "; ", audit.closures_done, " of ", audit.closures, " closures are in every shard, ", audit.open_closures.size(),
+                    " are open");
   return text;
 }
 
@@ -172,16 +182,18 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   connection.instead = "--checkpoint PATH needs no coordinator";
   std::string output = "text", job, path;
-  daemon::OptionTable table("psctl job audit",
-                            "proves from the ledgers of a job's newest checkpoint which examples of each epoch were applied, and how often: reads every "
-                            "byte of it. Exit code 1 when a promise is violated",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl job audit",
+      "proves from the ledgers of a job's newest checkpoint which examples of each epoch were applied, and how often: reads every "
+      "byte of it. Exit code 1 when a promise is violated",
+      daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "its name (the newest of that name) or its uid: the coordinator says where its checkpoint lies");
   table.Add("checkpoint", &path, "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// or a plain path");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  if (job.empty() == path.empty()) return Report(context, UserError(absl::InvalidArgumentError("psctl job audit: expected one of --job and --checkpoint")));
+  if (job.empty() == path.empty())
+    return Report(context, UserError(absl::InvalidArgumentError("psctl job audit: expected one of --job and --checkpoint")));
   std::optional<v1::JobStatus> status;
   if (!job.empty()) {
     auto client = ControlClient::Connect(context, connection);
@@ -203,8 +215,9 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   // What the coordinator says has succeeded, once nothing changes any more.
   if (status && status->state() == "SUCCEEDED" && status->checkpoint().number() == found->manifest.number() &&
       status->closures_succeeded() != audit->closures_done + status->closures_lost()) {
-    audit->violations.push_back(absl::StrCat("the coordinator counted another number of closures than the ledgers hold: coordinator=",
-                                             status->closures_succeeded(), " of them lost=", status->closures_lost(), " ledgers=", audit->closures_done));
+    audit->violations.push_back(
+        absl::StrCat("the coordinator counted another number of closures than the ledgers hold: coordinator=", status->closures_succeeded(),
+                     " of them lost=", status->closures_lost(), " ledgers=", audit->closures_done));
   }
   if (output == "json") {
     context.out << Dump(JsonOf(*audit, found->uri)) << "\n";
@@ -214,15 +227,17 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
               << "checkpoint  " << Printable(ShowPath(context, found->uri)) << (audit->complete ? " (complete)" : "") << "\n\n";
   std::vector<std::vector<std::string>> rows;
   for (const AuditEpoch& epoch : audit->epochs) {
-    rows.push_back({absl::StrCat(epoch.epoch), absl::StrCat(epoch.applied), absl::StrCat(epoch.partly), absl::StrCat(epoch.refused),
-                    absl::StrCat(epoch.to_do)});
+    rows.push_back(
+        {absl::StrCat(epoch.epoch), absl::StrCat(epoch.applied), absl::StrCat(epoch.partly), absl::StrCat(epoch.refused), absl::StrCat(epoch.to_do)});
   }
   if (!audit->functions) {
     for (const std::string& line :
          RenderTable({{"epoch", true}, {"examples in every shard", true}, {"in some", true}, {"refused", true}, {"to do", true}}, rows))
       context.out << line << "\n";
   }
-  context.out << "\n" << Verdict(*audit) << "\n" << audit->updates << " updates in the shards' values" << (audit->functions ? "" : ", each in a ledger");
+  context.out << "\n"
+              << Verdict(*audit) << "\n"
+              << audit->updates << " updates in the shards' values" << (audit->functions ? "" : ", each in a ledger");
   if (audit->earlier_plan_updates > 0) context.out << ", but for " << audit->earlier_plan_updates << " of the plan that it was resumed from";
   context.out << "\n";
   for (const std::string& violation : audit->violations) context.err << "psctl: " << Printable(violation) << "\n";

@@ -31,8 +31,9 @@ struct Audit {
   bool functions = false;               // closures were scheduled by a client: there are no epochs, and no plan of updates
   std::vector<std::string> violations;  // empty: exact
 };
-// Reads every byte of the checkpoint. Of a functions job: no closure is both done and refused or open. Else checked: each shard's values hold as many updates as its ledger says were applied, closure by closure
-// and update by update; no closure is both done and refused or open; the closures' ranges partition each epoch. DataLoss: damaged.
+// Reads every byte of the checkpoint. Of a functions job: no closure is both done and refused or open. Else checked: each shard's values hold as many
+// updates as its ledger says were applied, closure by closure and update by update; no closure is both done and refused or open; the closures' ranges
+// partition each epoch. DataLoss: damaged.
 absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& manifest_uri, const v1::Manifest& manifest);
 
 int AuditJob(Context& context, const std::vector<std::string>& args);

@@ -103,8 +103,12 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   out["checkpoint"] = nullptr;
   if (job.has_checkpoint()) {
     const v1::CheckpointStatus& checkpoint = job.checkpoint();
-    out["checkpoint"] = {{"number", checkpoint.number()},      {"written_ms", checkpoint.written_ms()}, {"complete", checkpoint.complete()},
-                         {"path", checkpoint.uri()},           {"manifests", checkpoint.manifests()},   {"trouble", checkpoint.trouble()},
+    out["checkpoint"] = {{"number", checkpoint.number()},
+                         {"written_ms", checkpoint.written_ms()},
+                         {"complete", checkpoint.complete()},
+                         {"path", checkpoint.uri()},
+                         {"manifests", checkpoint.manifests()},
+                         {"trouble", checkpoint.trouble()},
                          {"resumed_from", checkpoint.resumed_from()}};
   }
   out["epoch_rows"] = nlohmann::json::array();

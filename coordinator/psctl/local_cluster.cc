@@ -55,7 +55,8 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   return tasks;
 }
 
-absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock& clock, const std::function<bool(std::chrono::milliseconds)>& pause) {
+absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock& clock,
+                                        const std::function<bool(std::chrono::milliseconds)>& pause) {
   EG_RETURN_IF_ERROR(fs::MakeDirectories(options.folder));
   SpawnOptions spawn;
   spawn.program = ProgramOf(options.bin, Role::kWorker);
@@ -77,7 +78,8 @@ absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock
   for (const absl::string_view line : absl::StrSplit(text, '\n')) count += absl::StartsWith(line, "gpu:") ? 1 : 0;
   if (status != 0 || count == 0) {
     const absl::string_view said = absl::StripAsciiWhitespace(text);
-    return UserError(absl::FailedPreconditionError(absl::StrCat("--gpus: no worker can have a GPU here: ", said.empty() ? DescribeExit(status) : std::string(said))));
+    return UserError(absl::FailedPreconditionError(
+        absl::StrCat("--gpus: no worker can have a GPU here: ", said.empty() ? DescribeExit(status) : std::string(said))));
   }
   return count;
 }

@@ -142,7 +142,8 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()),
                                  cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
   } else if (job.state() == "CANCELLED") {
-    lines.push_back(absl::StrCat("cancelled after ", job.steps_done(), job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
+    lines.push_back(
+        absl::StrCat("cancelled after ", job.steps_done(), job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
   } else if (job.state() == "SUCCEEDED") {
     std::vector<std::string> parts;
     const auto metrics = MetricsOf(job.result_json());
@@ -183,9 +184,10 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   if (job.closures_lost() > 0) {
     // How many updates a user's closure has is in no plan, and no setting has a say: its arguments were given up, or it failed when it was run again.
     const bool functions = job.steps_total() == 0;
-    lines.push_back(absl::StrCat(
-        "LOST: ", functions ? "updates of " : absl::StrCat(job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of "), job.closures_lost(), job.closures_lost() == 1 ? " closure that" : " closures that", " could not be run again for a shard that lost them",
-        functions ? ", how many is not known" : " (on_lost_updates: report)"));
+    lines.push_back(
+        absl::StrCat("LOST: ", functions ? "updates of " : absl::StrCat(job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of "),
+                     job.closures_lost(), job.closures_lost() == 1 ? " closure that" : " closures that",
+                     " could not be run again for a shard that lost them", functions ? ", how many is not known" : " (on_lost_updates: report)"));
   }
   if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
   if (job.checkpoint().number() > 0) {
@@ -198,12 +200,15 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   if (job.state() == "SUCCEEDED" && result.is_object() && result.contains("tables") && result["tables"].is_array() && !result["tables"].empty()) {
     std::vector<std::string> tables;
     for (const auto& table : result["tables"]) {
-      if (!table.is_object() || !table.contains("table") || !table["table"].is_string() || !table.contains("rows") || !table["rows"].is_number_unsigned()) continue;
+      if (!table.is_object() || !table.contains("table") || !table["table"].is_string() || !table.contains("rows") ||
+          !table["rows"].is_number_unsigned())
+        continue;
       tables.push_back(absl::StrCat(Printable(table["table"].get<std::string>()), " (", table["rows"].get<std::uint64_t>(), " rows)"));
     }
     lines.push_back(absl::StrCat("tables: ", absl::StrJoin(tables, ", "),
-                                 job.checkpoint().number() > 0 ? absl::StrCat("   psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to FILE.npz")
-                                                               : "; no checkpoint has them"));
+                                 job.checkpoint().number() > 0
+                                     ? absl::StrCat("   psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to FILE.npz")
+                                     : "; no checkpoint has them"));
   }
   if (!job.runs_folder().empty()) {
     std::vector<std::string> files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};

@@ -79,7 +79,8 @@ absl::Status RowSorter::Add(std::size_t table, std::span<const std::byte> ids, s
   Table& to = tables_.at(table);
   const std::size_t n = ids.size() / sizeof(std::int64_t);
   if (bytes_ > 0 && bytes_ + n * to.row_bytes() > options_.memory_bytes)
-    EG_RETURN_IF_ERROR(Spill(&*std::max_element(tables_.begin(), tables_.end(), [](const Table& a, const Table& b) { return a.bytes() < b.bytes(); })));
+    EG_RETURN_IF_ERROR(
+        Spill(&*std::max_element(tables_.begin(), tables_.end(), [](const Table& a, const Table& b) { return a.bytes() < b.bytes(); })));
   const std::size_t first = to.ids.size();
   to.ids.resize(first + n);
   to.values.resize((first + n) * to.dimension);
@@ -166,7 +167,8 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   Sort(&of);
   std::vector<std::unique_ptr<Cursor>> cursors;
   if (!of.ids.empty()) cursors.push_back(std::make_unique<Cursor>(of));
-  for (const Run& run : of.runs) cursors.push_back(std::make_unique<Cursor>(this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
+  for (const Run& run : of.runs)
+    cursors.push_back(std::make_unique<Cursor>(this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
   using Head = std::pair<std::int64_t, Cursor*>;
   std::priority_queue<Head, std::vector<Head>, std::greater<Head>> heads;
   const auto advance = [&](Cursor* cursor) -> absl::Status {

@@ -17,8 +17,8 @@ namespace evergrad::psctl {
 class RowSorter {
  public:
   struct Options {
-    std::string folder;                          // of the temporary file
-    std::uint64_t memory_bytes = 256ull << 20;   // of rows, about; at least one block that is added, and one row of each run
+    std::string folder;                         // of the temporary file
+    std::uint64_t memory_bytes = 256ull << 20;  // of rows, about; at least one block that is added, and one row of each run
   };
   RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // of each table
   ~RowSorter();

@@ -91,6 +91,8 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
   return lines;
 }
 
-std::vector<Verb> TaskVerbs() { return {{"task", "list", "list tasks", List}, {"task", "drain", "let one task hand over what it has and leave", Drain}}; }
+std::vector<Verb> TaskVerbs() {
+  return {{"task", "list", "list tasks", List}, {"task", "drain", "let one task hand over what it has and leave", Drain}};
+}
 
 }  // namespace evergrad::psctl

@@ -82,9 +82,10 @@ void AddOptions(daemon::OptionTable* table, OneVariable* one) {
 
 int Describe(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
-  daemon::OptionTable table("psctl variable describe",
-                            "shows one variable: its kind, optimizer, memory, what happened to its rows, its traffic by server and shard, its hottest ids",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl variable describe",
+      "shows one variable: its kind, optimizer, memory, what happened to its rows, its traffic by server and shard, its hottest ids",
+      daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, one.connection);
@@ -108,12 +109,14 @@ int Top(Context& context, const std::vector<std::string>& args) {
   bool once = false;
   std::uint32_t samples = 0;
   std::chrono::milliseconds interval{2000};
-  daemon::OptionTable table("psctl variable top",
-                            "shows where the traffic of a variable goes, by server and shard, and its hottest ids; on a terminal again and again until Ctrl-C",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl variable top",
+      "shows where the traffic of a variable goes, by server and shard, and its hottest ids; on a terminal again and again until Ctrl-C",
+      daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
   table.Add("interval", &interval, "between two samples", std::chrono::milliseconds(100));
-  table.Add("samples", &samples, "so many, then it ends; 0: one where the output is no terminal, else without end. The second one and those after it show rates");
+  table.Add("samples", &samples,
+            "so many, then it ends; 0: one where the output is no terminal, else without end. The second one and those after it show rates");
   table.Add("once", &once, "one sample: totals since the servers hold the shards");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (once && table.IsSet("samples")) {
@@ -143,9 +146,12 @@ int Top(Context& context, const std::vector<std::string>& args) {
       }
       context.out << Dump(line, samples == 1 ? 1 : -1) << "\n";
     } else {
-      if (live && samples != 1) context.out << "\033[H\033[J";
-      else if (sample > 0) context.out << "\n";
-      for (const std::string& line : VariableTop(*row, view, one.job_name, one.count)) context.out << (live ? Fit(line, context.columns) : line) << "\n";
+      if (live && samples != 1)
+        context.out << "\033[H\033[J";
+      else if (sample > 0)
+        context.out << "\n";
+      for (const std::string& line : VariableTop(*row, view, one.job_name, one.count))
+        context.out << (live ? Fit(line, context.columns) : line) << "\n";
     }
     context.out.flush();
     if (samples != 0 && sample + 1 == samples) return kSucceeded;

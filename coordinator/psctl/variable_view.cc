@@ -203,9 +203,7 @@ nlohmann::json Number(double value) { return std::isfinite(value) ? nlohmann::js
 nlohmann::json JsonOf(const Flow& flow) {
   return {{"pulls", Number(flow.pulls)}, {"pushes", Number(flow.pushes)}, {"bytes_in", Number(flow.bytes_in)}, {"bytes_out", Number(flow.bytes_out)}};
 }
-nlohmann::json JsonOf(const Skew& skew) {
-  return {{"pulls", Number(skew.pulls)}, {"pushes", Number(skew.pushes)}, {"bytes", Number(skew.bytes)}};
-}
+nlohmann::json JsonOf(const Skew& skew) { return {{"pulls", Number(skew.pulls)}, {"pushes", Number(skew.pushes)}, {"bytes", Number(skew.bytes)}}; }
 
 }  // namespace
 
@@ -231,9 +229,7 @@ std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer
 }
 
 VariableView ViewOf(const v1::VariableRow& row) { return View(row, nullptr, 0); }
-VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds) {
-  return View(row, &before, std::max(seconds, 1e-3));
-}
+VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds) { return View(row, &before, std::max(seconds, 1e-3)); }
 
 std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job, std::size_t count) {
   std::vector<std::pair<std::string, std::string>> facts;
@@ -248,20 +244,21 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
     say("optimizer", OptimizerText(spec.optimizer()));
     say("slots", absl::StrCat(row.shards_size(), " on ", view.servers.size(), view.servers.size() == 1 ? " server" : " servers"));
     say("admission", spec.admit_after() <= 1 ? std::string("with the first push to an id")
-                                             : absl::StrCat("with push ", spec.admit_after(), " to an id; until then it reads ", config::FormatReal(spec.default_row()), ", ",
-                                                            table.waiting(), " ids wait"));
+                                             : absl::StrCat("with push ", spec.admit_after(), " to an id; until then it reads ",
+                                                            config::FormatReal(spec.default_row()), ", ", table.waiting(), " ids wait"));
     say("eviction", EvictionText(spec));
     const double rows = static_cast<double>(std::max<std::uint64_t>(1, table.rows()));
     const std::uint64_t content = std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
-    say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ", ShowBytes(table.bytes()), " + optimizer ", ShowBytes(table.slot_bytes()),
-                               " + index, counters and free room ", ShowBytes(table.memory_bytes() - content)));
+    say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ", ShowBytes(table.bytes()), " + optimizer ",
+                               ShowBytes(table.slot_bytes()), " + index, counters and free room ", ShowBytes(table.memory_bytes() - content)));
     if (table.rows() > 0)
       say("", absl::StrFormat("%.1f bytes a row, of which %.1f are not values or optimizer", static_cast<double>(table.memory_bytes()) / rows,
                               static_cast<double>(table.memory_bytes() - content) / rows));
-    say("index load", table.index_places() == 0 ? std::string("-")
-                                                : absl::StrFormat("%.2f of %d places", static_cast<double>(table.rows() + table.waiting()) /
-                                                                                           static_cast<double>(table.index_places()),
-                                                                  table.index_places()));
+    say("index load",
+        table.index_places() == 0
+            ? std::string("-")
+            : absl::StrFormat("%.2f of %d places", static_cast<double>(table.rows() + table.waiting()) / static_cast<double>(table.index_places()),
+                              table.index_places()));
     say("admitted", absl::StrCat(table.admitted(), " rows"));
     say("evicted", absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " to make room"));
     say("dropped", absl::StrCat(table.gradients_dropped(), " gradients of ids that waited for their admission"));

@@ -40,7 +40,7 @@ struct HotFlow {
 // Totals since each server holds its shards or, of two samples, what came between them, a second. A shard that has moved meanwhile, or
 // whose server was started again, counts from nought: what it has now is what came.
 struct VariableView {
-  double seconds = 0;  // between the samples; 0: totals
+  double seconds = 0;               // between the samples; 0: totals
   std::vector<ShardFlow> shards;    // most bytes first
   std::vector<ServerFlow> servers;  // by name
   Skew shard_skew, server_skew;

@@ -1,5 +1,6 @@
-// The calls of functions jobs: schedule, join, done, fetch, cancel, release, finish. One mechanism for the seven: the job answers at once, or is asked again
-// whenever something has changed, in the order of the calls; at the latest after wait_ms the caller hears what is waited for and calls again.
+// The calls of functions jobs: schedule, join, done, fetch, cancel, release, finish. One mechanism for the seven: the job answers at once, or is
+// asked again whenever something has changed, in the order of the calls; at the latest after wait_ms the caller hears what is waited for and calls
+// again.
 #include <algorithm>
 #include <type_traits>
 
@@ -48,7 +49,8 @@ bool ControlPlane::OnClosureCall(const std::string& method, const std::string& b
       if (term_known_) {
         Job* job = shared->job().empty() ? nullptr : FindJob(shared->job());
         if (job == nullptr) {
-          call->Answer(shared->job().empty() ? UserError(absl::InvalidArgumentError("a closure's call without a job: want=name or uid")) : NoSuchJob(shared->job()));
+          call->Answer(shared->job().empty() ? UserError(absl::InvalidArgumentError("a closure's call without a job: want=name or uid"))
+                                             : NoSuchJob(shared->job()));
           return true;
         }
         job->EndTurn();  // what an answer may show is committed first
@@ -86,7 +88,8 @@ bool ControlPlane::OnClosureCall(const std::string& method, const std::string& b
   } else if (method == client::kFetchResult) {
     serve(v1::FetchResultRequest(), [](Job& job, const auto& request, std::string* waiting_for) { return job.FetchResult(request, waiting_for); });
   } else if (method == client::kCancelClosures) {
-    serve(v1::CancelClosuresRequest(), [](Job& job, const auto& request, std::string* waiting_for) { return job.CancelClosures(request, waiting_for); });
+    serve(v1::CancelClosuresRequest(),
+          [](Job& job, const auto& request, std::string* waiting_for) { return job.CancelClosures(request, waiting_for); });
   } else if (method == client::kReleaseResults) {
     serve(v1::ReleaseResultsRequest(), [](Job& job, const auto& request, std::string*) { return job.ReleaseResults(request); });
   } else if (method == client::kFinishJob) {

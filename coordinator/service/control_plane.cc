@@ -76,7 +76,8 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       submitted_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
       ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
       jobs_running_(*parts.registry, "evergrad_coordinator_jobs_running",
-                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to wait for another one's end", options_.jobs_running_max),
+                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to wait for another one's end",
+                    options_.jobs_running_max),
       workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
       servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
       term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {
@@ -677,8 +678,8 @@ void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which, std::ve
       Introduce(*part.job, task);
       continue;
     }
-    // From who has too many or cannot use it; a functions job also from those after it, which can find another one. Who holds nothing comes first, then
-    // who has no functions that others may want, then the newest.
+    // From who has too many or cannot use it; a functions job also from those after it, which can find another one. Who holds nothing comes first,
+    // then who has no functions that others may want, then the newest.
     std::map<TaskId, Serving>::iterator from = serving_.end();
     Part* donor = nullptr;
     std::tuple<bool, bool> best;
@@ -723,7 +724,8 @@ void ControlPlane::MoveWorkers() {
     Job* next = ActiveJob(*serving.next);
     if (next == nullptr) continue;  // ended meanwhile: whoever needs it takes it
     if (const TaskEntry* entry = membership_.Find(task); entry != nullptr)
-      parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity, " from=", before == nullptr ? "" : before->name(), " to=", next->name()));
+      parts_.logger->Info(
+          absl::StrCat("worker moved: task=worker/", entry->identity, " from=", before == nullptr ? "" : before->name(), " to=", next->name()));
     Introduce(*next, task);
   }
 }
@@ -740,9 +742,10 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64
   if (place == queue_.end()) return;
   const auto before = place - queue_.begin();
   status->set_waiting_for(!term_known_ || window_open_ ? "tasks to register"
-                          : !store_status_.ok()        ? std::string(store_status_.message())
-                                                       : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
-                                                                      before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
+                          : !store_status_.ok()
+                              ? std::string(store_status_.message())
+                              : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
+                                             before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
 }
 
 void ControlPlane::ForgetOldJobs() {

@@ -110,8 +110,8 @@ class ControlPlane final : private JobHost {
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
     TaskState last_state = TaskState::kAlive;
-    std::string leaving;  // why, "": it stays
-    bool drains = false;  // a server that waits for Drained
+    std::string leaving;                           // why, "": it stays
+    bool drains = false;                           // a server that waits for Drained
     std::map<std::uint64_t, std::string> drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
     bool drained_said = false;
   };
@@ -179,7 +179,7 @@ class ControlPlane final : private JobHost {
   void ShareWorkers();
   void FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
   void MoveWorkers();
-  void Introduce(Job& job, TaskId task);                    // one that registered before
+  void Introduce(Job& job, TaskId task);  // one that registered before
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
@@ -275,7 +275,7 @@ class ControlPlane final : private JobHost {
   std::deque<JobUid> queue_;
   struct Running {
     JobUid uid;
-    double served = 0;  // worker-seconds by share, and what it is taken to have had when it began
+    double served = 0;   // worker-seconds by share, and what it is taken to have had when it began
     double seconds = 0;  // worker-seconds
   };
   std::vector<Running> active_;  // in the order in which they began
@@ -293,12 +293,12 @@ class ControlPlane final : private JobHost {
     std::vector<One> jobs ABSL_GUARDED_BY(mu);
   };
   const std::shared_ptr<JobNumbers> job_numbers_ = std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
-  std::map<TaskId, Serving> serving_;  // workers; who is not in it serves none
+  std::map<TaskId, Serving> serving_;                                               // workers; who is not in it serves none
   MonoTime next_sharing_{0}, shared_at_{0}, turn_ends_{0};
   bool turn_over_ = false;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
   std::vector<JobWaiter> waiters_;
-  std::vector<ClosureCall> closure_calls_;  // in the order in which they came
+  std::vector<ClosureCall> closure_calls_;                           // in the order in which they came
   std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint64_t next_number_ = 1;

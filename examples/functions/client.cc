@@ -32,7 +32,8 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
   if (!read.ok()) return read.status();
   const auto values = cluster.Fetch(*read);
   if (!values.ok()) return values.status();
-  std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; " << std::uint64_t{closures} * batches << " steps scheduled)\n";
+  std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; " << std::uint64_t{closures} * batches
+            << " steps scheduled)\n";
 
   // What a user's mistake looks like: it is told by the next call, once, and then all goes on.
   const auto wrong = cluster.Schedule("fit", "many points");
@@ -45,7 +46,8 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
 
 int main(int argc, char** argv) {
   std::uint32_t closures = 40, batches = 10;
-  if (argc < 3 || argc > 5 || (argc > 3 && (!absl::SimpleAtoi(argv[3], &closures) || closures == 0)) || (argc > 4 && !absl::SimpleAtoi(argv[4], &batches))) {
+  if (argc < 3 || argc > 5 || (argc > 3 && (!absl::SimpleAtoi(argv[3], &closures) || closures == 0)) ||
+      (argc > 4 && !absl::SimpleAtoi(argv[4], &batches))) {
     std::cerr << "usage: evergrad-example-client ADDRESS JOB [CLOSURES [BATCHES]]\n";
     return 2;
   }

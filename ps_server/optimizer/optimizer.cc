@@ -254,8 +254,9 @@ absl::StatusOr<Optimizer> Optimizer::Create(const OptimizerSettings& settings) {
   }
   static constexpr const char* kTypes[] = {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl"};
   if (std::none_of(std::begin(kTypes), std::end(kTypes), [&](const char* known) { return type == known; })) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=", type.substr(0, 64)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=",
+                     type.substr(0, 64)));
   }
   const auto not_negative = [](double x) { return std::isfinite(static_cast<float>(x)) && x >= 0; };
   if (!not_negative(settings.learning_rate)) return OutOfRange(type, "learning_rate", settings.learning_rate, "a finite number >= 0");

@@ -17,9 +17,9 @@ struct OptimizerSettings {
   std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | moving_average (not of tables) | counting
   double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
   bool nesterov = false;
-  double initial_accumulator_value = 0.1;                                                                    // adagrad, rowwise_adagrad, ftrl
-  double weight_decay = 0.004;                                                                               // adamw
-  double rho = 0.9;                                                                                          // rmsprop
+  double initial_accumulator_value = 0.1;                                                                       // adagrad, rowwise_adagrad, ftrl
+  double weight_decay = 0.004;                                                                                  // adamw
+  double rho = 0.9;                                                                                             // rmsprop
   double learning_rate_power = -0.5, l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
 };
 
@@ -72,7 +72,21 @@ class Optimizer {
   void ApplyRows(const Rows& rows) const;
 
  private:
-  enum class Kind { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kAdagrad, kRowwiseAdagrad, kRmsprop, kRmspropMomentum, kFtrl, kFtrlPower, kMovingAverage, kCounting };
+  enum class Kind {
+    kSgd,
+    kMomentum,
+    kNesterov,
+    kAdam,
+    kAdamW,
+    kAdagrad,
+    kRowwiseAdagrad,
+    kRmsprop,
+    kRmspropMomentum,
+    kFtrl,
+    kFtrlPower,
+    kMovingAverage,
+    kCounting
+  };
   // Calls `with` with the update rule of kind_, a function of one element.
   template <class With>
   void WithRule(const Step& step, With with) const;

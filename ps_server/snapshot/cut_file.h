@@ -48,9 +48,9 @@ struct CutSource {
   std::optional<snapshot::ShardFileReader::Expected> expected;  // from the manifest
   JobUid file_job;                                              // that wrote it
   std::string plan_fingerprint;
-  std::shared_ptr<storage::ChunkPool> pool;  // may be null
+  std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
-  fault::Failpoints* failpoints = nullptr;   // may be null: snapshot.restore (each MiB)
+  fault::Failpoints* failpoints = nullptr;        // may be null: snapshot.restore (each MiB)
   // Asked about once a MiB; true ends the reading with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };

@@ -67,8 +67,8 @@ absl::Status Images::Submit(Order order) {
       }
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
-        return absl::UnavailableError(absl::StrCat("no room for another shard's image now: shard=", std::get<ShardId>(key).ToString(), " bytes=", bytes,
-                                                   " held=", bytes_, " max=", options_.bytes_max));
+        return absl::UnavailableError(absl::StrCat("no room for another shard's image now: shard=", std::get<ShardId>(key).ToString(),
+                                                   " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
       }
       bytes_ += bytes;
       limit_.current.Set(static_cast<double>(bytes_));

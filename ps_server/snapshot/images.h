@@ -30,9 +30,9 @@ inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 class Images {
  public:
   struct Options {
-    metrics::Registry* registry = nullptr;     // Outlives the images.
-    fault::Failpoints* failpoints = nullptr;   // May be null: move.stopped (each image made), move.read (each piece asked for)
-    std::uint64_t bytes_max = 1ull << 30;      // of all images there are
+    metrics::Registry* registry = nullptr;    // Outlives the images.
+    fault::Failpoints* failpoints = nullptr;  // May be null: move.stopped (each image made), move.read (each piece asked for)
+    std::uint64_t bytes_max = 1ull << 30;     // of all images there are
   };
   struct Order {
     ShardCut cut;

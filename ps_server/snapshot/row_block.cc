@@ -79,7 +79,8 @@ absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension, con
     return absl::OkStatus();
   };
   const std::size_t numbers = slice.ids.empty() ? 0 : slice.numbers.size() / slice.ids.size();
-  EG_RETURN_IF_ERROR(append(snapshot::Section::kRows, slice.ids, slice.stamps, slice.counts, {{&slice.values, dimension}, {&slice.numbers, numbers}}));
+  EG_RETURN_IF_ERROR(
+      append(snapshot::Section::kRows, slice.ids, slice.stamps, slice.counts, {{&slice.values, dimension}, {&slice.numbers, numbers}}));
   return append(snapshot::Section::kFilter, slice.waiting_ids, slice.waiting_stamps, slice.waiting_counts, {});
 }
 

@@ -89,8 +89,8 @@ int main(int argc, char** argv) {
     if (answer.ok())
       std::cout << "ok " << *answer << std::endl;
     else
-      std::cout << "error " << absl::StatusCodeToString(answer.status().code()) << " " << absl::StrReplaceAll(answer.status().message(), {{"\n", " "}})
-                << std::endl;
+      std::cout << "error " << absl::StatusCodeToString(answer.status().code()) << " "
+                << absl::StrReplaceAll(answer.status().message(), {{"\n", " "}}) << std::endl;
   }
   return 0;
 }

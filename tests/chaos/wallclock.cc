@@ -1,7 +1,7 @@
 // A host whose wall clock jumps, for scenario C8: preloaded into a daemon (LD_PRELOAD), which knows nothing of it.
 //
-// EVERGRAD_WALL_CLOCK names a file of one int64 (little endian): nanoseconds by which this host's CLOCK_REALTIME is ahead. It is mapped, so a write to
-// it is a jump. All other clocks are the kernel's, as when somebody sets the time of a machine.
+// EVERGRAD_WALL_CLOCK names a file of one int64 (little endian): nanoseconds by which this host's CLOCK_REALTIME is ahead. It is mapped, so a write
+// to it is a jump. All other clocks are the kernel's, as when somebody sets the time of a machine.
 //
 // Waits until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait, and futex with FUTEX_CLOCK_REALTIME, as Abseil has
 // it) end when this host's clock gets there: a jump ahead ends them at once, one back makes them last longer. So they are made of short waits.
@@ -59,7 +59,8 @@ std::int64_t Wall() { return Kernel(CLOCK_REALTIME) + Ahead(); }
 std::int64_t Nanoseconds(const timespec& t) { return t.tv_sec * kSecond + t.tv_nsec; }
 timespec Spec(std::int64_t ns) { return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)}; }
 
-// `wait(until)`: until a time of the kernel's monotonic clock; whether it timed out. Returns as it did, or once this host's clock has come to `deadline`.
+// `wait(until)`: until a time of the kernel's monotonic clock; whether it timed out. Returns as it did, or once this host's clock has come to
+// `deadline`.
 template <typename Wait>
 int Sliced(std::int64_t deadline, int timed_out, Wait wait) {
   for (;;) {
@@ -108,7 +109,8 @@ int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const t
 
 int sem_timedwait(sem_t* sem, const timespec* deadline) {
   static auto* const real = Real<int(sem_t*, clockid_t, const timespec*)>("sem_clockwait");
-  const int result = Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) { return real(sem, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno; });
+  const int result =
+      Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) { return real(sem, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno; });
   if (result == 0) return 0;
   errno = result;
   return -1;

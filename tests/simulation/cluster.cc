@@ -383,9 +383,9 @@ class Cluster {
     int source = 0, next = 0;                   // processes: cut off until it has died; until the next window has closed (0: is there)
   };
   std::optional<Forgotten> forgotten_;
-  std::map<std::string, File> files_;           // by URI
-  std::set<std::string> given_up_;              // damaged and deleted
-  std::vector<ManifestFile> manifests_;         // of all jobs, oldest first
+  std::map<std::string, File> files_;    // by URI
+  std::set<std::string> given_up_;       // damaged and deleted
+  std::vector<ManifestFile> manifests_;  // of all jobs, oldest first
   JobUid job_{1};
   int processes_ = 0, identities_ = 0, lives_ = 0;
   std::uint64_t registrations_ = 0;
@@ -594,7 +594,8 @@ void Cluster::TryConnect(Server* s) {
   hello.reported = {s->highest_term, s->life, 0};
   const auto holds = [&](std::uint32_t p, const HeldState& held) {
     const ps_server::Shard& shard = *held.shard;
-    hello.shards.push_back({held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused(), false, held.stopped_in}});
+    hello.shards.push_back(
+        {held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused(), false, held.stopped_in}});
   };
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (s->shards[p]) holds(p, *s->shards[p]);
@@ -966,7 +967,8 @@ void Cluster::Serve(const Call& call) {
     if (s->sealed[call.p] && held == s->shards[call.p].get() && call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
       // One that had stopped to be moved says STALE first [8]; it takes nothing either.
-      if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale)) Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
+      if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale))
+        Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
         Fail(absl::StrCat("20a what a sealed shard refused is in its ledger: c=", c, " p=", call.p));
     }
@@ -1713,8 +1715,8 @@ void Cluster::WriteNext(Server* s) {
   s->orders.erase(s->orders.begin());
 }
 
-// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was dropped (pushes changed too much meanwhile, another cut
-// was taken, for a move or at the end) is begun again.
+// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was dropped (pushes changed too much meanwhile, another
+// cut was taken, for a move or at the end) is begun again.
 bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
   Server::Order::Slicing& slicing = *order->slicing;
   for (std::uint64_t n = 1 + random_.Below(3); n > 0; --n) {
@@ -1729,7 +1731,8 @@ bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
       continue;
     }
     Count(held.shard->lsn() == slicing.cut.lsn ? "cut of a slot" : "cut of a slot with pushes meanwhile");
-    order->cut = slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch, held.shard->start(), {}, false, options_.mutant);
+    order->cut =
+        slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch, held.shard->start(), {}, false, options_.mutant);
     order->slicing.reset();
     return true;
   }

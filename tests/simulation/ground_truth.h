@@ -25,8 +25,8 @@ struct SlotSection {
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
 };
 
-// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of six ids each, and its elements are the rows of all of
-// them, one behind the other: what a pull of all ids returns.
+// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of six ids each, and its elements are the rows of all
+// of them, one behind the other: what a pull of all ids returns.
 class ShardModel {
  public:
   ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
@@ -97,8 +97,9 @@ struct HeldState {
   // Everything but the shard.
   std::unique_ptr<HeldState> Facts() const;
   // The same from a cut of this state's shard, taken when these facts were; a slot's tables are filled.
-  std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
-                                          bool resumed, fault::Mutant mutant, const ps_server::Ledger* other_ledger = nullptr) const;
+  std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start,
+                                          const IntervalSet& refused, bool resumed, fault::Mutant mutant,
+                                          const ps_server::Ledger* other_ledger = nullptr) const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
   void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);

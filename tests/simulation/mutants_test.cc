@@ -64,7 +64,8 @@ TEST_CASE("eval_survives_rollback is caught") { Caught(Mutant::kEvalSurvivesRoll
 TEST_CASE("refused_admits is caught") { Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"}); }
 TEST_CASE("duplicate_lowers_no_bar is caught") { Caught(Mutant::kDuplicateLowersNoBar, 300, {"I9 a lower attempt was applied"}); }
 TEST_CASE("refused_push_leaves_bit is caught") {
-  Caught(Mutant::kRefusedPushLeavesBit, 50, {"I2 the ledger and the state disagree", "I3", "27 a shard changed", "11 a push over the budget is in the ledger"});
+  Caught(Mutant::kRefusedPushLeavesBit, 50,
+         {"I2 the ledger and the state disagree", "I3", "27 a shard changed", "11 a push over the budget is in the ledger"});
 }
 TEST_CASE("vlsn_stays is caught") { Caught(Mutant::kVlsnStays, 20, {"13 a pull said unchanged, but values differ"}); }
 TEST_CASE("unchanged_by_vlsn is caught") { Caught(Mutant::kUnchangedByVlsn, 600, {"13 a pull said unchanged, but values differ"}); }

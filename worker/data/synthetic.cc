@@ -241,10 +241,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
     };
     if (field.type != "ids" && field.type != "float" && field.type != "label")
       return wrong(absl::StrCat("unknown type `", field.type, "`; one of ids, float, label"));
-    if (field.classes < 2 || field.classes > kClassesMax) return wrong(absl::StrCat("classes out of range: want=2..", kClassesMax, " got=", field.classes));
+    if (field.classes < 2 || field.classes > kClassesMax)
+      return wrong(absl::StrCat("classes out of range: want=2..", kClassesMax, " got=", field.classes));
     if (const auto shape = tensor::Shape::Checked(field.shape); !shape.ok()) return wrong(shape.status().message());
-    Generated g{field, random::KeyOf(source.seed, absl::StrCat("values/", field.name)), random::KeyOf(source.seed, absl::StrCat("hidden/", field.name)),
-                field.shape.empty() ? std::max<std::size_t>(1, field.size) : tensor::Shape::Checked(field.shape)->elements(), {}};
+    Generated g{field,
+                random::KeyOf(source.seed, absl::StrCat("values/", field.name)),
+                random::KeyOf(source.seed, absl::StrCat("hidden/", field.name)),
+                field.shape.empty() ? std::max<std::size_t>(1, field.size) : tensor::Shape::Checked(field.shape)->elements(),
+                {}};
     if (field.type == "ids") {
       const std::uint64_t all[] = {field.ids, std::max<std::uint64_t>(1, field.size)};
       const auto product = CheckedProduct(std::vector<std::uint64_t>(all, all + 2));

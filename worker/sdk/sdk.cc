@@ -25,8 +25,8 @@ void Registry::Add(const std::string& name, Function function) {
                     std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   if (!status_.ok()) return;
   if (!good) {
-    status_ = UserError(absl::InvalidArgumentError(
-        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax, " visible characters got=", client::CleanText(name, 200))));
+    status_ = UserError(absl::InvalidArgumentError(absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+                                                                " visible characters got=", client::CleanText(name, 200))));
   } else if (functions_.size() >= client::kFunctionsMax) {
     status_ = UserError(absl::InvalidArgumentError(absl::StrCat("too many functions in one worker: max=", client::kFunctionsMax)));
   } else if (!functions_.emplace(name, std::move(function)).second) {

@@ -22,7 +22,8 @@ struct Watch {
   std::vector<std::string> warnings;
   NoticeFile file;
   explicit Watch(const std::string& path)
-      : file(path, &executor, [this] { ++noticed; }, [this](const std::string& text) { warnings.push_back(text); }) {}
+      : file(
+            path, &executor, [this] { ++noticed; }, [this](const std::string& text) { warnings.push_back(text); }) {}
   int After(std::chrono::milliseconds time) {
     executor.Advance(time);
     return noticed;

@@ -1,6 +1,5 @@
 #include "common/daemon/option_table.h"
 
-
 #include <fstream>
 
 #include <catch2/catch.hpp>
@@ -160,7 +159,8 @@ TEST_CASE("a command takes arguments, short flags and repeated flags, and no set
 TEST_CASE("a flag that prints ends with its text once the other settings are read, and is no setting") {
   Fixture f;
   absl::StatusOr<std::string> text = std::string();
-  f.table.AddPrint("list_things", "print the things and end", [&] { return text.ok() ? absl::StatusOr<std::string>(f.settings.listen + "\n") : text; });
+  f.table.AddPrint("list_things", "print the things and end",
+                   [&] { return text.ok() ? absl::StatusOr<std::string>(f.settings.listen + "\n") : text; });
   const char* args[] = {"evergrad-test", "--list-things", "--listen", "there:1"};
   auto outcome = f.table.Parse(4, args);
   REQUIRE(outcome.ok());

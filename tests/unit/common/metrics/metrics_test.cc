@@ -89,7 +89,8 @@ TEST_CASE("samples of things that come and go are those of the scrape's moment")
   CHECK(registry.PrometheusText() == "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\n");
   now = {{{{"job", "a\"b"}}, 3}, {{{"job", "c"}}, 4.5}};
   CHECK(registry.PrometheusText() ==
-        "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\nevergrad_test_job_bytes{job=\"a\\\"b\"} 3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
+        "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\nevergrad_test_job_bytes{job=\"a\\\"b\"} "
+        "3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
 }
 
 }  // namespace evergrad::metrics

@@ -83,8 +83,9 @@ std::vector<float> Interesting(const Layout& layout) {
     add(static_cast<float>(Meaning(layout, m)));
     add(static_cast<float>((Meaning(layout, m) + Meaning(layout, m + 1)) / 2));
   }
-  for (const float v : {std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
-                        std::numeric_limits<float>::infinity(), 65504.f, 65519.996f, 65520.f, 65536.f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 3.3895314e38f, 3.3961776e38f})
+  for (const float v :
+       {std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
+        std::numeric_limits<float>::infinity(), 65504.f, 65519.996f, 65520.f, 65536.f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 3.3895314e38f, 3.3961776e38f})
     add(v);
   for (std::uint64_t i = 0; i < 400'000; ++i) values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random::Bits64(7, i))));
   return values;
@@ -102,7 +103,8 @@ TEST_CASE("every 16-bit pattern widens to what it means, and comes back") {
       if (magnitude > infinity) {
         const std::uint32_t quiet = 1u << (layout.mantissa_bits - 1);
         wrong += !std::isnan(wide[i]) || std::signbit(wide[i]) != negative || back[i] != (all[i] | quiet);
-        wrong += Bits(wide[i]) != ((negative ? 0x80000000u : 0) | 0x7f800000 | ((magnitude | quiet) & ((1u << layout.mantissa_bits) - 1)) << (23 - layout.mantissa_bits));
+        wrong += Bits(wide[i]) != ((negative ? 0x80000000u : 0) | 0x7f800000 |
+                                   ((magnitude | quiet) & ((1u << layout.mantissa_bits) - 1)) << (23 - layout.mantissa_bits));
         continue;
       }
       const double meaning = magnitude == infinity ? std::numeric_limits<double>::infinity() : Meaning(layout, magnitude);

@@ -47,7 +47,8 @@ std::map<std::string, std::string> Unzip(const std::string& path) {
 }
 
 struct Weights {
-  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3}, scalar{7};
+  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3},
+      scalar{7};
   std::vector<NamedTensor> Tensors() const {
     return {{"dense/kernel", tensor::Shape{3, 2}, kernel}, {"dense/bias", tensor::Shape{2}, bias}, {"scale", tensor::Shape{}, scalar}};
   }
@@ -170,8 +171,9 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
         CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
       } else {
         // The wider ones first, so that each begins at a multiple of its size.
-        CHECK(files.back().find(R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
-                                R"("odd":{"dtype":"F32","shape":[1],"data_offsets":[24,28]},"t/rows":{"dtype":"F32","shape":[3,2],"data_offsets":[28,52]}})") !=
+        CHECK(files.back().find(
+                  R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
+                  R"("odd":{"dtype":"F32","shape":[1],"data_offsets":[24,28]},"t/rows":{"dtype":"F32","shape":[3,2],"data_offsets":[28,52]}})") !=
               std::string::npos);
         CHECK(files.back().substr(files.back().size() - 24) == Bytes(rows));
       }
@@ -189,7 +191,8 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
 TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program", "[.large]") {
   const test::TempFolder folder;
   const std::uint64_t rows = (1ull << 30) + 7;
-  auto stream = WeightStream::Create(folder / "w.npz", Format::kNpz, {{"big", Element::kFloat32, tensor::Shape{rows}}, {"small", Element::kFloat32, tensor::Shape{1}}});
+  auto stream = WeightStream::Create(folder / "w.npz", Format::kNpz,
+                                     {{"big", Element::kFloat32, tensor::Shape{rows}}, {"small", Element::kFloat32, tensor::Shape{1}}});
   REQUIRE(stream.ok());
   const std::vector<float> piece(1 << 20, 1.5f), one = {2};
   for (std::uint64_t at = 0; at < rows; at += piece.size())

@@ -140,8 +140,7 @@ TEST_CASE("a sweep deletes what nobody needs and is not newer than what is known
   job.lsn = 1;
   job.Cut(files);
   const auto name = [](std::uint32_t shard, ShardEpoch epoch, std::uint64_t lsn) { return snapshot::ShardFileName(ShardId(shard), epoch, lsn); };
-  for (const char* other : {"notes.txt", "shard-1.egshard", "manifest-000000000001.egmanifest"})
-    REQUIRE(fs::WriteWhole(files, Uri(other), "x").ok());
+  for (const char* other : {"notes.txt", "shard-1.egshard", "manifest-000000000001.egmanifest"}) REQUIRE(fs::WriteWhole(files, Uri(other), "x").ok());
   SweepRequest request{kFolder, {name(0, {1, 1}, 2)}, {{ShardId(0), {ShardEpoch{1, 1}, 3}}}};
   CHECK(*SweepFolder(files, request) == 2);
   CHECK(Names(files, kFolder) == std::vector<std::string>{"manifest-000000000001.egmanifest", "notes.txt", "shard-00000.epoch-1-1.lsn-2.egshard",
@@ -184,7 +183,8 @@ TEST_CASE("while a kept manifest cannot be read for a passing reason, nothing of
   CHECK(saved->warnings.size() == 1);
 }
 
-TEST_CASE("power may go at any moment of save, delete and sweep: the newest manifest that can be read is whole, and never an older one than was promised") {
+TEST_CASE(
+    "power may go at any moment of save, delete and sweep: the newest manifest that can be read is whole, and never an older one than was promised") {
   const char* const points[] = {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove"};
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     fault::Failpoints failpoints;

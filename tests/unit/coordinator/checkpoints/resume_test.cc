@@ -214,8 +214,9 @@ TEST_CASE("another plan is refused when the checkpoint is not complete, ends ins
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 9)};
   std::string text = RefusalOf(PointOf(job), plan);
-  CHECK(Has(text, "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, spec.data.shuffle.seed was=7 is=8) and is not "
-                  "complete: its shards hold different closures"));
+  CHECK(Has(text,
+            "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, spec.data.shuffle.seed was=7 is=8) and is not "
+            "complete: its shards hold different closures"));
   CHECK(Has(text, "checkpoint=" + job.folder + "/" + snapshot::ManifestName(1)));
   CHECK(Has(text, "leave out spec.checkpoint.resume"));
   job.done = {IntervalSet::Range(0, 9), IntervalSet::Range(0, 9)};
@@ -256,7 +257,8 @@ TEST_CASE("what makes it another plan is named, whatever it is") {
             "(momentum was=0 is=0.9) and its shards do not fit"));
   CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_name("other"); }); }),
             "(variable of shard 0 was=dense/kernel is=other) and its shards do not fit"));
-  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }), "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
+  CHECK(
+      Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }), "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
   CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards(0)->set_row_end(5); }), "(rows of shard 0 (dense/kernel) was=0..6 is=0..5)"));
   CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards()->RemoveLast(); }), "(shards was=2 is=1)"));
 }

@@ -183,7 +183,8 @@ TEST_CASE("a lost server's shards go back to their newest snapshots, and only wh
     rerun.insert(g.closure());
   }
   CHECK(rerun == std::set<std::uint64_t>{5, 6, 7});
-  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures are run again there"));
+  CHECK_THAT(AllEvents(c),
+             Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures are run again there"));
   finish = ~0ull;
   FinishHeld(c, finish);
   REQUIRE(c.RunToEnd());
@@ -389,7 +390,8 @@ TEST_CASE("a sealed job whose shards are not saved in time says so everywhere, a
   AddTasks(c);
   std::uint64_t finish = 4;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= finish; };
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
+  REQUIRE(c.Run(
+      [&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
   const bool all = GENERATE(true, false);
   c.cut_error = [all](const v1::CutShards&, std::uint32_t shard) {
     return all || shard == 2 ? absl::DeadlineExceededError("no answer: the disk stands still") : absl::OkStatus();
@@ -419,7 +421,8 @@ TEST_CASE("what a job had lost with a server stays lost in the one that resumes 
   AddTasks(c);
   std::uint64_t finish = 4;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && (g.closure() >= finish || !g.all_targets()); };
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
+  REQUIRE(c.Run(
+      [&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::UnavailableError("not now"); };
   finish = 6;
   FinishHeld(c, finish);
@@ -436,7 +439,8 @@ TEST_CASE("what a job had lost with a server stays lost in the one that resumes 
   }
   CHECK(c.Status().closures_lost() == 2);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  REQUIRE(c.Run([&] { return !DoneOf(Newest(c).shards(0)).empty() && IntervalSet::Range(0, 6).ToString() == DoneOf(Newest(c).shards(0)).ToString(); }));
+  REQUIRE(
+      c.Run([&] { return !DoneOf(Newest(c).shards(0)).empty() && IntervalSet::Range(0, 6).ToString() == DoneOf(Newest(c).shards(0)).ToString(); }));
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
 

@@ -571,9 +571,13 @@ class FakeCluster {
         answer.mutable_assigned()->set_ok(true);
         break;
       case v1::CoordinatorMessage::kDrop: {
-        const auto is = [&](const v1::Stamp& epoch) { return epoch.term() == message.drop().epoch().term() && epoch.n() == message.drop().epoch().n(); };
-        if (const auto moved = server.moving.find(message.drop().shard()); moved != server.moving.end() && is(moved->second.first)) server.moving.erase(moved);
-        if (const auto held = server.shards.find(message.drop().shard()); held != server.shards.end() && is(held->second.assign.epoch())) server.shards.erase(held);
+        const auto is = [&](const v1::Stamp& epoch) {
+          return epoch.term() == message.drop().epoch().term() && epoch.n() == message.drop().epoch().n();
+        };
+        if (const auto moved = server.moving.find(message.drop().shard()); moved != server.moving.end() && is(moved->second.first))
+          server.moving.erase(moved);
+        if (const auto held = server.shards.find(message.drop().shard()); held != server.shards.end() && is(held->second.assign.epoch()))
+          server.shards.erase(held);
         return;
       }
       case v1::CoordinatorMessage::kStop: {

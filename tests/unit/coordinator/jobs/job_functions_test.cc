@@ -125,7 +125,8 @@ TEST_CASE("calls go to who holds least, the oldest first, and only to who has th
   f.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
   f.AddServer("0");
   f.AddServer("1");
-  for (int i = 0; i < 60; ++i) f.AddFunctionWorker(std::to_string(i), i % 3 == 0 ? std::vector<std::string>{"g"} : std::vector<std::string>{"f", "g"});
+  for (int i = 0; i < 60; ++i)
+    f.AddFunctionWorker(std::to_string(i), i % 3 == 0 ? std::vector<std::string>{"g"} : std::vector<std::string>{"f", "g"});
   f.job->Start();
   REQUIRE(f.Run([&] { return f.job->state() == JobState::kRunning; }));
   for (int i = 0; i < 40; ++i) f.Schedule("", "f");
@@ -634,7 +635,8 @@ TEST_CASE("a lost server's closures are run again with their arguments; where th
     CHECK_THAT(result["functions"]["updates_lost_of"].get<std::string>(), Contains(absl::StrCat(a)));
     bool named = false;
     const v1::JobStatus status = c.Status();
-    for (const v1::Event& event : status.events()) named |= event.text().find(absl::StrCat("updates of closure ", a, " are lost")) != std::string::npos;
+    for (const v1::Event& event : status.events())
+      named |= event.text().find(absl::StrCat("updates of closure ", a, " are lost")) != std::string::npos;
     CHECK(named);
   }
 }

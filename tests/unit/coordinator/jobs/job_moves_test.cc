@@ -232,7 +232,8 @@ TEST_CASE("what a former life stopped to move it is rolled back, whether its jou
     CHECK(c.servers["0"].drained == 1);
     const v1::ShardMap& now = c.workers["0"].map;
     for (const auto& [p, shard] : held) {
-      CHECK(client::FromProto<MapVersion>(now.shards(static_cast<int>(p)).start()) > client::FromProto<MapVersion>(before.shards(static_cast<int>(p)).start()));
+      CHECK(client::FromProto<MapVersion>(now.shards(static_cast<int>(p)).start()) >
+            client::FromProto<MapVersion>(before.shards(static_cast<int>(p)).start()));
     }
     CHECK_THAT(AllEvents(c), Contains(after ? "rollback: ps_server/1 registered without what it held: 2 shards"
                                             : "rollback: ps_server/0 has what was being moved when the coordinator ended: 2 shards"));

@@ -160,8 +160,9 @@ TEST_CASE("a manifest that is retired while the folder is listed is not damaged:
 TEST_CASE("closures of a functions job are listed without an end, for its plan has none") {
   Runs runs;
   runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
-    manifest->set_yaml("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: f}\nspec:\n  type: functions\n"
-                       "  functions: {variables: [{name: w, shape: [4]}]}\n");
+    manifest->set_yaml(
+        "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: f}\nspec:\n  type: functions\n"
+        "  functions: {variables: [{name: w, shape: [4]}]}\n");
   });
   const nlohmann::json json = runs.Json({"list", "saved"}, kSucceeded);
   CHECK(json["checkpoints"][0]["closures"].is_null());

@@ -334,7 +334,8 @@ TEST_CASE("variable top: totals at first, then rates; digests are asked for only
   psctl.coordinator.Script({Job("RUNNING", 3)});
   std::vector<bool> digests;
   psctl.coordinator.on_list_variables = [&](const v1::ListVariablesRequest& request) -> absl::StatusOr<std::string> {
-    if (request.variable() != "movies") return UserError(absl::NotFoundError("no such variable: variable=" + request.variable() + " job=job; it has movies"));
+    if (request.variable() != "movies")
+      return UserError(absl::NotFoundError("no such variable: variable=" + request.variable() + " job=job; it has movies"));
     digests.push_back(!request.without_digests());
     v1::ListVariablesResponse response;
     v1::VariableRow* row = response.add_variables();

@@ -255,10 +255,12 @@ TEST_CASE("what was lost is counted where a plan tells how much it is; of user c
   job.set_state("SUCCEEDED");
   job.set_closures_lost(2);
   job.set_updates_lost(16);
-  CHECK_THAT(SummaryLines(job)[1], Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard that lost them (on_lost_updates: report)"));
+  CHECK_THAT(SummaryLines(job)[1],
+             Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard that lost them (on_lost_updates: report)"));
   job.set_steps_total(0);
   job.set_updates_lost(0);
-  CHECK_THAT(SummaryLines(job)[1], Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard that lost them, how many is not known"));
+  CHECK_THAT(SummaryLines(job)[1],
+             Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard that lost them, how many is not known"));
 }
 
 TEST_CASE("requirements are read, compared, and named when they are not met") {

@@ -137,7 +137,7 @@ TEST_CASE("between two samples only what came counts; a shard that moved or bega
   now.mutable_shards(0)->set_pulls(140);
   now.mutable_shards(0)->set_pushes(60);
   now.mutable_shards(0)->set_bytes_received(1400);
-  now.set_servers(1, "0");  // moved: 100 pulls since it came
+  now.set_servers(1, "0");               // moved: 100 pulls since it came
   now.mutable_shards(2)->set_pulls(20);  // its server was started again
   now.mutable_shards(2)->set_pushes(10);
   now.mutable_shards(2)->set_bytes_received(200);

@@ -222,9 +222,7 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   leaving.mutable_leaving()->set_reason("preemption notice");
   leaving.mutable_leaving()->set_drains(true);
   server.Send(leaving);
-  const auto stops = [](std::uint64_t job) {
-    return [job](const v1::CoordinatorMessage& m) { return m.has_stop() && m.stop().job_uid() == job; };
-  };
+  const auto stops = [](std::uint64_t job) { return [job](const v1::CoordinatorMessage& m) { return m.has_stop() && m.stop().job_uid() == job; }; };
   const auto drained = [](const v1::CoordinatorMessage& m) { return m.has_drained(); };
   for (const char* name : {"first", "second"}) {
     const auto status = c.WaitState(name, "RUNNING");
@@ -286,7 +284,8 @@ TEST_CASE("a submission is refused with every reason named") {
   CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("a server that leaves while no job runs is told at once that it holds nothing; task list says why it leaves; an operator can tell a task to") {
+TEST_CASE(
+    "a server that leaves while no job runs is told at once that it holds nothing; task list says why it leaves; an operator can tell a task to") {
   TestCluster c;
   TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
   TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2));

@@ -168,7 +168,8 @@ class TestCluster {
   static std::string CountingYaml(const std::string& name, int examples = 64, int epochs = 2) {
     return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
            "}\nspec:\n  type: counting\n  counting: {examples: " + std::to_string(examples) +
-           ", shards: 4}\n  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: " + std::to_string(epochs) + ", steps_per_closure: 2}\n  checkpoint: off\n";
+           ", shards: 4}\n  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: " + std::to_string(epochs) +
+           ", steps_per_closure: 2}\n  checkpoint: off\n";
   }
   absl::StatusOr<v1::SubmitJobResponse> Submit(const std::string& yaml) {
     v1::SubmitJobRequest request;
