@@ -12,7 +12,7 @@ import sys
 import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import ROOT, Case, binary, main  # noqa: E402
+from support import ROOT, Case, binary, main, wait_for  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
 
@@ -21,8 +21,7 @@ class Example(Case):
         """Two workers and two servers: the error falls, each step is applied once, a mistake is told once, the job succeeds."""
         with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
-            told = c.psctl_json("job", "show", "plane")
-            self.assertIn("closures to be scheduled", told.get("waiting_for", "") or "closures to be scheduled")
+            wait_for("the job to wait for closures", lambda: c.psctl_json("job", "show", "plane")["waiting_for"] == "closures to be scheduled")
             client = subprocess.run([binary("evergrad-example-client"), c.coordinator_address(), "plane"], stdin=subprocess.DEVNULL,
                                     capture_output=True, text=True, timeout=120)
             self.assertEqual(client.returncode, 0, client.stdout + client.stderr)
@@ -58,7 +57,6 @@ class Example(Case):
             client = subprocess.Popen([binary("evergrad-example-client"), c.coordinator_address(), "plane", "2", "2"], stdin=subprocess.DEVNULL,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             try:
-                from support import wait_for
                 wait_for("the job to name the function", lambda: "none of those here has function `fit`" in c.psctl_json("job", "show", "plane").get("waiting_for", ""))
                 c.worker_binary = "evergrad-example-worker"
                 c.add("worker", "late", ["--name", "late", "--threads", "1"])

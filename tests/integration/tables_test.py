@@ -84,7 +84,7 @@ class MatrixFactorization(unittest.TestCase):
             refused = c.psctl("job", "submit", EXAMPLE, "--set", "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]", "--wait", expect=None)
             self.assertNotEqual(refused.returncode, 0)
         plain, half, mixed = out.values()
-        self.assertEqual(2 * half, plain)
+        self.assertAlmostEqual(2 * half / plain, 1, delta=0.01)  # a pull that is asked for again is answered, and counted, again
         # 17 of 34 elements of a pair of ids are users', 2 of them biases.
         self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
         plain, half, mixed = in_.values()
@@ -109,20 +109,29 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
             self.described(c, "calm", counts)
 
-            self.submit(c, "deaths", "spec.checkpoint.every=100ms", "spec.training.epochs=10")
-            done = lambda: c.psctl_json("job", "show", "deaths")["steps_done"]  # noqa: E731
-            wait_for("the first epoch", lambda: done() > 89)
-            c.workers[0].kill()
-            c.workers[0].start()
-            wait_for("a checkpoint to begin from", lambda: c.psctl_json("job", "show", "deaths")["checkpoint"])
-            at = done()
-            wait_for("more steps", lambda: done() > at)
-            c.servers[0].kill()
-            c.servers[0].start()
-            deaths = self.result(c, "deaths")
-            self.assertEqual([s["updates_applied"] for s in deaths["shards"]], [2 * n for n in counts])
+            # How fast an epoch is over is nobody's promise: where the steps were all done before the server died, another job, of twice as many.
+            for epochs in (10, 20, 40, 80, 160):
+                name = "deaths-%d" % epochs
+                self.submit(c, name, "spec.checkpoint.every=100ms", "spec.training.epochs=%d" % epochs)
+                show = lambda: c.psctl_json("job", "show", name)  # noqa: E731
+                ended = lambda status: status["state"] not in ("QUEUED", "STARTING", "RUNNING")  # noqa: E731
+                wait_for("the first epoch", lambda: show()["steps_done"] > 89)
+                c.workers[0].kill()
+                c.workers[0].start()
+                wait_for("a checkpoint to begin from, or the end", lambda: (lambda s: s["checkpoint"] or ended(s))(show()))
+                at = show()["steps_done"]
+                wait_for("more steps, or the end", lambda: (lambda s: s["steps_done"] > at or ended(s))(show()))
+                c.servers[0].kill()
+                status = show()
+                c.servers[0].start()
+                deaths = self.result(c, name)
+                if status["state"] == "RUNNING" and status["steps_done"] < status["steps_total"]:
+                    break
+            else:
+                self.fail("five jobs had done their steps before the server died")
+            self.assertEqual([s["updates_applied"] for s in deaths["shards"]], [epochs // 5 * n for n in counts])
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
-            self.assertEqual(self.tables(c, "deaths"), shapes)
+            self.assertEqual(self.tables(c, name), shapes)
 
             # Requests twice and in another order, the coordinator killed, and a server that is told to leave: its slots move, nothing is run again.
             for server in c.servers:
@@ -318,7 +327,9 @@ class Room(Tables):
 
             # The first has the room, as long as it runs.
             self.submit(c, "holder", epochs=10000)
-            wait_for("the first to have its rows", lambda: self.table(c, "holder")["table"]["rows"] == rows)
+            # Before a worker has described the job nobody knows its tables.
+            listed = lambda: c.psctl_json("variable", "list", "--job", "holder")["variables"]  # noqa: E731
+            wait_for("the first to have its rows", lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"])
             self.submit(c, "waits", training=", on_over_budget: pause")
             status = self.paused(c, "waits")
             self.assertRegex(status["waiting_for"], r"table=vectors held=\d+ memory_bytes_max=%d " % limit)
@@ -388,7 +399,7 @@ class Budget(Tables):
 
         def all_wait():
             status = self.show(c, "pauses")
-            self.assertEqual(status["state"] in ("STARTING", "RUNNING"), True, status["first_cause"])
+            self.assertIn(status["state"], ("QUEUED", "STARTING", "RUNNING"), status["first_cause"])
             return [w["state"] for w in status["workers"]] == ["paused", "paused"]
         wait_for("both workers to wait for room", all_wait, 300)
         # What is refused changes nothing, however often it is asked: no row, no slot, no counter, no digest.
