@@ -58,10 +58,12 @@ class Bundle(unittest.TestCase):
         """In the chroot, with /proc and /dev of its own mount namespace, which ends with the command."""
         if os.geteuid() != 0:
             self.skipTest("a chroot needs root")
-        if run("unshare", "--mount", "true").returncode != 0:
-            self.skipTest("no mount namespaces here")
-        script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" /bin/env -i PATH=/bin HOME=/tmp "$@"'
-        return run("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, self.root, *command)
+        apart, mount = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"), 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev"'
+        tried = run(*apart, mount, self.root)
+        if tried.returncode != 0:
+            self.skipTest("no mounts of our own here: " + tried.stderr.strip())
+        script = mount + ' && exec chroot "$0" /bin/env -i PATH=/bin HOME=/tmp "$@"'
+        return run(*apart, script, self.root, *command)
 
     def check(self, *arguments):
         ended = self.inside("/opt/evergrad/gpu_check.sh", "--out", "/tmp/check.json", *arguments)
