@@ -63,32 +63,42 @@ def j1(c, r):
         raise Failure("the one death of %s is counted by both jobs: %s" % (worker.name, [result["deaths"] for result in results]))
 
 
+def shares(c, a, b):
+    """While 3 workers serve `a` and 1 serves `b`: how many steps and worker-seconds either got in some time, and whom each worker serves at its end. None: a job
+    ended meanwhile."""
+    def row_if(what):
+        def look():
+            rows = listed(c, a, b)
+            return rows if what(rows) or any(row["state"] not in ("QUEUED", "STARTING", "RUNNING") for row in rows) else None
+        return look
+    before = wait_for("3 and 1 workers to serve the two jobs", row_if(lambda rows: [row["workers_serving"] for row in rows] == [3, 1]))
+    after = wait_for("120 more steps of the larger share", row_if(lambda rows: rows[0]["steps_done"] >= before[0]["steps_done"] + 120))
+    whose = sorted(t["jobs"][0]["name"] for t in c.tasks() if t["role"] == "worker" and t["state"] == "alive" and t["jobs"])
+    if any(row["state"] != "RUNNING" for row in listed(c, a, b)):
+        return None
+    return tuple([late[key] - early[key] for early, late in zip(before, after)] for key in ("steps_done", "worker_seconds")) + (whose,)
+
+
 @scenario("jobs", "J2", "shares of 3 to 1: of four workers three serve the one job and one the other, each second and closure")
 def j2(c, r):
     extras = [c.add("worker", "extra-%d-%d" % (c.jobs, i), ["--name", "extra-%d-%d" % (c.jobs, i), "--threads", "1"]) for i in range(4 - len(c.workers))]
     try:
         big = dict(examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off")
-        a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
-
-        def shared():
-            rows = listed(c, a, b)
-            return rows if [row["workers_serving"] for row in rows] == [3, 1] else None
-        first = wait_for("3 and 1 workers to serve the two jobs", shared)
-        second = wait_for("120 more steps of the larger share", lambda: (lambda rows: rows if rows[0]["steps_done"] >= first[0]["steps_done"] + 120 else None)(listed(c, a, b)))
-        if any(row["state"] != "RUNNING" for row in second):
-            raise Failure("a job ended while shares were measured")
-        seconds = [after["worker_seconds"] - before["worker_seconds"] for before, after in zip(first, second)]
-        if abs(seconds[0] - 3 * seconds[1]) > 1e-6 * seconds[0] or seconds[1] <= 0:
-            raise Failure("shares of 3 to 1: got %.3f and %.3f worker-seconds" % tuple(seconds))
-        steps = [after["steps_done"] - before["steps_done"] for before, after in zip(first, second)]
-        if not 1.5 * steps[1] <= steps[0] <= 6 * steps[1]:
-            raise Failure("shares of 3 to 1: got %d and %d steps" % tuple(steps))
+        # Each of the four must have the machine to itself for that long: on a busy one two jobs are measured again, and twice as long ones where they ended meanwhile.
+        for _ in range(5):
+            a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
+            measured = shares(c, a, b)
+            a.finish()
+            b.finish()
+            if measured is None:
+                big["examples"] *= 2
+                continue
+            steps, seconds, whose = measured
+            if abs(seconds[0] - 3 * seconds[1]) <= 1e-6 * seconds[0] and 1.5 * steps[1] <= steps[0] <= 6 * steps[1] and whose == sorted([a.name] * 3 + [b.name]):
+                break
+        else:
+            raise Failure("shares of 3 to 1: got %s (steps, worker-seconds, who serves whom)" % (measured,))
         print("       %d and %d steps, %.2f and %.2f worker-seconds" % tuple(steps + seconds))
-        whose = sorted(t["jobs"][0]["name"] for t in c.tasks() if t["role"] == "worker" and t["state"] == "alive" and t["jobs"])
-        if whose != sorted([a.name] * 3 + [b.name]) and not (a.ended() or b.ended()):
-            raise Failure("psctl task list: want three workers of %s and one of %s, got %s" % (a.name, b.name, whose))
-        a.finish()
-        b.finish()
     finally:
         for extra in extras:
             extra.kill()
