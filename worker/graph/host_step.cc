@@ -90,6 +90,8 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<co
 
 absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued) {
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
+  if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: it is no error of the next step
+  if (!result.ok()) AllChanged();                        // what was asked for may not have come over
   backend_.Record(Lane::kIn, *all_in_);
   backend_.Record(Lane::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));

@@ -114,7 +114,7 @@ class CudaBackendImpl final : public CudaBackend {
     }
     if (ranges_ > 0) api_->pop_range();
     for (const auto& [key, graph] : graphs_) api_->drop_graph(graph);
-    for (const auto& [ticket, event] : staged_) api_->drop_event(event);
+    while (!staged_.empty()) Unstage();
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
@@ -155,14 +155,12 @@ class CudaBackendImpl final : public CudaBackend {
       std::byte* const piece = ring_memory_.data() + slot->offset;
       std::memcpy(piece, from.data() + at, bytes);
       EgEvent* event = nullptr;
-      if (Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes, &error), error) &&
-          Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
-          Check("upload", api_->record(context_, LaneNumber(lane), event, &error), error)) {
-        ring_.Submit(slot->ticket);
-        staged_.emplace_back(slot->ticket, event);
-      } else if (event != nullptr) {
-        api_->drop_event(event);
-      }
+      if (Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
+          (!Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes, &error), error) ||
+           !Check("upload", api_->record(context_, LaneNumber(lane), event, &error), error)))
+        api_->drop_event(std::exchange(event, nullptr));
+      ring_.Submit(slot->ticket);
+      staged_.emplace_back(slot->ticket, event);
       at += bytes;
     }
   }
@@ -233,13 +231,17 @@ class CudaBackendImpl final : public CudaBackend {
       capturing_ = false;
       EgCudaError error{};
       EgGraph* graph = nullptr;
-      if (api_->end_capture(context_, &graph, &error) == EG_CUDA_OK) {
+      if (api_->end_capture(context_, &graph, &error) != EG_CUDA_OK) {
+        RunRecorded(error.text);
+      } else if (!error_.ok()) {  // it lacks all that came after the error: nobody may run it
+        api_->drop_graph(graph);
+        recorded_.clear();
+        capture_.Failed(key_, std::string(error_.message()));
+      } else {
         recorded_.clear();
         graphs_[key_] = graph;
         capture_.Captured(key_);
         Check("launch of a captured step", api_->launch(context_, graph, &error), error);
-      } else {
-        RunRecorded(error.text);
       }
     }
     layer_ = {};
@@ -631,19 +633,21 @@ class CudaBackendImpl final : public CudaBackend {
     // What has travelled meanwhile, without waiting.
     while (!staged_.empty()) {
       std::int32_t passed = 0;
-      if (api_->passed(staged_.front().second, &passed, &error) != EG_CUDA_OK || passed == 0) break;
+      EgEvent* const event = staged_.front().second;
+      if (event != nullptr && (api_->passed(event, &passed, &error) != EG_CUDA_OK || passed == 0)) break;
       Unstage();
     }
     for (;;) {
       if (const auto slot = ring_.Acquire(bytes)) return slot;
       if (staged_.empty()) return Refuse("upload", absl::InternalError("the staging ring is full of nothing")), std::nullopt;
-      if (!Check("upload", api_->wait(staged_.front().second, &error), error)) return std::nullopt;
+      EgEvent* const event = staged_.front().second;
+      if (event != nullptr && !Check("upload", api_->wait(event, &error), error)) return std::nullopt;
       Unstage();
     }
   }
   void Unstage() {
     ring_.Reached(staged_.front().first);
-    api_->drop_event(staged_.front().second);
+    if (staged_.front().second != nullptr) api_->drop_event(staged_.front().second);
     staged_.pop_front();
   }
 
@@ -861,7 +865,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
-  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;
+  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // null: its copy was refused
 
   GraphCapture capture_;
   std::map<GraphCapture::Key, EgGraph*> graphs_;

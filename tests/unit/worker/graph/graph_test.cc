@@ -1,13 +1,18 @@
 #include "worker/graph/graph.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
+#include "tests/support/paths.h"
+#include "tests/unit/worker/backend/cuda/emulated_library.h"
 #include "tests/unit/worker/backend/fixtures/apart_backend.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/host_step.h"
@@ -516,6 +521,30 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
   CHECK(steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {}).ok());
   CHECK(backend.uploads() == uploads + 2);  // image and labels: no weight has changed
   CHECK(backend.allocations() == allocations);
+}
+
+TEST_CASE("weights whose copy was refused are brought over by the next step, changed or not") {
+  const std::string library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
+  void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(handle != nullptr);
+  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
+  const auto backend = *MakeBackend({.device = "gpu", .cuda_library = library});
+  const auto graph = *Graph::Build(SmallCnnModel(), backend.get());
+  HostStep steps(graph.get(), backend.get());
+  BenchOn<OnCpu> bench(SmallCnnModel());
+  bench.Fill(4);
+  const auto here = bench.Train();
+  const auto train = [&] {
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+  };
+  control.no_pinned = true;
+  CHECK(train().status().code() == absl::StatusCode::kResourceExhausted);
+  control.no_pinned = false;
+  for (int step = 0; step < 5; ++step) {
+    const auto there = train();
+    REQUIRE(there.ok());
+    CHECK(there->loss_sum == Approx(here->loss_sum).epsilon(1e-5));
+  }
 }
 
 TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity", "", OnCpu, OnApart, OnApartCompared) {

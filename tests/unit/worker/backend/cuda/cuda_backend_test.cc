@@ -167,6 +167,33 @@ TEST_CASE("an operation that fails while it is captured is an error of the step,
   CHECK(*eager.Run(3) == Approx(eager.Want(3)));
 }
 
+TEST_CASE("a step that was captured up to an error is never replayed") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  stage.control.no_plans = true;
+  // Twice as it is asked for, once while it is captured, and then: what ran up to the error is no step.
+  for (int i = 0; i < 6; ++i) CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
+  CHECK(stage.control.launches == 0);
+  CHECK(stage.control.graphs == 0);
+}
+
+TEST_CASE("an upload that fails is an error, and what the ring held for it is used again") {
+  CudaOptions options;
+  options.staging_bytes = 1 << 14;
+  Stage stage(options);
+  Memory memory = stage.Floats(1000);
+  const std::vector<float> values(1000, 2.0f);
+  for (int round = 0; round < 10; ++round) {
+    stage.control.fail_after_copies = 1;
+    stage.control.fail_kind = EG_CUDA_NO_MEMORY;
+    stage.Put(values, memory);
+    CHECK(stage.backend->TakeError().code() == absl::StatusCode::kResourceExhausted);
+    stage.Put(values, memory);
+    CHECK(stage.Get(memory) == values);
+  }
+  CHECK(stage.backend->TakeError().ok());
+}
+
 TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than ten") {
   Stage stage;
   DenseStep step(stage, 4);

@@ -202,6 +202,7 @@ void ReleaseHost(void* memory) {
 }
 int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
   if (context->capturing && lane == EG_LANE_COMPUTE) return Fail(EG_CUDA_FAILED, error, "copied while capturing");
+  if (control.fail_after_copies > 0 && --control.fail_after_copies == 0) return Fail(control.fail_kind, error, "made to fail");
   ++control.copies;
   const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
   if (async) {

@@ -9,8 +9,9 @@ struct EmulatedControl {
   std::uint64_t seed = 1;                   // of the order in which lanes run; before the first use
   std::uint64_t memory_bytes = 4ull << 30;  // of the device
   bool no_pinned = false, no_plans = false, fail_captures = false, fail_waits = false;
-  std::int64_t fail_after_ops = 0;  // the n-th operation from now fails; 0: none
-  std::int32_t fail_kind = 6;       // EG_CUDA_FAILED
+  std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0: none
+  std::int64_t fail_after_copies = 0;  // likewise
+  std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
