@@ -56,7 +56,7 @@ struct ClusterCoordinator::Impl {
   Options options;
   std::unique_ptr<transport::Transport> own_transport;
   std::unique_ptr<transport::Channel> channel;  // goes before the transport
-  const RealClock clock;
+  const RealClock clock{};
   runtime::Event never;  // what a pause waits on
   const std::uint64_t client = random::EntropyFromOs() | 1;
   std::shared_ptr<Releases> releases = std::make_shared<Releases>();
