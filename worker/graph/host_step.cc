@@ -1,21 +1,36 @@
 #include "worker/graph/host_step.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace evergrad::worker {
+namespace {
+
+template <typename T>
+bool SameSpan(std::span<const T> a, std::span<const T> b) {
+  return a.data() == b.data() && a.size() == b.size();
+}
+bool SameSpans(const Batch& a, const Batch& b) {
+  const auto same = [](const Values& v, const Values& w) { return SameSpan(v.floats, w.floats) && SameSpan(v.ids, w.ids); };
+  return a.size == b.size && SameSpan(a.labels, b.labels) && std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), same);
+}
+
+}  // namespace
 
 HostStep::HostStep(Graph* graph, Backend* backend) : graph_(*graph), backend_(*backend), current_(graph->variables().size(), false) {
   const std::size_t variables = graph_.variables().size(), tables = graph_.tables().size();
   weights_.resize(variables);
   gradients_.resize(variables);
-  inputs_.resize(graph_.inputs().size());
+  for (Side& side : sides_) side.inputs.resize(graph_.inputs().size());
   row_values_.resize(tables);
   row_gradients_.resize(tables);
   positions_.resize(tables);
 }
+
+HostStep::~HostStep() { ForgetAhead(); }
 
 absl::Status HostStep::MakeEvents() {
   if (all_out_ != nullptr) return absl::OkStatus();
@@ -28,7 +43,10 @@ absl::Status HostStep::MakeEvents() {
     there_.push_back(std::move(there));
     made_.push_back(std::move(made));
   }
-  EG_ASSIGN_OR_RETURN(batch_there_, backend_.MakeEvent());
+  for (Side& side : sides_) {
+    EG_ASSIGN_OR_RETURN(side.there, backend_.MakeEvent());
+  }
+  EG_ASSIGN_OR_RETURN(rows_there_, backend_.MakeEvent());
   EG_ASSIGN_OR_RETURN(all_made_, backend_.MakeEvent());
   EG_ASSIGN_OR_RETURN(all_in_, backend_.MakeEvent());
   EG_ASSIGN_OR_RETURN(all_out_, backend_.MakeEvent());
@@ -52,13 +70,50 @@ absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl
   return to;
 }
 
+absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
+  Batch over = batch;  // ids stay: the graph only counts them
+  for (std::size_t i = 0; i < batch.inputs.size() && i < side->inputs.size(); ++i) {
+    EG_ASSIGN_OR_RETURN(over.inputs[i].floats, Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &side->inputs[i]));
+  }
+  EG_ASSIGN_OR_RETURN(over.labels, Bring(batch.labels, "labels", &side->labels));
+  backend_.Record(Lane::kIn, *side->there);
+  return over;
+}
+
+void HostStep::BringAhead(const Batch& batch) {
+  if (backend_.host_memory()) return;
+  ForgetAhead();
+  if (!MakeEvents().ok()) return;
+  const int side = in_step_ ? 1 - side_ : side_;
+  absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
+  // A refused copy is an error of the step that is under way; between two it is nobody's, and the next one brings its batch itself.
+  const absl::Status refused = in_step_ ? absl::OkStatus() : backend_.TakeError();
+  if (over.ok() && refused.ok()) {
+    ahead_ = Ahead{side, batch, *std::move(over)};
+    return;
+  }
+  backend_.Record(Lane::kIn, *sides_[side].there);  // what was asked for reads the caller's memory
+  static_cast<void>(backend_.Wait(*sides_[side].there));
+}
+
+void HostStep::ForgetAhead() {
+  if (!ahead_) return;
+  static_cast<void>(backend_.Wait(*sides_[ahead_->side].there));  // a device that has failed says so to the next step
+  ahead_.reset();
+}
+
 absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
   Over over;
-  over.batch = batch;  // ids stay: the graph only counts them
-  for (std::size_t i = 0; i < batch.inputs.size() && i < inputs_.size(); ++i) {
-    EG_ASSIGN_OR_RETURN(over.batch.inputs[i].floats, Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &inputs_[i]));
+  if (ahead_ && SameSpans(ahead_->host, batch)) {
+    side_ = ahead_->side;
+    over.batch = std::move(ahead_->over);
+    ahead_.reset();
+    ++brought_ahead_;
+  } else {
+    ForgetAhead();
+    EG_ASSIGN_OR_RETURN(over.batch, BringBatch(batch, &sides_[side_]));
   }
-  EG_ASSIGN_OR_RETURN(over.batch.labels, Bring(batch.labels, "labels", &labels_));
+  backend_.Await(Lane::kCompute, *sides_[side_].there);
   over.rows.lookup = rows.lookup;
   over.rows.values.resize(rows.values.size());
   if (rows.lookup != nullptr) over.rows.positions.resize(rows.lookup->size());
@@ -71,7 +126,10 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<co
       EG_ASSIGN_OR_RETURN(over.rows.positions[t], Bring(std::span<const std::uint32_t>((*rows.lookup)[t].position), name, &positions_[t]));
     }
   }
-  backend_.Record(Lane::kIn, *batch_there_);
+  if (!row_values_.empty()) {
+    backend_.Record(Lane::kIn, *rows_there_);
+    backend_.Await(Lane::kCompute, *rows_there_);
+  }
   over.weights.resize(weights.size());
   for (std::size_t v = 0; v < weights.size() && v < weights_.size(); ++v) {
     const std::string& name = graph_.variables()[v].name;
@@ -84,15 +142,23 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<co
     backend_.Record(Lane::kIn, *there_[v]);
     current_[v] = true;
   }
-  backend_.Await(Lane::kCompute, *batch_there_);
   return over;
 }
 
-absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued) {
+absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Meanwhile& meanwhile) {
+  backend_.Record(Lane::kIn, *all_in_);  // what goes ahead comes behind it
+  if (queued.ok() && meanwhile) {
+    in_step_ = true;
+    meanwhile();
+    in_step_ = false;
+  }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
   if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: it is no error of the next step
-  if (!result.ok()) AllChanged();                        // what was asked for may not have come over
-  backend_.Record(Lane::kIn, *all_in_);
+  if (!result.ok()) {
+    AllChanged();  // what was asked for may not have come over
+    ForgetAhead();
+    backend_.Record(Lane::kIn, *all_in_);  // with an error left it was not recorded before
+  }
   backend_.Record(Lane::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
@@ -123,18 +189,19 @@ absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, c
 
 absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
                                                std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                               const std::vector<std::span<float>>& row_gradients) {
+                                               const std::vector<std::span<float>>& row_gradients, const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.TrainStep(weights, rows, batch, dropout_key, gradients, row_gradients);
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : over.status());
+  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : over.status(), meanwhile);
 }
 
-absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
+                                              const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.Evaluate(weights, rows, batch);
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_) : over.status());
+  return Finish(over.ok() ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_) : over.status(), meanwhile);
 }
 
 }  // namespace evergrad::worker

@@ -33,6 +33,7 @@ ComputeBackend::ComputeBackend(BackendOptions options) : make_([options = std::m
 absl::StatusOr<Backend*> ComputeBackend::Get() {
   if (backend_ == nullptr) {
     EG_ASSIGN_OR_RETURN(backend_, make_());
+    on_device_ = !backend_->host_memory();
   }
   return backend_.get();
 }
@@ -252,7 +253,7 @@ Rows ValuesOf(const ComputeJob::BatchRows* rows) {
 
 }  // namespace
 
-absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
+absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, std::vector<float>* as_floats) const {
   Batch inputs;
   inputs.size = batch.size;
   inputs.inputs = ModelInputs(batch);
@@ -261,16 +262,49 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch) {
     inputs.labels = labels.floats();
     return inputs;
   }
-  labels_.resize(Int64s(labels).size());
-  for (std::size_t i = 0; i < labels_.size(); ++i) {
+  as_floats->resize(Int64s(labels).size());
+  for (std::size_t i = 0; i < as_floats->size(); ++i) {
     const std::int64_t label = Int64s(labels)[i];
     if (label < -(1 << 24) || label > (1 << 24))
       return UserError(
           absl::InvalidArgumentError(absl::StrCat("integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
-    labels_[i] = static_cast<float>(label);
+    (*as_floats)[i] = static_cast<float>(label);
   }
-  inputs.labels = labels_;
+  inputs.labels = *as_floats;
   return inputs;
+}
+
+absl::StatusOr<Batch> ComputeJob::StepInputs(const ReadyBatch& batch) {
+  if (ahead_.get() == &batch) {
+    labels_side_ = 1 - labels_side_;
+    ahead_.reset();  // the caller has it
+    return std::move(ahead_inputs_);
+  }
+  ForgetAhead();
+  return InputsOf(batch, &labels_[labels_side_]);
+}
+
+void ComputeJob::ForgetAhead() {
+  if (ahead_ == nullptr) return;
+  steps_->ForgetAhead();
+  ahead_.reset();
+}
+
+void ComputeJob::BringAhead(std::shared_ptr<const ReadyBatch> batch) {
+  if (!steps_ || !on_device()) return;
+  ForgetAhead();
+  absl::StatusOr<Batch> inputs = InputsOf(*batch, &labels_[1 - labels_side_]);
+  if (!inputs.ok()) return;
+  ahead_inputs_ = *std::move(inputs);
+  ahead_ = std::move(batch);
+  steps_->BringAhead(ahead_inputs_);
+}
+
+HostStep::Meanwhile ComputeJob::Bringing(NextBatch* next) {
+  if (next == nullptr || !on_device()) return nullptr;
+  return [this, next] {
+    if (auto batch = next->Take(nullptr)) BringAhead(std::move(batch));
+  };
 }
 
 namespace {
@@ -312,7 +346,7 @@ absl::StatusOr<std::shared_ptr<GradientBuffer>> ComputeJob::MakeGradients(Backen
   return std::make_shared<GradientBuffer>(layout_, std::move(buffers));
 }
 
-absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key) {
+absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key, NextBatch* next) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   Step step;
   if (spec_->type == "counting") {
@@ -324,12 +358,15 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
   EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
-  EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
   std::vector<tensor::AlignedBuffer> row_gradients;
   std::vector<std::span<float>> row_spans;
   if (rows != nullptr) row_gradients = rows->slots->MakeRows();
   for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
-  EG_ASSIGN_OR_RETURN(step.result, steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans));
+  EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
+  const std::uint64_t ahead = steps_->brought_ahead();
+  EG_ASSIGN_OR_RETURN(step.result,
+                      steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans, Bringing(next)));
+  step.ahead = steps_->brought_ahead() > ahead;
   step.overflowed = ToWire(*layout_, step.gradients.get());
   if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
   return step;
@@ -363,12 +400,12 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
   return step;
 }
 
-absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows) {
+absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows, NextBatch* next) {
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
-  EG_ASSIGN_OR_RETURN(const Batch inputs, InputsOf(batch));
-  return steps_->Evaluate(weights, ValuesOf(rows), inputs);
+  EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
+  return steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
 }
 
 absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {

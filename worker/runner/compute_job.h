@@ -3,13 +3,16 @@
 // them over and back.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/config/job_spec.h"
 #include "common/metrics/metrics.h"
 #include "common/plan/plan.h"
@@ -32,10 +35,34 @@ class ComputeBackend {
   explicit ComputeBackend(BackendOptions options);
   explicit ComputeBackend(Make make) : make_(std::move(make)) {}
   absl::StatusOr<Backend*> Get();
+  // Its memory is not the host's; false until it is made. Any thread.
+  bool on_device() const { return on_device_; }
 
  private:
   const Make make_;
+  std::atomic<bool> on_device_{false};
   std::unique_ptr<Backend> backend_;
+};
+
+// Batches on their way to the compute thread: the step that runs takes the first, or a task of its own does, whichever comes first. Thread-safe.
+class NextBatch {
+ public:
+  void Put(std::shared_ptr<const ReadyBatch> batch) {
+    MutexLock lock(&mu_);
+    batches_.push_back(std::move(batch));
+  }
+  // The first; this very one, unless null. Null: it was taken.
+  std::shared_ptr<const ReadyBatch> Take(const ReadyBatch* which) {
+    MutexLock lock(&mu_);
+    if (batches_.empty() || (which != nullptr && batches_.front().get() != which)) return nullptr;
+    std::shared_ptr<const ReadyBatch> batch = std::move(batches_.front());
+    batches_.pop_front();
+    return batch;
+  }
+
+ private:
+  Mutex mu_;
+  std::deque<std::shared_ptr<const ReadyBatch>> batches_ ABSL_GUARDED_BY(mu_);  // shared with the run and the compute thread; two at most
 };
 
 // What a closure measured, in the order of the model's metrics, as the coordinator adds it up. A metric of many counts only `with_counts`.
@@ -59,6 +86,7 @@ class ComputeJob {
     std::shared_ptr<GradientBuffer> gradients;                   // as on the wire
     std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // likewise, in the order of BatchRows::slots; null without tables
     std::string overflowed;
+    bool ahead = false;  // the batch was on the device before the step began
   };
 
   ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
@@ -74,14 +102,17 @@ class ComputeJob {
   // The weights are cut as `layout` says from now on. Internal: its variables are not the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
-  // What the graph reads of a batch: views, and one buffer that the next call overwrites. UserError: an integer label that float32 cannot say.
-  absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch);
+  // Asks for the copies of a batch to the device, rows of tables left out, before the step that it is for; nothing on the CPU. A mistake in it is that
+  // step's.
+  void BringAhead(std::shared_ptr<const ReadyBatch> batch);
+  bool on_device() const { return backend_->on_device(); }  // any thread
   // Which rows of tables the batch reads; null when the model has none. Once open, on any thread, beside a step of another batch.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout, UniqueIds* scratch) const;
   // Of a counting job: the rows that update (closure, update) pushes, with the gradients in the place of values; null without tables, or without rows.
   std::shared_ptr<BatchRows> CountedRows(std::uint64_t closure, std::uint32_t update, const std::shared_ptr<const Layout>& layout) const;
-  // `rows`: RowsOf's of this batch with their values, or CountedRows', which are used up; null without tables.
-  absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key);
+  // `rows`: RowsOf's of this batch with their values, or CountedRows', which are used up; null without tables. `next`, of this and of Evaluate: whose
+  // batch is brought over while the device computes; may be null.
+  absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key, NextBatch* next = nullptr);
   // The next step of a user's function; gradients only of what it pushed.
   struct FunctionStep {
     sdk::FunctionCall::Outcome outcome;
@@ -91,7 +122,7 @@ class ComputeJob {
     std::string result;      // with the last step
   };
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
-  absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows);
+  absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows, NextBatch* next = nullptr);
   absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
   // The files written: dense variables; none where there are only tables.
   absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;
@@ -100,6 +131,12 @@ class ComputeJob {
   absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
   // Where the backend leaves them on its way to the servers: one copy at most.
   absl::StatusOr<std::shared_ptr<GradientBuffer>> MakeGradients(Backend& backend) const;
+  // What the graph reads of a batch: views, and `labels`. UserError: an integer label that float32 cannot say.
+  absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, std::vector<float>* labels) const;
+  // The same for a step, which follows at once; of the batch that was brought ahead, its very spans.
+  absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
+  void ForgetAhead();
+  HostStep::Meanwhile Bringing(NextBatch* next);
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Rows' gradients onto the wire.
   void GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const;
@@ -113,13 +150,17 @@ class ComputeJob {
   const std::uint64_t data_bytes_max_;
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
+  // Before steps_, which waits for copies out of them when it ends.
+  std::vector<float> labels_[2];  // where the field is of int64: of a step, and of the batch ahead of it
+  int labels_side_ = 0;           // the last step's
+  std::shared_ptr<const ReadyBatch> ahead_;  // was brought over, and no step has come for it; shared with the run
+  Batch ahead_inputs_;                       // views of it
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;  // of graph_
   // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
   std::vector<std::size_t> input_fields_;
   std::size_t label_field_ = 0;
   bool integer_labels_ = false;
-  std::vector<float> labels_;  // of the present batch, where the field is of int64
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;
 };

@@ -129,7 +129,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool finishing = false;
     bool recalled = false;               // it goes on all the same, unless it waits for room
     bool batch_asked = false;
-    std::optional<ReadyBatch> batch;
+    std::shared_ptr<const ReadyBatch> batch;  // shared with the compute thread
+    const std::shared_ptr<NextBatch> next = std::make_shared<NextBatch>();  // likewise
     std::shared_ptr<ComputeJob::BatchRows> rows;  // of `batch`; null without tables. Used by one thread at a time
     std::uint64_t rows_number = 0;                // of `rows`, and of those before
     v1::ClosureMetrics metrics;
@@ -795,10 +796,20 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         if (self == nullptr || !self->run || self->run->number != number) return;
         self->run->batch_asked = false;
         if (!shared->ok()) return self->Fail(self->run->work, shared->status());
-        self->run->batch = *std::move(*shared);
+        self->run->batch = std::make_shared<const ReadyBatch>(*std::move(*shared));
+        self->BringAhead();
         if (const absl::Status status = self->AskRows(); !status.ok()) return self->Fail(self->run->work, status);
         self->Advance();
       });
+    });
+  }
+
+  // To a device the batch goes now: while it still computes the step before, or the servers are waited for.
+  void BringAhead() {
+    if (!job->compute->on_device()) return;
+    run->next->Put(run->batch);
+    env.compute->Post([compute = job->compute, next = run->next, which = run->batch.get()] {
+      if (auto batch = next->Take(which)) compute->BringAhead(std::move(batch));
     });
   }
 
@@ -834,19 +845,18 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void ComputeStep() {
     const UpdateIndex update(run->next_step);
-    auto batch = std::make_shared<ReadyBatch>();
+    std::shared_ptr<const ReadyBatch> batch = std::move(run->batch);
     if (job->counting()) {
-      batch->update = update.value();
-      batch->examples = job->plan->Batch(run->work.closure, update);
-      batch->size = static_cast<std::int64_t>(batch->examples.size());
-    } else {
-      *batch = *std::move(run->batch);
-      run->batch.reset();
+      auto counted = std::make_shared<ReadyBatch>();
+      counted->update = update.value();
+      counted->examples = job->plan->Batch(run->work.closure, update);
+      counted->size = static_cast<std::int64_t>(counted->examples.size());
+      batch = std::move(counted);
     }
     const std::shared_ptr<ComputeJob::BatchRows> rows =
         job->counting() && job->layout->slots() > 0 ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout) : TakeRows();
-    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves.
-    if (rows && job->reads_data() && run->next_step + 1 < run->steps) AskBatch();
+    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves. With a device, too: cores are idle.
+    if ((rows || job->compute->on_device()) && job->reads_data() && run->next_step + 1 < run->steps) AskBatch();
     // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
     if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
       run->exchange->WantPulls(2);
@@ -858,10 +868,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     auto begin = [batch, rows, dropout_key](Impl& self) {
       auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
       self.Compute(
-          [compute = self.job->compute, layout = self.job->layout, pulled, batch, rows, dropout_key]() -> absl::StatusOr<ComputeJob::Step> {
+          [compute = self.job->compute, layout = self.job->layout, pulled, batch, rows, dropout_key,
+           next = self.run->next]() -> absl::StatusOr<ComputeJob::Step> {
             EG_RETURN_IF_ERROR(compute->UseLayout(layout));
             compute->Absorb(std::move(*pulled));
-            return compute->Train(*batch, rows.get(), dropout_key);
+            return compute->Train(*batch, rows.get(), dropout_key, next.get());
           },
           [batch, rows](Impl& then, absl::StatusOr<ComputeJob::Step> done) {
             if (then.env.clock != nullptr) then.job->step_time = then.env.clock->Now() - then.step_begun;
@@ -893,6 +904,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows, absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
+    if (done->ahead) {  // on a CPU there is no such thing, and no such metric
+      env.registry->GetCounter("evergrad_worker_batches_ahead_total", "Training steps whose batch was on the device before they began").Add();
+    }
     std::string skip_reason;
     if (!done->result.finite || !done->overflowed.empty()) {
       std::vector<std::uint64_t> named(batch.examples.begin(),
@@ -1097,15 +1111,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             self.EndEvaluationStep();
           });
     }
-    auto batch = std::make_shared<ReadyBatch>(*std::move(run->batch));
-    run->batch.reset();
+    const std::shared_ptr<const ReadyBatch> batch = std::move(run->batch);
     const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
     if (run->next_step + 1 < run->steps) AskBatch();
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, batch, rows]() -> absl::StatusOr<StepResult> {
+        [compute = job->compute, layout = job->layout, pulled, batch, rows, next = run->next]() -> absl::StatusOr<StepResult> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
-          return compute->Evaluate(*batch, rows.get());
+          return compute->Evaluate(*batch, rows.get(), next.get());
         },
         [batch](Impl& self, absl::StatusOr<StepResult> result) {
           if (!result.ok()) return self.Fail(self.run->work, AboutStep(result.status(), self.run->work.closure, self.run->next_step));

@@ -14,6 +14,7 @@
 #include "tests/support/paths.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 #include "tests/unit/worker/backend/fixtures/apart_backend.h"
+#include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/host_step.h"
 
@@ -497,6 +498,111 @@ TEST_CASE("no memory for a batch says what is free and how many examples may fit
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
+}
+
+// Steps over a stream of batches, each in memory of its own that is poisoned once it may be let go.
+template <typename Bring>
+std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahead, Bring bring) {
+  const auto graph = *Graph::Build(SmallCnnModel(), backend);
+  HostStep steps(graph.get(), backend);
+  BenchOn<OnCpu> weights(SmallCnnModel());
+  constexpr int kBatches = 12;
+  std::vector<std::unique_ptr<BenchOn<OnCpu>>> batches;
+  for (int i = 0; i < kBatches; ++i) {
+    batches.push_back(std::make_unique<BenchOn<OnCpu>>(SmallCnnModel()));
+    batches.back()->Fill(i == 7 ? 3 : 4);  // a short one
+    for (float& x : batches.back()->inputs[0]) x *= 1.0f + 0.1f * static_cast<float>(i);
+  }
+  std::vector<std::vector<float>> got;
+  for (int i = 0; i < kBatches; ++i) {
+    const auto next = [&] { return i + 1 < kBatches ? &batches[static_cast<std::size_t>(i) + 1]->batch : nullptr; };
+    BenchOn<OnCpu>& present = *batches[static_cast<std::size_t>(i)];
+    steps.Changed(0);
+    const auto done = bring(&steps, i, next(), [&](const HostStep::Meanwhile& meanwhile) {
+      if (i == 5) return steps.Evaluate({weights.weights.begin(), weights.weights.end()}, {}, present.batch, meanwhile);
+      return steps.TrainStep({weights.weights.begin(), weights.weights.end()}, {}, present.batch, 5,
+                             {present.gradients.begin(), present.gradients.end()}, {}, meanwhile);
+    });
+    REQUIRE(done.ok());
+    got.push_back({static_cast<float>(done->loss_sum)});
+    got.insert(got.end(), present.gradients.begin(), present.gradients.end());
+    for (float& x : present.inputs[0]) x = std::numeric_limits<float>::quiet_NaN();
+  }
+  *ahead = steps.brought_ahead();
+  return got;
+}
+
+TEST_CASE("a batch that went over before its step, while the one before computes or between the two, changes no bit") {
+  std::uint64_t ahead = 0;
+  const auto plainly = [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); };
+  ApartBackend plain({});
+  const auto want = TrainStream(&plain, &ahead, plainly);
+  CHECK(ahead == 0);
+  for (const bool late : {true, false}) {
+    ApartOptions options;
+    options.late_in = options.late_compute = late;
+    ApartBackend meanwhile(options), between(options), changed(options);
+    CHECK(TrainStream(&meanwhile, &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
+            return step([&] {
+              if (next != nullptr) steps->BringAhead(*next);
+            });
+          }) == want);
+    CHECK(ahead == 11);
+    CHECK(TrainStream(&between, &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
+            const auto done = step(nullptr);
+            if (next != nullptr) steps->BringAhead(*next);
+            return done;
+          }) == want);
+    CHECK(ahead == 11);
+    // Every third one is brought twice, every fourth is not the one that comes.
+    std::vector<float> other(1000, 7.0f);
+    CHECK(TrainStream(&changed, &ahead, [&](HostStep* steps, int i, const Batch* next, const auto& step) {
+            return step([&] {
+              if (next == nullptr) return;
+              Batch wrong = *next;
+              wrong.inputs = {std::span<const float>(other).first(next->inputs[0].floats.size())};
+              steps->BringAhead(*next);
+              if (i % 3 == 0) steps->BringAhead(*next);
+              if (i % 4 == 0) steps->BringAhead(wrong);
+            });
+          }) == want);
+    CHECK(ahead == 8);
+    for (ApartBackend* const backend : {&meanwhile, &between, &changed}) CHECK(backend->TakeBreaches().empty());
+  }
+  // The host's memory is read in place: there is nothing to bring.
+  const auto cpu = *MakeBackend({"cpu", 1});
+  CHECK(TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
+          if (next != nullptr) steps->BringAhead(*next);
+          return step([] { FAIL("a CPU's step was computed by then"); });
+        }) == want);
+  CHECK(ahead == 0);
+}
+
+TEST_CASE("on an emulated GPU the next batch travels while a step computes, and no step waits for it") {
+  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(
+      ::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
+  std::uint64_t ahead = 0;
+  const auto plain = *MakeBackend(EmulatedGpu());
+  const auto want = TrainStream(plain.get(), &ahead, [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); });
+  const auto device = *MakeBackend(EmulatedGpu());
+  std::uint64_t asked = 0, overlapped = 0;
+  int behind = 0;
+  CHECK(TrainStream(device.get(), &ahead, [&](HostStep* steps, int, const Batch* next, const auto& step) {
+          std::uint64_t in_step = 0;
+          const auto done = step([&] {
+            in_step = control.overlapped;
+            const std::uint64_t before = control.copies;
+            if (next != nullptr) steps->BringAhead(*next);
+            asked += control.copies - before;
+          });
+          overlapped += control.overlapped - in_step;
+          behind += control.pending_in > 0 ? 1 : 0;
+          return done;
+        }) == want);
+  CHECK(ahead == 11);
+  CHECK(asked == 2 * 11);   // image and labels, of each
+  CHECK(overlapped > 0);    // done while kernels of the step before were not
+  CHECK(behind > 0);        // and not waited for by that step
 }
 
 TEST_CASE("a step whose spans lie where they lay is replayed, and what is in them counts") {

@@ -170,6 +170,7 @@ class Stage {
     bool skip_not_finite = false;
     std::uint64_t message_bytes_max = 4ull << 20;
     const sdk::Registry* functions = nullptr;
+    std::string device = "auto", cuda_library = {};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{20};
   };
   Stage() : Stage(Settings{}) {}
@@ -200,6 +201,8 @@ class Stage {
     options.drain_step_max = settings.drain_step_max;
     options.drain_done_max = settings.drain_done_max;
     options.host = "here";
+    options.device = settings.device;
+    options.cuda_library = settings.cuda_library;
     runner = std::make_unique<Runner>(std::move(environment), options);
     OnControl([&] { runner->SetIdentity("0"); });
   }

@@ -9,6 +9,7 @@
 #include "common/plan/counting_rows.h"
 #include "common/sharding/row_digest.h"
 #include "runner_fixture.h"
+#include "tests/support/paths.h"
 
 namespace evergrad::worker {
 namespace {
@@ -143,6 +144,36 @@ TEST_CASE("the room for a large push is asked for while its gradients are comput
   CHECK(stats.announced <= 2 * 9);
   CHECK(stats.calls > stats.announced);
   CHECK(stats.failures == 0);
+}
+
+// Values after two closures and an evaluation between them.
+std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
+  Stage::Settings settings;
+  settings.device = device;
+  settings.cuda_library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
+  Stage stage(settings);
+  WriteIdx(stage.folder, "train", 90);
+  WriteIdx(stage.folder, "eval", 30);
+  stage.Begin(TrainingYaml(stage.folder, 0.5, pipeline), 2, SmallPlan());
+  stage.RunClosure(0);
+  stage.RunClosure(1ull << 32, v1::EVALUATE);
+  stage.RunClosure(1);
+  const std::string text = stage.registry.PrometheusText();
+  const std::string name = "\nevergrad_worker_batches_ahead_total ";
+  const std::size_t at = text.find(name);
+  *ahead = at == std::string::npos ? -1 : std::stod(text.substr(at + name.size()));
+  return stage.Digest();
+}
+
+TEST_CASE("a step's batch is on the device before it begins, the first one of a closure too, and the CPU is asked for no such thing") {
+  for (const int pipeline : {0, 1}) {
+    double ahead = 0;
+    DigestOn("cpu", pipeline, &ahead);
+    CHECK(ahead == -1);
+    const std::uint64_t first = DigestOn("gpu", pipeline, &ahead);
+    CHECK(ahead == 8);  // all of them
+    if (pipeline == 0) CHECK(DigestOn("gpu", pipeline, &ahead) == first);
+  }
 }
 
 TEST_CASE("with pipeline 0 one worker's values are a function of the plan, however many servers and shards there are") {

@@ -115,6 +115,7 @@ struct EgContext {
       captured.push_back({std::move(task), nullptr, nullptr});
     else
       lanes[lane].push_back(std::move(task));
+    control.pending_in = static_cast<std::int64_t>(lanes[EG_LANE_IN].size());
   }
   // One task of some lane; false: nothing can run.
   bool Step() {
@@ -123,6 +124,7 @@ struct EgContext {
       auto& lane = lanes[(first + i) % 3];
       if (lane.empty() || !lane.front()()) continue;
       lane.pop_front();
+      control.pending_in = static_cast<std::int64_t>(lanes[EG_LANE_IN].size());
       return true;
     }
     return false;
@@ -206,7 +208,10 @@ int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, cons
   ++control.copies;
   const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
   if (async) {
-    context->Ask(lane, [=] { return std::memcpy(to, from, bytes), true; });
+    context->Ask(lane, [=] {
+      if (lane == EG_LANE_IN && !context->lanes[EG_LANE_COMPUTE].empty()) ++control.overlapped;
+      return std::memcpy(to, from, bytes), true;
+    });
     return EG_CUDA_OK;
   }
   ++control.pageable_copies;

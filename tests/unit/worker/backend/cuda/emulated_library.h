@@ -15,6 +15,8 @@ struct EmulatedControl {
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
+  std::uint64_t overlapped = 0;  // copies of the lane in that were done while work asked of the lane compute was not
+  std::int64_t pending_in = 0;   // asked of the lane in and not done
 };
 
 using EmulatedControlEntry = EmulatedControl* (*)();
