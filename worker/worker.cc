@@ -33,7 +33,7 @@ std::string ComputeName(const Config& config) {
 
 }  // namespace
 
-int ExitCodeOf(absl::string_view rejected_kind) { return rejected_kind == "replaced" ? kExitReplaced : kExitRejected; }
+int ExitCodeOf(absl::string_view kind) { return kind == "replaced" ? kExitReplaced : kind == kDeviceLost ? kExitDevice : kExitRejected; }
 
 struct Worker::Impl {
   Dependencies dependencies;
@@ -151,6 +151,11 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.clock = impl->dependencies.clock;
     environment.functions = impl->identity.functions;
     environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
+    environment.on_device_lost = [impl, on_refused, lost = false](const absl::Status& status) mutable {
+      if (std::exchange(lost, true)) return;
+      impl->dependencies.logger->Error(absl::StrCat("ends, to be started again: its device has failed: code=", kExitDevice, " cause=", status.message()));
+      on_refused(kDeviceLost);
+    };
     Runner::Options options;
     options.device = impl->config.device;
     options.cuda_library = impl->config.cuda_library;

@@ -26,8 +26,10 @@ namespace evergrad::worker {
 // Exit codes of this role, beside those of every daemon.
 inline constexpr int kExitReplaced = 7;  // a newer worker of this identity has registered
 inline constexpr int kExitRejected = 8;  // the coordinator speaks another protocol, or refuses this process for good
+inline constexpr int kExitDevice = 9;    // the device that it computes on has failed: another process may have it again
 
-int ExitCodeOf(absl::string_view rejected_kind);
+inline constexpr char kDeviceLost[] = "device_lost";
+int ExitCodeOf(absl::string_view kind);  // of a refusal, or kDeviceLost
 
 class Worker {
  public:
@@ -52,7 +54,7 @@ class Worker {
   std::string address() const;  // as bound
 
   // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
-  // refused this process for good, with the kind of the refusal. Once. `on_drain` (likewise): an operator wants it to leave.
+  // refused this process for good, with the kind of the refusal; or with kDeviceLost. Once. `on_drain` (likewise): an operator wants it to leave.
   void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 

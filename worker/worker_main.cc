@@ -55,7 +55,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
-    (*worker)->Stop("refused");
+    (*worker)->Stop(refused_code == worker::kExitDevice ? "its device has failed" : "refused");
     return refused_code;
   }
   (*worker)->Stop(end.reason);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Workers on GPUs: chosen, refused with the reason, and a job on them. The device is emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so that
 this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR [Class[.test]]"""
+import json
 import os
 import shutil
 import subprocess
@@ -54,6 +55,29 @@ class Gpus(unittest.TestCase):
         for on_gpu, on_cpu in zip(gpu, cpu):
             for loss in ("train_loss", "eval_loss"):
                 self.assertLess(abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu))
+
+    def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(self):
+        with Cluster(support.BIN, servers=2, workers=2, worker_arguments=("--device", "gpu", "--cuda-library", self.emulated)) as c:
+            victim = c.workers[0]
+            victim.prefix = ["env", "EVERGRAD_EMULATED_FAIL_AFTER_COPIES=300"]
+            c.up()
+            for i in range(6):  # who does how much of a job is nobody's promise
+                name = "device-%d" % i
+                c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=4)))
+                status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+                self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
+                with open(os.path.join(status["runs_folder"], "result.json"), encoding="utf-8") as f:
+                    self.assertEqual({s["updates_applied"] for s in json.load(f)["shards"]}, {200})
+                if any("the device has failed" in e["text"] for e in status["events"]):
+                    break
+            else:
+                self.fail("in six jobs nothing was copied to the device 300 times")
+            wait_for("the worker to end", lambda: not victim.alive())
+            self.assertEqual(victim.process.returncode, 9, victim.tail())
+            self.assertIn("ends, to be started again: its device has failed: code=9 cause=backend could not compute: ", victim.tail(40))
+            victim.prefix = []
+            victim.start()
+            c.wait_tasks()
 
     def test_cluster_up_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
         folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "evergrad-gpus-%d" % os.getpid())

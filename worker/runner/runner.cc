@@ -843,6 +843,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     return BlameOf(status) == Blame::kUser ? UserError(named) : named;
   }
 
+  // The compute thread could not. Of what it does only a device's failure is Unavailable (Backend): who stays would fail whatever is granted to it, at
+  // once, and so be granted most.
+  void FailStep(const absl::Status& status) {
+    const absl::Status about = AboutStep(status, run->work.closure, run->next_step);
+    Fail(run->work, about);
+    if (absl::IsUnavailable(about) && env.on_device_lost) env.on_device_lost(about);
+  }
+
   void ComputeStep() {
     const UpdateIndex update(run->next_step);
     std::shared_ptr<const ReadyBatch> batch = std::move(run->batch);
@@ -903,7 +911,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows, absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
-    if (!done.ok()) return Fail(run->work, AboutStep(done.status(), run->work.closure, step));
+    if (!done.ok()) return FailStep(done.status());
     if (done->ahead) {  // on a CPU there is no such thing, and no such metric
       env.registry->GetCounter("evergrad_worker_batches_ahead_total", "Training steps whose batch was on the device before they began").Add();
     }
@@ -1121,7 +1129,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           return compute->Evaluate(*batch, rows.get(), next.get());
         },
         [batch](Impl& self, absl::StatusOr<StepResult> result) {
-          if (!result.ok()) return self.Fail(self.run->work, AboutStep(result.status(), self.run->work.closure, self.run->next_step));
+          if (!result.ok()) return self.FailStep(result.status());
           self.run->metrics.set_examples(self.run->metrics.examples() + static_cast<std::uint64_t>(batch->size));
           self.run->metrics.set_loss_sum(self.run->metrics.loss_sum() + result->loss_sum);
           self.run->Add(result->metrics);

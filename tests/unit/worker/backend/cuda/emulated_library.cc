@@ -6,11 +6,12 @@
 //   - the threads of a kernel run in falling order
 //   - while a step is captured, memory cannot be had
 //
-// `emulated_control` (emulated_library.h) gives a test its switches.
+// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -27,7 +28,11 @@ using evergrad::worker::EmulatedControl;
 
 namespace {
 
-EmulatedControl control;
+EmulatedControl control = [] {
+  EmulatedControl made;
+  if (const char* const copies = std::getenv("EVERGRAD_EMULATED_FAIL_AFTER_COPIES"); copies != nullptr) made.fail_after_copies = std::atoll(copies);
+  return made;
+}();
 
 std::uint64_t Draw() {
   static std::uint64_t state = control.seed;
