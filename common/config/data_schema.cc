@@ -439,7 +439,7 @@ void CheckField(Reader& r, const Entry& entry, const std::string& format, const 
   if (field.type == "label" && field.size != 0) r.Report(where, "a label has no `size`");
   if (field.type != "float" && entry.value.Find("shape") != nullptr)
     r.Report(where, absl::StrCat("`shape` is a setting of type float, this field is of type ", field.type));
-  if (!field.shape.empty() && entry.value.Find("size") != nullptr) r.Report(where, "`shape` and `size` are two ways to say one thing; keep one");
+  if (entry.value.Find("shape") != nullptr && entry.value.Find("size") != nullptr) r.Report(where, "`shape` and `size` are two ways to say one thing; keep one");
   if (field.type != "label" && entry.value.Find("classes") != nullptr)
     r.Report(where, absl::StrCat("`classes` is a setting of type label, this field is of type ", field.type));
   if (field.distribution == "zipf" && field.ids > (1u << 24)) r.Report(where, "zipf draws from at most 16777216 ids");

@@ -346,6 +346,10 @@ TEST_CASE("a synthetic source has fields that are drawn") {
   CHECK_THAT(with("size: 26", "size: 26, classes: 3"), Catch::Contains("`classes` is a setting of type label, this field is of type ids"));
   CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, size: 4, shape: [2, 2]}"),
              Catch::Contains("`shape` and `size` are two ways to say one thing"));
+  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, size: 4, shape: []}"),
+             Catch::Contains("`shape` and `size` are two ways to say one thing"));
+  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, shape: [16777216, 17]}"),
+             Catch::Contains("`shape`: too many elements: limit=268435456"));
   const JobSpec images = Parse(ReadSource("deploy/bundle/jobs/cnn.yaml"));
   CHECK(images.data.fields[0].shape == std::vector<std::uint64_t>{28, 28, 1});
   CHECK(images.data.fields[1].classes == 10);
