@@ -148,6 +148,28 @@ TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is 
   CHECK_FALSE(executor.RunIfIdle([&] { ran += '!'; }));
 }
 
+TEST_CASE("an executor with a task that waits is not lent, also while its thread still wakes up") {
+  ThreadExecutor executor({"lent"});
+  std::atomic<int> ran{0};
+  int lent = 0, overtaken = 0;
+  for (int round = 1; round <= 2000; ++round) {
+    executor.Post([&] { ++ran; });
+    lent += executor.RunIfIdle([&] { overtaken += ran != round; }) ? 1 : 0;
+    while (ran != round) std::this_thread::yield();
+  }
+  INFO("lent " << lent << " times");
+  CHECK(overtaken == 0);
+}
+
+TEST_CASE("what a borrower posts runs once he is through, without anything else to wake the thread") {
+  ThreadExecutor executor({"lent"});
+  for (int round = 0; round < 100; ++round) {
+    Event posted;
+    while (!executor.RunIfIdle([&] { executor.Post([&] { posted.Set(); }); })) std::this_thread::yield();
+    REQUIRE(posted.WaitFor(20s));
+  }
+}
+
 TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what he posted") {
   ThreadExecutor executor({"borrowed"});
   Event borrowed, go;

@@ -146,6 +146,20 @@ TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no pr
   CHECK_FALSE(std::filesystem::exists(stage.options.folder + "/coordinator.pid"));
 }
 
+TEST_CASE("a task that ended by itself is told with the last words of its log") {
+  Stage stage;
+  stage.options.workers = 1;
+  for (const char* const line : {"2026-01-01T00:00:00.000Z error worker/0 job=- closure=- device gpu cannot be had: no device (100)",
+                                 "device gpu cannot be had: no device (100)"}) {
+    stage.folder.Script("evergrad-worker", absl::StrCat("echo before; echo '", line, "'; exit 3\n"));
+    LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
+    REQUIRE(cluster.Start().ok());
+    const auto news = stage.TickUntil(cluster, [&] { return !cluster.tasks()[2].running; });
+    REQUIRE(news.size() == 1);
+    CHECK_THAT(news[0], Catch::StartsWith("worker/0 (pid ") && Catch::Contains(") ended with code 3: device gpu cannot be had: no device (100)"));
+  }
+}
+
 TEST_CASE("without supervision a dead server breaks the cluster, a dead worker only when it was the last") {
   Stage stage;
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());

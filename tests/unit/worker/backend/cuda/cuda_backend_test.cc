@@ -11,6 +11,7 @@
 #include "common/random/philox.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
+#include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/library.h"
 
 namespace evergrad::worker {
@@ -123,6 +124,66 @@ TEST_CASE("memory that a captured step has inside grows: it is captured again, w
   const GraphCapture::Stats stats = stage.backend->stats().capture;
   CHECK(stats.captures == 2);
   CHECK(stats.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+TEST_CASE("a convolution that was captured is captured again when a larger one has taken new memory for filters") {
+  Stage stage;
+  const auto shape = [](std::int64_t filters) { return Conv2dShape{1, 3, 3, 2, 2, 2, filters, 2, 2, 1, 1, 0, 0, 0, 0}; };
+  Memory x = stage.Floats(18), w = stage.Floats(8 * 3), y = stage.Floats(4 * 3), wide = stage.Floats(8 * 500), out = stage.Floats(4 * 500);
+  stage.Put(std::vector<float>(18, 1.0f), x);
+  stage.Put(std::vector<float>(8 * 500, 1.0f), wide);
+  const auto run = [&](float value) {
+    stage.Put(std::vector<float>(8 * 3, value), w);
+    const std::uint64_t signature[] = {1};
+    if (!stage.backend->BeginStep(signature)) {
+      stage.backend->Enter("conv", Phase::kForward);
+      stage.backend->Conv2dForward(shape(3), x.as<float>(), w.as<float>(), {}, Activation::kLinear, y.as<float>());
+    }
+    stage.backend->EndStep();
+    REQUIRE(stage.backend->Finish({}, {}).ok());
+    return stage.Get(y);
+  };
+  for (int i = 1; i < 6; ++i) CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
+  stage.backend->Conv2dForward(shape(500), x.as<float>(), wide.as<float>(), {}, Activation::kLinear, out.as<float>());
+  for (int i = 1; i < 6; ++i) CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
+  CHECK(stage.backend->stats().capture.captures == 2);
+  CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+TEST_CASE("more shapes than plans are kept: all are made again, and steps that have them inside are captured again") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
+  constexpr std::int64_t kShapes = 4200;
+  Memory x = stage.Floats(kShapes), w = stage.Floats(1), y = stage.Floats(kShapes);
+  stage.Put(std::vector<float>(kShapes, 1.0f), x);
+  stage.Put({3.0f}, w);
+  for (std::int64_t n = 1; n <= kShapes; ++n)
+    stage.backend->DenseForward(n, 1, 1, x.as<float>().first(static_cast<std::size_t>(n)), w.as<float>(), {}, Activation::kLinear,
+                                y.as<float>().first(static_cast<std::size_t>(n)));
+  REQUIRE(stage.backend->TakeError().ok());
+  CHECK(stage.control.plans <= 4096);
+  CHECK(stage.Get(y) == std::vector<float>(kShapes, 3.0f));
+  for (int i = 0; i < 5; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
+  CHECK(stage.backend->stats().capture.recaptures_total() >= 1);
+}
+
+TEST_CASE("a sum of more arrays than travel in one launch adds all of them, in order") {
+  Stage stage;
+  constexpr std::size_t kArrays = 2 * EG_LIST_MAX + 5;
+  std::vector<Memory> arrays;
+  std::vector<In> inputs;
+  float want = 0;
+  for (std::size_t i = 0; i < kArrays; ++i) {
+    const float value = 1.0f + 0.001f * static_cast<float>(i * i);
+    arrays.push_back(stage.Floats(3));
+    stage.Put({value, value, value}, arrays.back());
+    want = i == 0 ? value : want + value;
+  }
+  for (const Memory& array : arrays) inputs.push_back(array.as<float>());
+  Memory y = stage.Floats(3);
+  stage.backend->Sum(inputs, y.as<float>());
+  CHECK(stage.Get(y) == std::vector<float>{want, want, want});
 }
 
 TEST_CASE("a step that cannot be captured runs all the same, and is given up after three times") {
