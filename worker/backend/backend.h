@@ -1,5 +1,9 @@
 // The seam between the model and what computes it: memory, its copies, and each primitive forward and backward on contiguous arrays,
-// float32, NHWC.
+// NHWC.
+//
+// Elements are float32. Activations and their gradients, and the kernels of products, may be of 16 bits (AnyIn, AnyOut): then a primitive reads and
+// writes those, and what it computes in between, sums above all, is float32 or wider. The operands of one call that may be of 16 bits are of one type
+// unless said. In and Out are float32 always: weight gradients, statistics, losses.
 //
 // cpu/ (oneDNN + Eigen) is in every build; cuda/ loads libevergrad_cuda.so, or says why it does not. One contract suite over every implementation.
 //
@@ -35,17 +39,20 @@
 // AllocateHost may be dropped on any thread, also after the backend. All else outlives no backend.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/check.h"
 #include "common/tensor/tensor.h"
 
 namespace evergrad::worker {
@@ -54,6 +61,61 @@ inline constexpr std::int64_t kElementsMax = (std::int64_t{1} << 31) - 1;  // of
 
 using In = std::span<const float>;
 using Out = std::span<float>;
+
+// What an element of memory is; numbered as tensor::WireType is.
+enum class Element : std::uint8_t { kFloat32 = 1, kFloat16 = 3, kBFloat16 = 4 };
+constexpr std::size_t BytesOf(Element e) { return e == Element::kFloat32 ? 4 : 2; }
+constexpr const char* NameOf(Element e) { return e == Element::kFloat32 ? "float32" : e == Element::kFloat16 ? "float16" : "bfloat16"; }
+
+// A span of elements of any of these types. Made from anything that is a span of float32.
+template <typename Void, typename Float>
+class AnySpan {
+ public:
+  AnySpan() = default;
+  AnySpan(Void* data, std::size_t size, Element type) : data_(data), size_(size), type_(type) {}
+  template <typename Range>
+  requires std::convertible_to<Range, std::span<Float>> AnySpan(
+      Range&& range) {  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload)
+    const std::span<Float> span(range);
+    data_ = span.data(), size_ = span.size();
+  }
+  template <typename OtherVoid, typename OtherFloat>
+  requires(std::convertible_to<OtherVoid*, Void*> && !std::same_as<OtherVoid, Void>)
+      AnySpan(const AnySpan<OtherVoid, OtherFloat>& other)  // NOLINT(google-explicit-constructor)
+      : data_(other.data()), size_(other.size()), type_(other.type()) {}
+
+  Void* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::size_t size_bytes() const { return size_ * BytesOf(type_); }
+  bool empty() const { return size_ == 0; }
+  Element type() const { return type_; }
+  bool is_float32() const { return type_ == Element::kFloat32; }
+  // Of float32.
+  std::span<Float> floats() const {
+    EG_CHECK(is_float32());
+    return {static_cast<Float*>(data_), size_};
+  }
+  AnySpan subspan(std::size_t begin, std::size_t count) const {
+    using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+    return {static_cast<Byte*>(data_) + begin * BytesOf(type_), count, type_};
+  }
+
+ private:
+  Void* data_ = nullptr;
+  std::size_t size_ = 0;
+  Element type_ = Element::kFloat32;
+};
+using AnyIn = AnySpan<const void, const float>;
+using AnyOut = AnySpan<void, float>;
+
+// What a job's steps are computed in (`training.precision`; the names are Keras').
+//   kTf32            float32, whose products may be rounded to TF32 (10 bits of mantissa) on their way in
+//   kMixedBFloat16,  activations, their gradients and the kernels of products are of 16 bits; weights, their gradients,
+//   kMixedFloat16    statistics and losses are float32
+enum class Precision { kFloat32, kTf32, kMixedBFloat16, kMixedFloat16 };
+constexpr Element ElementOf(Precision p) {
+  return p == Precision::kMixedBFloat16 ? Element::kBFloat16 : p == Precision::kMixedFloat16 ? Element::kFloat16 : Element::kFloat32;
+}
 
 // A piece of a backend's memory; goes back to it when dropped, which may be while work on it is still to be done. Not initialised.
 class Memory {
@@ -190,70 +252,75 @@ class Backend {
   // True, as at first: the bits are the same from one process to the next, too. False: a backend may measure, once for each shape, which of its
   // algorithms is the fastest, and keep to it. Outside of a step.
   virtual void SetReproducible(bool) {}
+  // OK where this device computes in it; else FailedPrecondition, whose message is the reason and nothing else.
+  virtual absl::Status CheckPrecision(Precision precision) const = 0;
+  // Products of float32 may be rounded to TF32, where CheckPrecision says that it has it. At first they may not. Outside of a step.
+  virtual void SetTf32(bool) {}
   // What follows is for this layer (or loss). The view is kept until the next call or the end of the step.
   virtual void Enter(absl::string_view layer, Phase phase) = 0;
 
   // ---- Dense layers and windows
 
-  // y[batch,out] = activation(x[batch,in] * w[in,out] + b[out]); b may be empty.
-  virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) = 0;
+  // y[batch,out] = activation(x[batch,in] * w[in,out] + b[out]); b may be empty. Where x and w are of 16 bits, y may be float32 (and then so is dy).
+  virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) = 0;
   // From dy, the gradient of the output y, through the activation; y is not read for kLinear and may then be empty. dy is the backend's to
   // spoil. dx may be empty (first layer), db is where there is a bias.
-  virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw,
-                             Out db) = 0;
+  virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy,
+                             AnyOut dx, Out dw, Out db) = 0;
 
   // w is HWIO. b may be empty. y = activation(conv + b).
-  virtual void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) = 0;
-  virtual void Conv2dBackward(const Conv2dShape& s, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw, Out db) = 0;
+  virtual void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) = 0;
+  virtual void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) = 0;
 
   // `argmax` [outputs] receives the flat input index of each maximum (first one on ties; the first NaN, if there is one), for the
   // backward pass. Padding never wins.
-  virtual void MaxPoolForward(const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) = 0;
-  virtual void MaxPoolBackward(const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) = 0;
+  virtual void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) = 0;
+  virtual void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) = 0;
 
   // y[batch, channels] = mean over the positions of x[batch, positions, channels]; dx spreads dy evenly.
-  virtual void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) = 0;
-  virtual void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) = 0;
+  virtual void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y) = 0;
+  virtual void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx) = 0;
 
   // ---- Element by element
 
   // Softmax is over the last dimension of `columns`. Backward uses the output y. In place is allowed: y == x, dx == dy.
-  virtual void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) = 0;
-  virtual void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) = 0;
+  virtual void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) = 0;
+  virtual void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) = 0;
 
   // y = x * mask / (1 - rate); mask from Philox by (key, element index): the same on every backend. Backward with dy for x.
   // An element is kept where Uniform(key, index) >= rate. In place is allowed. 0 <= rate < 1. `key` is one number in memory.
-  virtual void Dropout(double rate, std::span<const std::uint64_t> key, In x, Out y) = 0;
+  virtual void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) = 0;
 
   virtual void Zero(std::span<std::byte> memory) = 0;
-  virtual void Copy(In x, Out y) = 0;
-  virtual void Scale(float factor, In x, Out y) = 0;      // y = factor * x
-  virtual void AddScaled(float factor, In x, Out y) = 0;  // y += factor * x, rounded after each; factor 1: y += x
+  // Of any two types: rounded to the nearest, ties to even; what is beyond the range of y's type becomes an infinity.
+  virtual void Copy(AnyIn x, AnyOut y) = 0;
+  virtual void Scale(float factor, In x, Out y) = 0;            // y = factor * x
+  virtual void AddScaled(float factor, AnyIn x, AnyOut y) = 0;  // y += factor * x, rounded after each; factor 1: y += x. Of any two types
   // y = inputs[0] + inputs[1] + …, added in this order. At least one; the list is host memory; inputs may be one and the same.
-  virtual void Sum(std::span<const In> inputs, Out y) = 0;
+  virtual void Sum(std::span<const AnyIn> inputs, AnyOut y) = 0;
   // y[r, y_begin + c] = x[r, x_begin + c] for r < rows, c < width; rows of x_columns and y_columns. The rest of y is not touched.
-  virtual void CopyColumns(std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y, std::int64_t y_columns,
-                           std::int64_t y_begin) = 0;
+  virtual void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y,
+                           std::int64_t y_columns, std::int64_t y_begin) = 0;
 
   // ---- Normalization
 
   // Of `rows` vectors of `channels` elements, each channel by its own mean and variance (Ioffe and Szegedy, 2015, algorithms 1 and 2):
   // y = gamma (x - mean) / sqrt(variance + epsilon) + beta. The first computes mean and variance of these rows (the sum of squares is divided by
   // rows); the second is told them. gamma and beta [channels] may be empty: 1 and 0.
-  virtual void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance,
-                                Out y) = 0;
-  virtual void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance,
-                                  Out y) = 0;
+  virtual void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                                AnyOut y) = 0;
+  virtual void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
+                                  AnyOut y) = 0;
   // Of BatchNormForward, through mean and variance. dx may be empty; dgamma and dbeta are where gamma and beta are.
-  virtual void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
-                                 Out dgamma, Out dbeta) = 0;
+  virtual void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
+                                 AnyOut dx, Out dgamma, Out dbeta) = 0;
 
   // Each row by its own mean and variance (Ba, Kiros and Hinton, 2016), which the forward pass leaves in mean and variance [rows] for the backward
   // pass; gamma and beta are [columns]. The rest is as above.
-  virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance,
-                                Out y) = 0;
-  virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
-                                 Out dgamma, Out dbeta) = 0;
+  virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                                AnyOut y) = 0;
+  virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
+                                 AnyOut dx, Out dgamma, Out dbeta) = 0;
 
   // ---- Products of vectors
 
@@ -276,10 +343,10 @@ class Backend {
   // shape, or empty: 1; with kNone they are empty. kNone: y is [batch, ids of an example, dimension], the rows themselves. Else y is
   // [batch, dimension]: the sum over the ids of an example, in order of inputs and elements, of (w * scale) * row, where scale is 1 (sum),
   // 1 / sum of the w (mean) or 1 / sqrt(sum of the w²) (sqrtn), that sum in double, and 0 where it is 0.
-  virtual void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) = 0;
+  virtual void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) = 0;
   // Adds the gradient of each id to its row of `row_gradients` [any, dimension]: (w * scale) * dy. A row's gradients are added in the order of
   // examples, and in each of inputs and elements.
-  virtual void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) = 0;
+  virtual void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) = 0;
 
   // ---- What a step tells the host
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -35,6 +36,11 @@ struct Storage {
   Memory data, gradient;          // for batch_max_ examples
   int consumers = 0;              // of it and its views, losses included, that write its gradient
   bool gradient_written = false;  // in this step; a second consumer adds
+  bool at_loss = false;
+  Element type = Element::kFloat32;  // of data and gradient
+  bool cast_wanted = false;          // some layer reads it in the other type of the policy
+  bool cast_made = false;            // in this step
+  Memory cast;
 };
 
 struct Node {
@@ -47,6 +53,7 @@ struct Node {
   std::optional<std::size_t> weights;  // of an embedding: a model input
   std::size_t ids_before = 0;          // an example's, in the embeddings above it that read the same table
   std::optional<std::size_t> key;      // in keys_, of a layer that draws
+  Element reads = Element::kFloat32;   // its inputs and kernel
 };
 
 struct LossNode {
@@ -77,7 +84,7 @@ std::string BatchShape(const tensor::Shape& shape) {
 
 class GraphImpl final : public Graph {
  public:
-  explicit GraphImpl(Backend* backend) : backend_(*backend) {}
+  GraphImpl(Backend* backend, Precision precision) : backend_(*backend), narrow_(ElementOf(precision)) {}
 
   absl::Status Construct(const config::ModelSpec& model);
 
@@ -89,6 +96,7 @@ class GraphImpl final : public Graph {
   const std::vector<Metric>& metrics() const override { return metrics_; }
 
   absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const override;
+  void SetLossScale(float scale) override { loss_scale_ = scale; }
   absl::Status QueueTrainStep(const std::vector<In>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
                               const std::vector<Out>& gradients, const std::vector<Out>& row_gradients, const StepEvents& events) override;
   absl::Status QueueEvaluate(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
@@ -110,21 +118,38 @@ class GraphImpl final : public Graph {
   absl::Status CheckInputs(const Batch& batch) const;
   absl::Status CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const;
   std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const;
-  In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch) : In(); }
-  std::vector<In> InputsOf(const Node& node, const Batch& batch) const;
+  In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch).floats() : In(); }
+  // As the node reads them.
+  std::vector<AnyIn> InputsOf(const Node& node, const Batch& batch) const;
+  // Of the variable, in this step: what products read where the node reads 16 bits.
+  bool IsNarrowed(const Node& node, std::size_t variable) const { return node.reads != Element::kFloat32 && variables_[variable].of_products; }
+  AnyOut NarrowedOf(std::size_t variable) {
+    return {narrowed_[variable].as<std::byte>().data(), static_cast<std::size_t>(variables_[variable].shape.elements()), narrow_};
+  }
+  std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<In>& weights);
+  // Casts what the node reads in another type than it is, once a step.
+  void CastInputs(const Node& node, const Batch& batch);
+  // A gradient of weights, after the scale of the losses.
+  void Unscale(Out gradient) {
+    if (loss_scale_ != 1) backend_.Scale(1 / loss_scale_, gradient, gradient);
+  }
   // What a regularizer adds to the mean loss, and to the gradient, where there is one.
   void Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   absl::Status Grow(std::int64_t batch, bool with_gradients);
   absl::Status NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients);
-  In DataOf(std::size_t value, const Batch& batch) const;
-  Out Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
-  Out FirstOf(Memory& memory, std::size_t value, std::int64_t batch) {
-    return memory.as<float>().first(static_cast<std::size_t>(storages_[values_[value].storage].elements * batch));
+  AnyIn DataOf(std::size_t value, const Batch& batch) const;
+  AnyIn DataAs(std::size_t value, const Batch& batch, Element type) const;
+  AnyOut Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
+  AnyOut FirstOf(Memory& memory, std::size_t value, std::int64_t batch) {
+    const Storage& storage = storages_[values_[value].storage];
+    return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch), storage.type};
   }
-  // Calls write(dx) with the memory to overwrite, then adds it to what other consumers wrote.
+  // The type of the storage's cast: the other one of the policy.
+  Element CastTypeOf(const Storage& storage) const { return storage.type == Element::kFloat32 ? narrow_ : Element::kFloat32; }
+  // Calls write(dx) with the memory to overwrite, of `type`, then adds it to what other consumers wrote.
   template <typename Write>
-  void Contribute(std::size_t value, std::int64_t batch, Write write);
+  void Contribute(std::size_t value, std::int64_t batch, Element type, Write write);
 
   // What the calls of a step are made of (Backend::BeginStep).
   void Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
@@ -157,7 +182,10 @@ class GraphImpl final : public Graph {
   std::vector<std::size_t> table_ids_;  // ids an example reads of each; 0: none yet
   std::uint64_t label_elements_ = 0;
   std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
-  Memory scratch_;                                       // a second consumer's gradient before it is added
+  Memory scratch_;                                       // a gradient before it is added to another consumer's, or cast
+  const Element narrow_;                                 // of the policy: float32 where it is not mixed
+  std::vector<Memory> narrowed_;                         // by variable: what products read, where it is not the variable itself
+  float loss_scale_ = 1;
   ResultBlock results_;
   std::vector<ResultBlock::Slot<double>> squares_, row_squares_;  // of variables and tables, where they have a regularizer
   ResultBlock::Slot<std::uint64_t> not_finite_;
@@ -346,7 +374,9 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
 absl::Status GraphImpl::LayOut() {
   for (LossNode& loss : losses_) {
     loss.result = results_.Add<LossResult>();
-    ++storages_[values_[loss.value].storage].consumers;
+    Storage& storage = storages_[values_[loss.value].storage];
+    ++storage.consumers;
+    storage.at_loss = true;
   }
   for (const Metric& metric : metrics_) {
     MetricNode node{metric, {}, {}};
@@ -358,11 +388,24 @@ absl::Status GraphImpl::LayOut() {
   for (const config::TableSpec& table : tables_) row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
   not_finite_ = results_.Add<std::uint64_t>();
   EG_RETURN_IF_ERROR(results_.Allocate(backend_));
+  narrowed_.resize(variables_.size());
   std::size_t keys = 0;
   for (Node& node : nodes_) {
     if (node.layer->StepKey(0)) node.key = keys++;
     if (node.layer->is_view()) continue;
-    for (const std::size_t input : node.inputs) ++storages_[values_[input].storage].consumers;
+    Storage& output = storages_[values_[node.output].storage];
+    const Computes computes = node.layer->computes();
+    node.reads = computes == Computes::kFloat32 || (computes == Computes::kNarrow && output.at_loss) ? Element::kFloat32 : narrow_;
+    output.type = output.at_loss ? Element::kFloat32 : node.reads;
+    for (const std::size_t input : node.inputs) {
+      Storage& storage = storages_[values_[input].storage];
+      ++storage.consumers;
+      if (node.embedding == nullptr && storage.type != node.reads) storage.cast_wanted = true;
+    }
+    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+      if (!IsNarrowed(node, v)) continue;
+      EG_ASSIGN_OR_RETURN(narrowed_[v], backend_.Allocate(variables_[v].shape.elements() * BytesOf(narrow_), variables_[v].name));
+    }
   }
   step_keys_.resize(keys);
   if (keys == 0) return absl::OkStatus();
@@ -463,11 +506,27 @@ std::span<const std::uint32_t> GraphImpl::PositionsOf(const Node& node, const Ro
   return all.subspan(node.ids_before * examples, node.embedding->ids_per_example() * examples);
 }
 
-std::vector<In> GraphImpl::InputsOf(const Node& node, const Batch& batch) const {
-  std::vector<In> inputs;
+std::vector<AnyIn> GraphImpl::InputsOf(const Node& node, const Batch& batch) const {
+  std::vector<AnyIn> inputs;
   inputs.reserve(node.inputs.size());
-  for (const std::size_t input : node.inputs) inputs.push_back(DataOf(input, batch));
+  for (const std::size_t input : node.inputs) inputs.push_back(DataAs(input, batch, node.reads));
   return inputs;
+}
+
+std::vector<AnyIn> GraphImpl::VariablesOf(const Node& node, const std::vector<In>& weights) {
+  std::vector<AnyIn> variables;
+  for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v)
+    variables.push_back(IsNarrowed(node, v) ? AnyIn(NarrowedOf(v)) : AnyIn(weights[v]));
+  return variables;
+}
+
+void GraphImpl::CastInputs(const Node& node, const Batch& batch) {
+  for (const std::size_t input : node.inputs) {
+    Storage& storage = storages_[values_[input].storage];
+    if (storage.type == node.reads || std::exchange(storage.cast_made, true)) continue;
+    const AnyIn data = DataOf(input, batch);
+    backend_.Copy(data, AnyOut(storage.cast.as<std::byte>().data(), data.size(), node.reads));
+  }
 }
 
 void GraphImpl::Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares) {
@@ -484,17 +543,23 @@ absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
 }
 
 absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
-  const auto allocate = [&](const std::string& what, std::int64_t elements, Memory* memory) -> absl::Status {
-    EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(static_cast<std::size_t>(elements * batch) * sizeof(float), what));
+  const auto allocate = [&](const std::string& what, std::int64_t elements, Element type, Memory* memory) -> absl::Status {
+    EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(static_cast<std::size_t>(elements * batch) * BytesOf(type), what));
     return absl::OkStatus();
   };
   if (batch > batch_max_) {
-    batch_max_ = 0;                                        // until all have grown
-    for (Storage& storage : storages_) storage.data = {};  // first, or both sizes would be held
+    batch_max_ = 0;                                                           // until all have grown
+    for (Storage& storage : storages_) storage.data = {}, storage.cast = {};  // first, or both sizes would be held
+    for (const Value& value : values_) {
+      Storage& storage = storages_[value.storage];
+      if (!storage.cast_wanted || storage.cast.bytes() > 0) continue;
+      EG_RETURN_IF_ERROR(
+          allocate(absl::StrCat(value.name, " as ", NameOf(CastTypeOf(storage))), storage.elements, CastTypeOf(storage), &storage.cast));
+    }
     for (const Node& node : nodes_) {
       if (node.layer->is_view()) continue;
       Storage& storage = storages_[values_[node.output].storage];
-      EG_RETURN_IF_ERROR(allocate(node.layer->name(), storage.elements, &storage.data));
+      EG_RETURN_IF_ERROR(allocate(node.layer->name(), storage.elements, storage.type, &storage.data));
       EG_RETURN_IF_ERROR(node.layer->Reserve(backend_, batch));
     }
     batch_max_ = batch;
@@ -503,14 +568,14 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
     gradient_batch_max_ = 0;
     for (Storage& storage : storages_) storage.gradient = {};
     scratch_ = {};
-    std::int64_t added = 0;  // elements that more than one consumer writes
+    std::int64_t added = 0;  // elements that more than one consumer writes, or one in another type
     for (const Node& node : nodes_) {
       Storage& storage = storages_[values_[node.output].storage];
       if (node.layer->is_view() || !storage.needs_gradient) continue;
-      EG_RETURN_IF_ERROR(allocate(absl::StrCat("gradient of ", node.layer->name()), storage.elements, &storage.gradient));
-      if (storage.consumers > 1) added = std::max(added, storage.elements);
+      EG_RETURN_IF_ERROR(allocate(absl::StrCat("gradient of ", node.layer->name()), storage.elements, storage.type, &storage.gradient));
+      if (storage.consumers > 1 || storage.cast_wanted) added = std::max(added, storage.elements);
     }
-    if (added > 0) EG_RETURN_IF_ERROR(allocate("sums of gradients", added, &scratch_));
+    if (added > 0) EG_RETURN_IF_ERROR(allocate("sums of gradients", added, Element::kFloat32, &scratch_));
     gradient_batch_max_ = batch;
   }
   return absl::OkStatus();
@@ -520,10 +585,11 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
 absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients) {
   std::uint64_t per_example = 0;
   for (const Storage& storage : storages_) {
-    if (!storage.model_input)
-      per_example += static_cast<std::uint64_t>(storage.elements) * (with_gradients && storage.needs_gradient ? 2 : 1) * sizeof(float);
+    const std::uint64_t elements = static_cast<std::uint64_t>(storage.elements);
+    if (!storage.model_input) per_example += elements * (with_gradients && storage.needs_gradient ? 2 : 1) * BytesOf(storage.type);
+    if (storage.cast_wanted) per_example += elements * BytesOf(CastTypeOf(storage));
   }
-  for (Storage& storage : storages_) storage.data = {}, storage.gradient = {};
+  for (Storage& storage : storages_) storage.data = {}, storage.gradient = {}, storage.cast = {};
   scratch_ = {};
   batch_max_ = gradient_batch_max_ = 0;
   const MemoryUse use = backend_.memory();
@@ -532,10 +598,16 @@ absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t batch, 
                                                    " cause=", cause.message()));
 }
 
-In GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
+AnyIn GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
   const Storage& storage = storages_[values_[value].storage];
   if (storage.model_input) return batch.inputs[*storage.model_input].floats;
-  return storage.data.as<float>().first(static_cast<std::size_t>(storage.elements * batch.size));
+  return {storage.data.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch.size), storage.type};
+}
+
+AnyIn GraphImpl::DataAs(std::size_t value, const Batch& batch, Element type) const {
+  const Storage& storage = storages_[values_[value].storage];
+  if (storage.type == type) return DataOf(value, batch);
+  return {storage.cast.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch.size), type};
 }
 
 void GraphImpl::Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
@@ -555,56 +627,62 @@ void GraphImpl::Sign(const std::vector<In>& weights, const Rows& rows, const Bat
   for (std::size_t t = 0; t < tables_.size(); ++t) address(rows.positions.empty() ? (*rows.lookup)[t].position.data() : rows.positions[t].data());
   for (const Values& input : batch.inputs) address(input.floats.data());
   address(batch.labels.data());
+  signature_.push_back(std::bit_cast<std::uint32_t>(loss_scale_));
   for (const Event* event : events.there) address(event);
   for (const Event* event : events.made) address(event);
 }
 
 void GraphImpl::Forward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
+  for (Storage& storage : storages_) storage.cast_made = false;
   for (const Node& node : nodes_) {
     if (node.layer->is_view()) continue;
     backend_.Enter(node.layer->name(), Phase::kForward);
     for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
       if (v < events.there.size() && events.there[v] != nullptr) backend_.Await(Lane::kCompute, *events.there[v]);
+      if (IsNarrowed(node, v)) backend_.Copy(weights[v], NarrowedOf(v));
     }
+    if (node.embedding == nullptr) CastInputs(node, batch);
     pass.key = KeyOf(node);
-    const Out y = Writable(node.output, batch.size);
+    const AnyOut y = Writable(node.output, batch.size);
     if (node.embedding != nullptr)
       node.embedding->Gather(pass, PositionsOf(node, rows, batch.size), rows.values[node.table], WeightsOf(node, batch), y);
     else if (node.layer->merges())
       node.layer->Merge(pass, InputsOf(node, batch), y);
     else
-      node.layer->Forward(pass, OfLayer(node, weights), DataOf(node.inputs[0], batch), y);
+      node.layer->Forward(pass, VariablesOf(node, weights), DataAs(node.inputs[0], batch, node.reads), y);
   }
 }
 
 template <typename Write>
-void GraphImpl::Contribute(std::size_t value, std::int64_t batch, Write write) {
+void GraphImpl::Contribute(std::size_t value, std::int64_t batch, Element type, Write write) {
   Storage& storage = storages_[values_[value].storage];
-  const Out total = FirstOf(storage.gradient, value, batch);
-  if (!storage.gradient_written) {
-    write(total);
-    storage.gradient_written = true;
-    return;
-  }
-  const Out part = scratch_.as<float>().first(total.size());
+  const AnyOut total = FirstOf(storage.gradient, value, batch);
+  const bool first = !std::exchange(storage.gradient_written, true);
+  if (first && type == storage.type) return write(total);
+  const AnyOut part(scratch_.as<std::byte>().data(), total.size(), type);
   write(part);
-  backend_.AddScaled(1, part, total);
+  if (first)
+    backend_.Copy(part, total);
+  else
+    backend_.AddScaled(1, part, total);
 }
 
 void GraphImpl::Losses(const Batch& batch, bool with_gradients) {
   for (const LossNode& node : losses_) {
     backend_.Enter(node.name, Phase::kLoss);
-    const In output = DataOf(node.value, batch);
-    const auto compute = [&](Out gradient) {
+    const In output = DataOf(node.value, batch).floats();
+    const auto compute = [&](AnyOut to) {
+      const Out gradient = to.floats();
       backend_.ComputeLoss(node.loss, batch.size, output, batch.labels, gradient, results_.Of(node.result).data());
+      if (!gradient.empty() && loss_scale_ != 1) backend_.Scale(loss_scale_, gradient, gradient);
     };
     if (with_gradients && values_[node.value].needs_gradient)
-      Contribute(node.value, batch.size, compute);
+      Contribute(node.value, batch.size, Element::kFloat32, compute);
     else
       compute({});
   }
   const Loss& loss = losses_[0].loss;
-  const In output = DataOf(losses_[0].value, batch);
+  const In output = DataOf(losses_[0].value, batch).floats();
   for (const MetricNode& node : metric_nodes_) {
     if (node.counts.count > 0) backend_.CountAuc(loss.from_logits, output, batch.labels, results_.Of(node.counts));
     if (node.sum.count > 0) backend_.SumOfMeanSquares(batch.size, loss.label_elements(), output, batch.labels, results_.Of(node.sum).data());
@@ -621,29 +699,32 @@ void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& 
     pass.key = KeyOf(node);
     Storage& output = storages_[values_[node.output].storage];
     EG_CHECK(output.gradient_written);  // every layer reaches a loss
-    const Out dy = FirstOf(output.gradient, node.output, batch.size);
+    const AnyOut dy = FirstOf(output.gradient, node.output, batch.size);
     if (node.embedding != nullptr) {
       node.embedding->Scatter(pass, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy, row_gradients[node.table]);
       continue;
     }
     if (node.layer->merges()) {
-      const std::vector<In> inputs = InputsOf(node, batch);
+      const std::vector<AnyIn> inputs = InputsOf(node, batch);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (!values_[node.inputs[i]].needs_gradient) continue;
-        Contribute(node.inputs[i], batch.size, [&](Out dx) { node.layer->Unmerge(pass, inputs, DataOf(node.output, batch), dy, i, dx); });
+        Contribute(node.inputs[i], batch.size, node.reads,
+                   [&](AnyOut dx) { node.layer->Unmerge(pass, inputs, DataOf(node.output, batch), dy, i, dx); });
       }
       continue;
     }
     const std::size_t input = node.inputs[0];
-    const auto backward = [&](Out dx) {
-      node.layer->Backward(pass, OfLayer(node, weights), DataOf(input, batch), DataOf(node.output, batch), dy, dx, OfLayer(node, gradients));
+    const auto backward = [&](AnyOut dx) {
+      node.layer->Backward(pass, VariablesOf(node, weights), DataAs(input, batch, node.reads), DataOf(node.output, batch), dy, dx,
+                           OfLayer(node, gradients));
     };
     if (values_[input].needs_gradient) {
-      Contribute(input, batch.size, backward);
+      Contribute(input, batch.size, node.reads, backward);
     } else {
       backward({});
     }
     for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+      if (!variables_[v].is_moving_average()) Unscale(gradients[v]);
       Regularize(variables_[v].l2, weights[v], gradients[v], squares_[v]);
       backend_.FindNotFinite(gradients[v], not_finite);
       if (v < events.made.size() && events.made[v] != nullptr) backend_.Record(Lane::kCompute, *events.made[v]);
@@ -651,6 +732,7 @@ void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& 
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     backend_.Enter(tables_[t].name, Phase::kFinish);
+    Unscale(row_gradients[t]);
     Regularize(tables_[t].l2, rows.values[t], row_gradients[t], row_squares_[t]);
     backend_.FindNotFinite(row_gradients[t], not_finite);
   }
@@ -765,8 +847,8 @@ absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<std::span<const flo
   return FinishStep();
 }
 
-absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model, Backend* backend) {
-  auto graph = std::make_unique<GraphImpl>(backend);
+absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model, Backend* backend, Precision precision) {
+  auto graph = std::make_unique<GraphImpl>(backend, precision);
   EG_RETURN_IF_ERROR(graph->Construct(model));
   return graph;
 }

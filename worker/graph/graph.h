@@ -6,8 +6,8 @@
 //   batch ──Lookup──▶ ids (unique) ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients [ids, dimension] ──push──▶
 //                └──▶ position: which row each id of the batch reads ────┘
 //
-// What a step reads and writes is the backend's memory (worker/backend/backend.h): any, where that is the host's. The graph looks at none of it; what it
-// learns of a step comes from Backend::Finish.
+// What a step reads and writes is the backend's memory (worker/backend/backend.h): any, where that is the host's. The graph looks at none of it; what
+// it learns of a step comes from Backend::Finish.
 //
 // Not thread-safe; one graph per compute thread. A pure function of (weights, batch, dropout key). Buffers are kept across
 // steps and grow with the largest batch seen; batches may differ in size (the last one of an epoch is short).
@@ -85,7 +85,11 @@ class Graph {
   // A layer may name layers above it and model inputs. Every layer must reach a loss, every input and every table must be used. Several
   // losses are added; they share the labels. Metrics are the first loss's.
   // User errors (UserError) name the layer, the shapes and what was expected.
-  static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model, Backend* backend);  // backend outlives it
+  //
+  // In mixed precision what flows between layers, its gradients and what products read of the weights are of 16 bits; weights, their gradients and
+  // what a loss reads are float32, as is what layers that say so compute (Layer::computes). `backend` has the precision (CheckPrecision) and outlives
+  // the graph.
+  static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model, Backend* backend, Precision precision = Precision::kFloat32);
   virtual ~Graph() = default;
 
   // In the order of the plan: layer order, kernel before bias. The caller's weights and gradients follow it.
@@ -101,6 +105,10 @@ class Graph {
   // for the next batch, from another thread with a scratch of its own, while the present one computes. InvalidArgument: spans that do not fit.
   virtual absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const = 0;
   absl::StatusOr<std::vector<TableRows>> Lookup(const Batch& batch) const;
+
+  // The gradients that flow from the losses are this many times as large from the next step on, so that 16 bits can say the small ones, and those of
+  // weights are divided by it again: a power of two, at first 1. What it took beyond the range is not finite (StepResult).
+  virtual void SetLossScale(float scale) = 0;
 
   // A step in two parts, for copies to be asked for in between: Queue… asks the backend for all of it, FinishStep waits and says what came of it.
   // After an error of Queue… nothing is to be finished. The spans live until FinishStep has returned; of `batch` only what is not ids is read.

@@ -13,10 +13,10 @@ class ActivationLayer final : public Layer {
         columns_(input.rank() == 0 ? 1 : static_cast<std::int64_t>(input.dims().back())),
         rows_per_example_(static_cast<std::int64_t>(input.elements()) / columns_) {}
 
-  void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.ActivationForward(activation_, pass.batch * rows_per_example_, columns_, x, y);
   }
-  void Backward(const Pass& pass, const std::vector<In>&, In, In y, Out dy, Out dx, const std::vector<Out>&) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn y, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
     if (!dx.empty()) pass.backend.ActivationBackward(activation_, pass.batch * rows_per_example_, columns_, y, dy, dx);
   }
 

@@ -10,8 +10,8 @@ class Add final : public MergeLayer {
  public:
   Add(const config::LayerSpec& spec, const tensor::Shape& input) : MergeLayer(spec, "Add", input, input) {}
 
-  void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override { pass.backend.Sum(inputs, y); }
-  void Unmerge(const Pass& pass, const std::vector<In>&, In, In dy, std::size_t, Out dx) override { pass.backend.Copy(dy, dx); }
+  void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y) override { pass.backend.Sum(inputs, y); }
+  void Unmerge(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn dy, std::size_t, AnyOut dx) override { pass.backend.Copy(dy, dx); }
 };
 
 }  // namespace

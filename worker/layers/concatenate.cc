@@ -20,11 +20,11 @@ class Concatenate final : public MergeLayer {
     }
   }
 
-  void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override {
+  void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y) override {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       pass.backend.CopyColumns(pass.batch * rows_per_example_, widths_[i], inputs[i], widths_[i], 0, y, columns_, begins_[i]);
   }
-  void Unmerge(const Pass& pass, const std::vector<In>&, In, In dy, std::size_t input, Out dx) override {
+  void Unmerge(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn dy, std::size_t input, AnyOut dx) override {
     pass.backend.CopyColumns(pass.batch * rows_per_example_, widths_[input], dy, columns_, begins_[input], dx, widths_[input], 0);
   }
 

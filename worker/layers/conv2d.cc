@@ -11,15 +11,16 @@ class Conv2d final : public Layer {
   Conv2d(const config::LayerSpec& spec, const tensor::Shape& input, tensor::Shape output, const Conv2dShape& shape, Activation activation)
       : Layer(spec, "Conv2D", input, std::move(output)), shape_(shape), activation_(activation) {
     const std::uint64_t window = spec.kernel_h * spec.kernel_w;
-    AddVariable("kernel", {spec.kernel_h, spec.kernel_w, input[2], spec.filters}, spec.kernel_initializer, window * input[2], window * spec.filters,
-                spec.kernel_l2);
+    AddKernel({spec.kernel_h, spec.kernel_w, input[2], spec.filters}, spec.kernel_initializer, window * input[2], window * spec.filters,
+              spec.kernel_l2);
     if (spec.use_bias) AddVariable("bias", {spec.filters}, spec.bias_initializer, spec.filters, spec.filters, spec.bias_l2);
   }
 
-  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
-    pass.backend.Conv2dForward(Of(pass), x, weights[0], weights.size() > 1 ? weights[1] : In(), activation_, y);
+  void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) override {
+    pass.backend.Conv2dForward(Of(pass), x, weights[0], weights.size() > 1 ? weights[1].floats() : In(), activation_, y);
   }
-  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y, AnyOut dy, AnyOut dx,
+                const std::vector<Out>& gradients) override {
     pass.backend.Conv2dBackward(Of(pass), x, weights[0], activation_, y, dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
   }
 

@@ -15,14 +15,17 @@ class Dense final : public Layer {
         units_(static_cast<std::int64_t>(spec.units)),
         rows_per_example_(static_cast<std::int64_t>(input.elements()) / in_) {
     const std::uint64_t in = input.dims().back();
-    AddVariable("kernel", {in, spec.units}, spec.kernel_initializer, in, spec.units, spec.kernel_l2);
+    AddKernel({in, spec.units}, spec.kernel_initializer, in, spec.units, spec.kernel_l2);
     if (spec.use_bias) AddVariable("bias", {spec.units}, spec.bias_initializer, spec.units, spec.units, spec.bias_l2);
   }
 
-  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
-    pass.backend.DenseForward(pass.batch * rows_per_example_, in_, units_, x, weights[0], weights.size() > 1 ? weights[1] : In(), activation_, y);
+  Computes computes() const override { return Computes::kProducts; }
+  void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) override {
+    pass.backend.DenseForward(pass.batch * rows_per_example_, in_, units_, x, weights[0], weights.size() > 1 ? weights[1].floats() : In(),
+                              activation_, y);
   }
-  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y, AnyOut dy, AnyOut dx,
+                const std::vector<Out>& gradients) override {
     const std::int64_t rows = pass.batch * rows_per_example_;
     pass.backend.DenseBackward(rows, in_, units_, x, weights[0], activation_, y, dy, dx, gradients[0], gradients.size() > 1 ? gradients[1] : Out());
   }

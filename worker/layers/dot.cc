@@ -12,11 +12,12 @@ class Dot final : public MergeLayer {
   Dot(const config::LayerSpec& spec, const tensor::Shape& input)
       : MergeLayer(spec, "Dot", input, tensor::Shape{1}), normalize_(spec.normalize), elements_(static_cast<std::int64_t>(input.elements())) {}
 
-  void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override {
-    pass.backend.DotForward(pass.batch, elements_, normalize_, inputs[0], inputs[1], y);
+  Computes computes() const override { return Computes::kFloat32; }
+  void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y) override {
+    pass.backend.DotForward(pass.batch, elements_, normalize_, inputs[0].floats(), inputs[1].floats(), y.floats());
   }
-  void Unmerge(const Pass& pass, const std::vector<In>& inputs, In, In dy, std::size_t input, Out dx) override {
-    pass.backend.DotBackward(pass.batch, elements_, normalize_, inputs[input], inputs[1 - input], dy, dx);
+  void Unmerge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyIn, AnyIn dy, std::size_t input, AnyOut dx) override {
+    pass.backend.DotBackward(pass.batch, elements_, normalize_, inputs[input].floats(), inputs[1 - input].floats(), dy.floats(), dx.floats());
   }
 
  private:

@@ -16,14 +16,14 @@ class Dropout final : public Layer {
       : Layer(spec, "Dropout", input, input), rate_(spec.rate), stream_(spec.seed ? absl::StrCat(spec.name, "#", *spec.seed) : spec.name) {}
 
   std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const override { return random::KeyOf(dropout_key, stream_); }
-  void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     if (pass.training && rate_ > 0) {
       pass.backend.Dropout(rate_, pass.key, x, y);
     } else {
       pass.backend.Copy(x, y);
     }
   }
-  void Backward(const Pass& pass, const std::vector<In>&, In, In, Out dy, Out dx, const std::vector<Out>&) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
     if (dx.empty()) return;
     if (rate_ > 0) {
       pass.backend.Dropout(rate_, pass.key, dy, dx);

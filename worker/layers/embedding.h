@@ -23,11 +23,11 @@ class Embedding final : public MergeLayer {
 
   std::size_t ids_per_example() const { return ids_; }
   // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension]; weights empty or as the ids.
-  void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights, Out y) const {
+  void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) const {
     pass.backend.EmbeddingGather(Of(pass), position, rows, weights, y);
   }
   // Adds to `row_gradients`, in the order of examples, and in each of inputs and elements.
-  void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) const {
+  void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) const {
     pass.backend.EmbeddingScatter(Of(pass), position, weights, dy, row_gradients);
   }
 

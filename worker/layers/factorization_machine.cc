@@ -12,14 +12,18 @@ class FactorizationMachine final : public MergeLayer {
   FactorizationMachine(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs)
       : MergeLayer(spec, "FactorizationMachine", inputs[0], tensor::Shape{1}), dimension_(static_cast<std::int64_t>(inputs[0].dims().back())) {}
 
+  Computes computes() const override { return Computes::kFloat32; }
   absl::Status Reserve(Backend& backend, std::int64_t batch) override {
     return ReserveState(backend, *this, static_cast<std::size_t>(batch * dimension_) * sizeof(float), &sums_);
   }
-  void Merge(const Pass& pass, const std::vector<In>& inputs, Out y) override {
-    pass.backend.FactorizationForward(pass.batch, dimension_, inputs, Sums(pass), y);
+  void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y) override {
+    std::vector<In> floats;
+    floats.reserve(inputs.size());
+    for (const AnyIn& input : inputs) floats.push_back(input.floats());
+    pass.backend.FactorizationForward(pass.batch, dimension_, floats, Sums(pass), y.floats());
   }
-  void Unmerge(const Pass& pass, const std::vector<In>& inputs, In, In dy, std::size_t input, Out dx) override {
-    pass.backend.FactorizationBackward(pass.batch, dimension_, inputs[input], Sums(pass), dy, dx);
+  void Unmerge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyIn, AnyIn dy, std::size_t input, AnyOut dx) override {
+    pass.backend.FactorizationBackward(pass.batch, dimension_, inputs[input].floats(), Sums(pass), dy.floats(), dx.floats());
   }
 
  private:

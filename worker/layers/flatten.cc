@@ -9,8 +9,8 @@ class Flatten final : public Layer {
  public:
   Flatten(const config::LayerSpec& spec, const tensor::Shape& input) : Layer(spec, "Flatten", input, tensor::Shape{input.elements()}) {}
   bool is_view() const override { return true; }
-  void Forward(const Pass&, const std::vector<In>&, In, Out) override { EG_CHECK(false); }
-  void Backward(const Pass&, const std::vector<In>&, In, In, Out, Out, const std::vector<Out>&) override { EG_CHECK(false); }
+  void Forward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyOut) override { EG_CHECK(false); }
+  void Backward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut, AnyOut, const std::vector<Out>&) override { EG_CHECK(false); }
 };
 
 }  // namespace

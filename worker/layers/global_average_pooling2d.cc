@@ -13,10 +13,10 @@ class GlobalAveragePooling2d final : public Layer {
         positions_(static_cast<std::int64_t>(input[0] * input[1])),
         channels_(static_cast<std::int64_t>(input[2])) {}
 
-  void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.GlobalAveragePoolForward(pass.batch, positions_, channels_, x, y);
   }
-  void Backward(const Pass& pass, const std::vector<In>&, In, In, Out dy, Out dx, const std::vector<Out>&) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
     if (!dx.empty()) pass.backend.GlobalAveragePoolBackward(pass.batch, positions_, channels_, dy, dx);
   }
 

@@ -13,7 +13,12 @@ namespace evergrad::worker {
 void Layer::AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
                         std::uint64_t fan_out, double l2) {
   variables_.push_back(
-      {absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, initializer.stddev, fan_in, fan_out, l2, -1});
+      {absl::StrCat(name_, "/", suffix), std::move(shape), initializer.type, initializer.value, initializer.stddev, fan_in, fan_out, l2, -1, false});
+}
+
+void Layer::AddKernel(tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in, std::uint64_t fan_out, double l2) {
+  AddVariable("kernel", std::move(shape), initializer, fan_in, fan_out, l2);
+  variables_.back().of_products = true;
 }
 
 void Layer::AddMovingAverage(absl::string_view suffix, std::uint64_t channels, const config::InitializerSpec& initializer, double momentum) {
@@ -23,10 +28,10 @@ void Layer::AddMovingAverage(absl::string_view suffix, std::uint64_t channels, c
 
 std::optional<std::uint64_t> Layer::StepKey(std::uint64_t) const { return std::nullopt; }
 absl::Status Layer::Reserve(Backend&, std::int64_t) { return absl::OkStatus(); }
-void Layer::Merge(const Pass&, const std::vector<In>&, Out) { EG_CHECK(false); }
-void Layer::Unmerge(const Pass&, const std::vector<In>&, In, In, std::size_t, Out) { EG_CHECK(false); }
-void MergeLayer::Forward(const Pass&, const std::vector<In>&, In, Out) { EG_CHECK(false); }
-void MergeLayer::Backward(const Pass&, const std::vector<In>&, In, In, Out, Out, const std::vector<Out>&) { EG_CHECK(false); }
+void Layer::Merge(const Pass&, const std::vector<AnyIn>&, AnyOut) { EG_CHECK(false); }
+void Layer::Unmerge(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, std::size_t, AnyOut) { EG_CHECK(false); }
+void MergeLayer::Forward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyOut) { EG_CHECK(false); }
+void MergeLayer::Backward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut, AnyOut, const std::vector<Out>&) { EG_CHECK(false); }
 
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory) {
   if (bytes <= memory->bytes()) return absl::OkStatus();

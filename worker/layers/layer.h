@@ -33,7 +33,15 @@ struct Variable {
   // In [0, 1): the variable is no weight but a moving average. Its "gradient" is what each step measured, and an update moves it there by
   // 1 - momentum of the way. Below 0: a weight.
   double momentum = -1;
+  bool of_products = false;  // a kernel: in mixed precision products read it in 16 bits
   bool is_moving_average() const { return momentum >= 0; }
+};
+
+// In which elements a layer reads its inputs and writes its output, where the policy is one of mixed precision.
+enum class Computes {
+  kNarrow,    // as the policy says; at a loss in float32
+  kProducts,  // likewise; at a loss it still reads 16 bits, and writes float32
+  kFloat32,   // float32 whatever the policy: sums of products of what it reads
 };
 
 // What a layer computes with, for one batch.
@@ -59,24 +67,28 @@ class Layer {
   virtual bool is_view() const { return false; }
   // A layer that draws: the key of its draws in the step of `dropout_key`. Absent: it draws nothing.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
+  virtual Computes computes() const { return Computes::kNarrow; }
   // Before the first Forward of so many examples: takes the memory that it keeps between Forward and Backward. ResourceExhausted.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
-  // `weights` and `gradients` follow variables(). Forward writes all of y.
-  virtual void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) = 0;
+  // `weights` and `gradients` follow variables(); those of_products are of x's type, the others float32. Forward writes all of y.
+  virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
   // After Forward of the same batch in training. `dy` is the layer's to spoil. dx is overwritten; empty when nobody needs it.
   // Every gradient is overwritten.
-  virtual void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) = 0;
+  virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y, AnyOut dy, AnyOut dx,
+                        const std::vector<Out>& gradients) = 0;
 
   // True of a layer without variables that may have several inputs: the graph then calls these two instead. Inputs may be one and the same.
   virtual bool merges() const { return false; }
-  virtual void Merge(const Pass& pass, const std::vector<In>& inputs, Out y);
+  virtual void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y);
   // Overwrites the gradient of inputs[input].
-  virtual void Unmerge(const Pass& pass, const std::vector<In>& inputs, In y, In dy, std::size_t input, Out dx);
+  virtual void Unmerge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyIn y, AnyIn dy, std::size_t input, AnyOut dx);
 
  protected:
   void AddVariable(absl::string_view suffix, tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in,
                    std::uint64_t fan_out, double l2);
+  // "kernel", which products read.
+  void AddKernel(tensor::Shape shape, const config::InitializerSpec& initializer, std::uint64_t fan_in, std::uint64_t fan_out, double l2);
   // Of `channels` numbers, which steps move by `momentum` (Variable::momentum).
   void AddMovingAverage(absl::string_view suffix, std::uint64_t channels, const config::InitializerSpec& initializer, double momentum);
 
@@ -110,8 +122,8 @@ class MergeLayer : public Layer {
  public:
   using Layer::Layer;
   bool merges() const final { return true; }
-  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) final;
-  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In y, Out dy, Out dx, const std::vector<Out>& gradients) final;
+  void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) final;
+  void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y, AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) final;
 };
 
 // "(3, 4), (4)"

@@ -14,10 +14,10 @@ class MaxPooling2d final : public Layer {
   absl::Status Reserve(Backend& backend, std::int64_t batch) override {
     return ReserveState(backend, *this, static_cast<std::size_t>(batch) * output_shape().elements() * sizeof(std::int32_t), &argmax_);
   }
-  void Forward(const Pass& pass, const std::vector<In>&, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.MaxPoolForward(Of(pass), x, y, argmax_.as<std::int32_t>().first(y.size()));
   }
-  void Backward(const Pass& pass, const std::vector<In>&, In, In, Out dy, Out dx, const std::vector<Out>&) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
     if (!dx.empty()) pass.backend.MaxPoolBackward(Of(pass), dy, argmax_.as<std::int32_t>().first(dy.size()), dx);
   }
 

@@ -27,14 +27,10 @@ class Normalization : public Layer {
   }
 
  protected:
-  template <typename Span>
-  Span Gamma(const std::vector<Span>& spans) const {
-    return gamma_ < 0 ? Span() : spans[static_cast<std::size_t>(gamma_)];
-  }
-  template <typename Span>
-  Span Beta(const std::vector<Span>& spans) const {
-    return beta_ < 0 ? Span() : spans[static_cast<std::size_t>(beta_)];
-  }
+  In Gamma(const std::vector<AnyIn>& weights) const { return gamma_ < 0 ? In() : weights[static_cast<std::size_t>(gamma_)].floats(); }
+  Out Gamma(const std::vector<Out>& gradients) const { return gamma_ < 0 ? Out() : gradients[static_cast<std::size_t>(gamma_)]; }
+  In Beta(const std::vector<AnyIn>& weights) const { return beta_ < 0 ? In() : weights[static_cast<std::size_t>(beta_)].floats(); }
+  Out Beta(const std::vector<Out>& gradients) const { return beta_ < 0 ? Out() : gradients[static_cast<std::size_t>(beta_)]; }
   std::int64_t Rows(const Pass& pass) const { return pass.batch * rows_per_example_; }
 
   const double epsilon_;
@@ -65,14 +61,15 @@ class BatchNormalization final : public Normalization {
 
   absl::Status Reserve(Backend& backend, std::int64_t) override { return ReserveMoments(backend, columns_); }
 
-  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) override {
     if (pass.training)
       pass.backend.BatchNormForward(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), Mean(columns_), Variance(columns_), y);
     else
-      pass.backend.BatchNormInference(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), weights[moving_mean_],
-                                      weights[moving_mean_ + 1], y);
+      pass.backend.BatchNormInference(Rows(pass), columns_, epsilon_, x, Gamma(weights), Beta(weights), weights[moving_mean_].floats(),
+                                      weights[moving_mean_ + 1].floats(), y);
   }
-  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In, Out dy, Out dx, const std::vector<Out>& gradients) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn, AnyOut dy, AnyOut dx,
+                const std::vector<Out>& gradients) override {
     const std::int64_t rows = Rows(pass);
     pass.backend.BatchNormBackward(rows, columns_, epsilon_, x, Gamma(weights), Mean(columns_), Variance(columns_), dy, dx, Gamma(gradients),
                                    Beta(gradients));
@@ -91,11 +88,12 @@ class LayerNormalization final : public Normalization {
   LayerNormalization(const config::LayerSpec& spec, const tensor::Shape& input) : Normalization(spec, "LayerNormalization", input) {}
 
   absl::Status Reserve(Backend& backend, std::int64_t batch) override { return ReserveMoments(backend, batch * rows_per_example_); }
-  void Forward(const Pass& pass, const std::vector<In>& weights, In x, Out y) override {
+  void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) override {
     const std::int64_t rows = Rows(pass);
     pass.backend.LayerNormForward(rows, columns_, epsilon_, x, Gamma(weights), Beta(weights), Mean(rows), Variance(rows), y);
   }
-  void Backward(const Pass& pass, const std::vector<In>& weights, In x, In, Out dy, Out dx, const std::vector<Out>& gradients) override {
+  void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn, AnyOut dy, AnyOut dx,
+                const std::vector<Out>& gradients) override {
     const std::int64_t rows = Rows(pass);
     pass.backend.LayerNormBackward(rows, columns_, epsilon_, x, Gamma(weights), Mean(rows), Variance(rows), dy, dx, Gamma(gradients),
                                    Beta(gradients));

@@ -4,13 +4,15 @@
 #include <optional>
 #include <unordered_map>
 
+#include "worker/backend/cpu/matmul.h"
+
 namespace evergrad::worker::cpu {
 namespace {
 
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-memory::desc Desc(memory::dims dims, Tag tag) { return {std::move(dims), memory::data_type::f32, tag}; }
+memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) { return {std::move(dims), ToDnnl(type), tag}; }
 
 // A tensor of the interface and the same tensor as a primitive wants it: one memory when the layouts agree, else two and a reorder.
 class Operand {
@@ -21,11 +23,11 @@ class Operand {
   }
   // The memory to hand to the primitive. oneDNN has no pointer to const; inputs are only read.
   const memory& at_primitive() const { return wanted_ ? *wanted_ : ours_; }
-  void Load(In values, dnnl::stream& stream) {
-    ours_.set_data_handle(const_cast<float*>(values.data()));
+  void Load(AnyIn values, dnnl::stream& stream) {
+    ours_.set_data_handle(const_cast<void*>(values.data()));
     if (wanted_) Reorder(load_, ours_, *wanted_, stream);
   }
-  void Aim(Out values) { ours_.set_data_handle(values.data()); }
+  void Aim(AnyOut values) { ours_.set_data_handle(values.data()); }
   void Store(dnnl::stream& stream) {
     if (wanted_) Reorder(store_, *wanted_, ours_, stream);
   }
@@ -41,22 +43,22 @@ class Operand {
 };
 
 // HWIO seen by oneDNN, whose logical order is (out, in, h, w).
-memory::desc KernelDesc(const Conv2dShape& s) { return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio); }
+memory::desc KernelDesc(const Conv2dShape& s, Element type) { return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio, type); }
 
 // NHWC of one channel is NCHW, and of 16 channels nChw16c, byte for byte. Under those names oneDNN has AVX-512 kernels for few
 // input channels, which are twice as fast (the first convolution, 128 x 28x28x1 to 16: 0.27 against 0.53 ms).
-memory::desc InputDesc(const Conv2dShape& s, bool first_layer) {
-  return Desc({s.batch, s.in_c, s.in_h, s.in_w}, first_layer ? Tag::nchw : Tag::nhwc);
+memory::desc InputDesc(const Conv2dShape& s, Element type, bool first_layer) {
+  return Desc({s.batch, s.in_c, s.in_h, s.in_w}, first_layer ? Tag::nchw : Tag::nhwc, type);
 }
-memory::desc OutputDesc(const Conv2dShape& s, bool first_layer) {
-  return Desc({s.batch, s.filters, s.out_h, s.out_w}, first_layer ? Tag::nChw16c : Tag::nhwc);
+memory::desc OutputDesc(const Conv2dShape& s, Element type, bool first_layer) {
+  return Desc({s.batch, s.filters, s.out_h, s.out_w}, first_layer ? Tag::nChw16c : Tag::nhwc, type);
 }
 
-dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, bool with_bias, bool with_relu, bool first_layer,
+dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Element type, bool with_bias, bool with_relu, bool first_layer,
                                                       const dnnl::engine& engine) {
   const auto b = with_bias ? Desc({s.filters}, Tag::x) : memory::desc();
-  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, InputDesc(s, first_layer),
-                                             Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any), b, OutputDesc(s, first_layer),
+  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, InputDesc(s, type, first_layer),
+                                             Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type), b, OutputDesc(s, type, first_layer),
                                              {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
   dnnl::primitive_attr attributes;
   if (with_relu) {
@@ -68,8 +70,9 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, bool
 }
 
 // Whether those kernels exist on this processor; the reference code that oneDNN falls back to is a hundred times slower.
-bool IsFirstLayer(const Conv2dShape& s, const dnnl::engine& engine) {
-  return s.in_c == 1 && s.filters == 16 && std::strncmp(ForwardDesc(s, true, true, true, engine).impl_info_str(), "jit", 3) == 0;
+bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
+  return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&
+         std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) == 0;
 }
 
 }  // namespace
@@ -81,53 +84,53 @@ struct Convolution::Pass {
 
 Convolution::~Convolution() = default;
 
-Convolution::Convolution(const Conv2dShape& s, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream)
-    : shape_(s), with_bias_(with_bias), first_layer_(IsFirstLayer(s, engine)), engine_(engine), stream_(stream) {
-  forward_desc_ = ForwardDesc(s, with_bias, with_relu, first_layer_, engine);
+Convolution::Convolution(const Conv2dShape& s, Element type, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream)
+    : shape_(s), type_(type), with_bias_(with_bias), first_layer_(IsFirstLayer(s, type, engine)), engine_(engine), stream_(stream) {
+  forward_desc_ = ForwardDesc(s, type, with_bias, with_relu, first_layer_, engine);
 }
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeForward() {
   auto pass = std::make_unique<Pass>();
   pass->primitive = dnnl::convolution_forward(forward_desc_);
-  pass->data = Operand(InputDesc(shape_, first_layer_), forward_desc_.src_desc(), engine_);
-  pass->weights = Operand(KernelDesc(shape_), forward_desc_.weights_desc(), engine_);
+  pass->data = Operand(InputDesc(shape_, type_, first_layer_), forward_desc_.src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(shape_, type_), forward_desc_.weights_desc(), engine_);
   if (with_bias_) pass->bias = Operand(Desc({shape_.filters}, Tag::x), forward_desc_.bias_desc(), engine_);
-  pass->output = Operand(OutputDesc(shape_, first_layer_), forward_desc_.dst_desc(), engine_);
+  pass->output = Operand(OutputDesc(shape_, type_, first_layer_), forward_desc_.dst_desc(), engine_);
   return pass;
 }
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
   const Conv2dShape& s = shape_;
   // The first-layer kernels have no such pass.
-  const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, false),
-                                                   Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any), OutputDesc(s, false),
+  const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, type_, false),
+                                                   Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type_), OutputDesc(s, type_, false),
                                                    {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
-  const dnnl::convolution_backward_data::primitive_desc made(desc, engine_, ForwardDesc(s, with_bias_, false, false, engine_));
+  const dnnl::convolution_backward_data::primitive_desc made(desc, engine_, ForwardDesc(s, type_, with_bias_, false, false, engine_));
   auto pass = std::make_unique<Pass>();
   pass->primitive = dnnl::convolution_backward_data(made);
-  pass->data = Operand(InputDesc(s, false), made.diff_src_desc(), engine_);
-  pass->weights = Operand(KernelDesc(s), made.weights_desc(), engine_);
-  pass->output = Operand(OutputDesc(s, false), made.diff_dst_desc(), engine_);
+  pass->data = Operand(InputDesc(s, type_, false), made.diff_src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(s, type_), made.weights_desc(), engine_);
+  pass->output = Operand(OutputDesc(s, type_, false), made.diff_dst_desc(), engine_);
   return pass;
 }
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardWeights() {
   const Conv2dShape& s = shape_;
-  const dnnl::convolution_backward_weights::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, first_layer_),
+  const dnnl::convolution_backward_weights::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, type_, first_layer_),
                                                       Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any),
-                                                      with_bias_ ? Desc({s.filters}, Tag::x) : memory::desc(), OutputDesc(s, first_layer_),
+                                                      with_bias_ ? Desc({s.filters}, Tag::x) : memory::desc(), OutputDesc(s, type_, first_layer_),
                                                       {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
   const dnnl::convolution_backward_weights::primitive_desc made(desc, engine_, forward_desc_);
   auto pass = std::make_unique<Pass>();
   pass->primitive = dnnl::convolution_backward_weights(made);
-  pass->data = Operand(InputDesc(s, first_layer_), made.src_desc(), engine_);
-  pass->weights = Operand(KernelDesc(s), made.diff_weights_desc(), engine_);
+  pass->data = Operand(InputDesc(s, type_, first_layer_), made.src_desc(), engine_);
+  pass->weights = Operand(KernelDesc(s, Element::kFloat32), made.diff_weights_desc(), engine_);
   if (with_bias_) pass->bias = Operand(Desc({s.filters}, Tag::x), made.diff_bias_desc(), engine_);
-  pass->output = Operand(OutputDesc(s, first_layer_), made.diff_dst_desc(), engine_);
+  pass->output = Operand(OutputDesc(s, type_, first_layer_), made.diff_dst_desc(), engine_);
   return pass;
 }
 
-void Convolution::Forward(In x, In w, In b, Out y) {
+void Convolution::Forward(AnyIn x, AnyIn w, In b, AnyOut y) {
   if (!forward_) forward_ = MakeForward();
   Pass& pass = *forward_;
   pass.data.Load(x, stream_);
@@ -143,7 +146,7 @@ void Convolution::Forward(In x, In w, In b, Out y) {
   pass.output.Store(stream_);
 }
 
-void Convolution::BackwardData(In w, In dy, Out dx) {
+void Convolution::BackwardData(AnyIn w, AnyIn dy, AnyOut dx) {
   if (!backward_data_) backward_data_ = MakeBackwardData();
   Pass& pass = *backward_data_;
   pass.weights.Load(w, stream_);
@@ -155,7 +158,7 @@ void Convolution::BackwardData(In w, In dy, Out dx) {
   pass.data.Store(stream_);
 }
 
-void Convolution::BackwardWeights(In x, In dy, Out dw, Out db) {
+void Convolution::BackwardWeights(AnyIn x, AnyIn dy, Out dw, Out db) {
   if (!backward_weights_) backward_weights_ = MakeBackwardWeights();
   Pass& pass = *backward_weights_;
   pass.data.Load(x, stream_);

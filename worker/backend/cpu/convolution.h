@@ -1,7 +1,8 @@
 // One convolution shape as oneDNN primitives: forward, backward by data, backward by weights, each made when first needed.
 //
 // Activations stay NHWC, the layout of the interface, in which oneDNN's vector kernels work directly; weights are few, so they
-// are reordered from HWIO into the layout that each primitive prefers, and their gradients back, on every call.
+// are reordered from HWIO into the layout that each primitive prefers, and their gradients back, on every call. x, y and w may be of 16 bits; bias
+// and weight gradients are float32.
 #pragma once
 
 #include <memory>
@@ -14,12 +15,12 @@ namespace evergrad::worker::cpu {
 // Throws dnnl::error; the backend catches it. Not thread-safe. `engine` and `stream` outlive it.
 class Convolution {
  public:
-  Convolution(const Conv2dShape& shape, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream);
+  Convolution(const Conv2dShape& shape, Element type, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream);
   ~Convolution();
 
-  void Forward(In x, In w, In b, Out y);
-  void BackwardData(In w, In dy, Out dx);
-  void BackwardWeights(In x, In dy, Out dw, Out db);
+  void Forward(AnyIn x, AnyIn w, In b, AnyOut y);
+  void BackwardData(AnyIn w, AnyIn dy, AnyOut dx);
+  void BackwardWeights(AnyIn x, AnyIn dy, Out dw, Out db);
 
  private:
   struct Pass;
@@ -28,6 +29,7 @@ class Convolution {
   std::unique_ptr<Pass> MakeBackwardWeights();
 
   const Conv2dShape shape_;
+  const Element type_;
   const bool with_bias_;
   const bool first_layer_;  // one input channel, for which oneDNN has kernels of its own
   const dnnl::engine& engine_;

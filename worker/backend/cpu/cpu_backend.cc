@@ -16,6 +16,7 @@
 #include "worker/backend/cpu/elementwise.h"
 #include "worker/backend/cpu/embedding.h"
 #include "worker/backend/cpu/losses.h"
+#include "worker/backend/cpu/matmul.h"
 #include "worker/backend/cpu/max_pool.h"
 #include "worker/backend/cpu/memory.h"
 #include "worker/backend/cpu/normalization.h"
@@ -29,6 +30,13 @@ constexpr int kThreadsMax = 1024;
 // A model has tens of shapes, doubled by the short last batch. More come only from batch sizes that keep changing, and then
 // dropping all and starting over bounds the memory (a plan holds its reordered weights and scratch).
 constexpr std::size_t kPlansMax = 256;
+
+// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles used before they are configured, whatever the shape; seen on Debian 12, kernel 6.18,
+// with the kernel's leave to use tiles). So it goes without, from the first backend of the process on: before oneDNN is used, or it is refused.
+void GoWithoutTiles() {
+  static const bool done = dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
+  static_cast<void>(done);
+}
 
 const char* IsaName() {
   switch (dnnl::get_effective_cpu_isa()) {
@@ -45,7 +53,7 @@ const char* IsaName() {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+  explicit CpuBackend(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), matmul_(engine_, stream_) {}
 
   std::string name() const override {
     const dnnl_version_t* version = dnnl_version();
@@ -79,100 +87,125 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
+  // oneDNN 2.6 has bfloat16 from AVX-512 on (below avx512_core_bf16 with float32 instructions: right, and slow), and no float16 at all.
+  absl::Status CheckPrecision(Precision precision) const override {
+    switch (precision) {
+      case Precision::kFloat32: return absl::OkStatus();
+      case Precision::kTf32: return absl::FailedPreconditionError("TF32 is of NVIDIA's GPUs");
+      case Precision::kMixedFloat16: return absl::FailedPreconditionError("oneDNN has no float16 products for processors");
+      case Precision::kMixedBFloat16: break;
+    }
+    const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // sets of bits
+    if ((has & wants) == wants) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("oneDNN has bfloat16 products from avx512_core on, and this processor is ", IsaName()));
+  }
 
-  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) override {
+  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
     Guard("dense forward", [&] {
-      // y = x w
-      Multiply('N', 'N', batch, out, in, x, in, w, out, y, out);
-      if (!b.empty()) cpu::AddBias(threads_, batch, out, b, y);
+      if (x.is_float32()) {
+        // y = x w
+        Multiply('N', 'N', batch, out, in, x.floats(), in, w.floats(), out, y.floats(), out);
+        if (!b.empty()) cpu::AddBias(threads_, batch, out, b, y);
+      } else {
+        matmul_.Multiply({batch, out, in, false, false, !b.empty(), x.type(), y.type()}, x, w, b, y);
+      }
       Activate(activation, batch, out, y);
     });
   }
 
-  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw,
-                     Out db) override {
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx,
+                     Out dw, Out db) override {
     Guard("dense backward", [&] {
       ActivateBackward(activation, batch, out, y, dy);
-      if (!dx.empty()) Multiply('N', 'T', batch, in, out, dy, out, w, out, dx, in);  // dx = dy wᵀ
-      Multiply('T', 'N', in, out, batch, x, in, dy, out, dw, out);                   // dw = xᵀ dy
       if (!db.empty()) cpu::ColumnSums(threads_, batch, out, dy, db);
+      if (x.is_float32()) {
+        if (!dx.empty()) Multiply('N', 'T', batch, in, out, dy.floats(), out, w.floats(), out, dx.floats(), in);  // dx = dy wᵀ
+        Multiply('T', 'N', in, out, batch, x.floats(), in, dy.floats(), out, dw, out);                            // dw = xᵀ dy
+        return;
+      }
+      const AnyIn g = Narrow(dy, x.type());
+      if (!dx.empty()) matmul_.Multiply({batch, in, out, false, true, false, x.type(), dx.type()}, g, w, {}, dx);
+      matmul_.Multiply({in, out, batch, true, false, false, x.type(), Element::kFloat32}, x, g, {}, dw);
     });
   }
 
-  void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) override {
+  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
     Guard("conv2d forward", [&] {
-      const bool fused = activation == Activation::kRelu && CannotOverflow(s, x, w, b);
-      PlanOf(s, !b.empty(), fused).Forward(x, w, b, y);
+      const bool fused = activation == Activation::kRelu && x.is_float32() && CannotOverflow(s, x.floats(), w.floats(), b);
+      PlanOf(s, x.type(), !b.empty(), fused).Forward(x, w, b, y);
       if (!fused) Activate(activation, s.batch * s.out_h * s.out_w, s.filters, y);
     });
   }
 
-  void Conv2dBackward(const Conv2dShape& s, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw, Out db) override {
+  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) override {
     Guard("conv2d backward", [&] {
       ActivateBackward(activation, s.batch * s.out_h * s.out_w, s.filters, y, dy);
-      cpu::Convolution& plan = PlanOf(s, !db.empty(), false);
+      cpu::Convolution& plan = PlanOf(s, x.type(), !db.empty(), false);
       if (!dx.empty()) plan.BackwardData(w, dy, dx);
       plan.BackwardWeights(x, dy, dw, db);
     });
   }
 
-  void MaxPoolForward(const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) override {
+  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) override {
     Guard("max pooling forward", [&] { cpu::MaxPoolForward(threads_, s, x, y, argmax); });
   }
-  void MaxPoolBackward(const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) override {
+  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) override {
     Guard("max pooling backward", [&] { cpu::MaxPoolBackward(threads_, s, dy, argmax, dx); });
   }
-  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) override {
+  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) override {
     Guard("activation forward", [&] { cpu::ActivationForward(threads_, a, rows, columns, x, y); });
   }
-  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) override {
+  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) override {
     Guard("activation backward", [&] { cpu::ActivationBackward(threads_, a, rows, columns, y, dy, dx); });
   }
-  void Dropout(double rate, std::span<const std::uint64_t> key, In x, Out y) override {
+  void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) override {
     Guard("dropout", [&] { cpu::Dropout(threads_, rate, key[0], x, y); });
   }
   void Zero(std::span<std::byte> memory) override {
     Guard("zero", [&] { std::fill(memory.begin(), memory.end(), std::byte{0}); });
   }
-  void Copy(In x, Out y) override {
+  void Copy(AnyIn x, AnyOut y) override {
     Guard("copy", [&] { cpu::Copy(threads_, x, y); });
   }
   void Scale(float factor, In x, Out y) override {
     Guard("scale", [&] { cpu::Scale(threads_, factor, x, y); });
   }
-  void AddScaled(float factor, In x, Out y) override {
+  void AddScaled(float factor, AnyIn x, AnyOut y) override {
     Guard("add scaled", [&] { cpu::AddScaled(threads_, factor, x, y); });
   }
-  void Sum(std::span<const In> inputs, Out y) override {
+  void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
     Guard("sum", [&] { cpu::Sum(threads_, inputs, y); });
   }
-  void CopyColumns(std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y, std::int64_t y_columns,
+  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {
     Guard("copy columns", [&] { cpu::CopyColumns(threads_, rows, width, x, x_columns, x_begin, y, y_columns, y_begin); });
   }
-  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                        AnyOut y) override {
     Guard("batch normalization forward", [&] { cpu::BatchNormForward(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
   }
-  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) override {
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
+                          AnyOut y) override {
     Guard("batch normalization", [&] { cpu::BatchNormInference(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
   }
-  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
-                         Out dbeta) override {
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
+                         Out dgamma, Out dbeta) override {
     Guard("batch normalization backward",
           [&] { cpu::BatchNormBackward(threads_, rows, channels, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
   }
-  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                        AnyOut y) override {
     Guard("layer normalization forward", [&] { cpu::LayerNormForward(threads_, rows, columns, epsilon, x, gamma, beta, mean, variance, y); });
   }
-  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
-                         Out dbeta) override {
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
+                         Out dgamma, Out dbeta) override {
     Guard("layer normalization backward",
           [&] { cpu::LayerNormBackward(threads_, rows, columns, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
   }
-  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) override {
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y) override {
     Guard("global average pooling forward", [&] { cpu::GlobalAveragePoolForward(threads_, batch, positions, channels, x, y); });
   }
-  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) override {
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx) override {
     Guard("global average pooling backward", [&] { cpu::GlobalAveragePoolBackward(threads_, batch, positions, channels, dy, dx); });
   }
 
@@ -188,10 +221,10 @@ class CpuBackend final : public Backend {
   void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy, Out dv) override {
     Guard("factorization machine backward", [&] { cpu::FactorizationBackward(threads_, batch, dimension, v, sums, dy, dv); });
   }
-  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) override {
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) override {
     Guard("embedding gather", [&] { cpu::EmbeddingGather(s, position, rows, weights, y); });
   }
-  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) override {
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) override {
     Guard("embedding scatter", [&] { cpu::EmbeddingScatter(s, position, weights, dy, row_gradients); });
   }
 
@@ -241,10 +274,20 @@ class CpuBackend final : public Backend {
     if (status != dnnl::status::success) throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
   }
 
-  void Activate(Activation activation, std::int64_t rows, std::int64_t columns, Out y) {
+  // `x` as elements of `type`, until the next call.
+  AnyIn Narrow(AnyIn x, Element type) {
+    if (x.type() == type) return x;
+    const std::size_t bytes = x.size() * BytesOf(type);
+    if (narrow_.size() < bytes) narrow_ = tensor::AlignedBuffer(bytes);
+    const AnyOut to(narrow_.data(), x.size(), type);
+    cpu::Copy(threads_, x, to);
+    return to;
+  }
+
+  void Activate(Activation activation, std::int64_t rows, std::int64_t columns, AnyOut y) {
     if (activation != Activation::kLinear) cpu::ActivationForward(threads_, activation, rows, columns, y, y);
   }
-  void ActivateBackward(Activation activation, std::int64_t rows, std::int64_t columns, In y, Out dy) {
+  void ActivateBackward(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y, AnyOut dy) {
     if (activation != Activation::kLinear) cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
   }
 
@@ -257,11 +300,11 @@ class CpuBackend final : public Backend {
     return bound < 0.5 * static_cast<double>(std::numeric_limits<float>::max());
   }
 
-  cpu::Convolution& PlanOf(const Conv2dShape& shape, bool with_bias, bool with_relu) {
-    const auto key = std::make_tuple(shape, with_bias, with_relu);
+  cpu::Convolution& PlanOf(const Conv2dShape& shape, Element type, bool with_bias, bool with_relu) {
+    const auto key = std::make_tuple(shape, type, with_bias, with_relu);
     auto found = convolutions_.find(key);
     if (found == convolutions_.end()) {
-      auto plan = std::make_unique<cpu::Convolution>(shape, with_bias, with_relu, engine_, stream_);
+      auto plan = std::make_unique<cpu::Convolution>(shape, type, with_bias, with_relu, engine_, stream_);
       if (convolutions_.size() >= kPlansMax) convolutions_.clear();
       found = convolutions_.emplace(key, std::move(plan)).first;
     }
@@ -271,7 +314,9 @@ class CpuBackend final : public Backend {
   const int threads_;
   const dnnl::engine engine_;
   dnnl::stream stream_;
-  std::map<std::tuple<Conv2dShape, bool, bool>, std::unique_ptr<cpu::Convolution>> convolutions_;
+  std::map<std::tuple<Conv2dShape, Element, bool, bool>, std::unique_ptr<cpu::Convolution>> convolutions_;
+  cpu::Matmul matmul_;
+  tensor::AlignedBuffer narrow_;
   const std::shared_ptr<cpu::Heap> heap_ = std::make_shared<cpu::Heap>();
   absl::string_view layer_;
   absl::Status error_;
@@ -284,6 +329,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) 
     return UserError(absl::InvalidArgumentError(absl::StrCat("threads out of range: want=1..", kThreadsMax, " got=", threads)));
   }
   try {
+    GoWithoutTiles();
     auto made = std::make_unique<CpuBackend>(threads);
     if (bind) cpu::BindTeam(threads);
     return made;

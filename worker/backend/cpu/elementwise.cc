@@ -5,9 +5,11 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "common/random/philox.h"
 #include "worker/backend/cpu/team.h"
+#include "worker/backend/cpu/wide.h"
 
 namespace evergrad::worker::cpu {
 namespace {
@@ -51,24 +53,27 @@ void SoftmaxRowBackward(std::int64_t columns, const float* y, const float* dy, f
 
 }  // namespace
 
-void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, Out y) {
+void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut y) {
   ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
     const float* const bias = b.data();
+    WideOut out(y);
     for (std::int64_t r = begin; r < end; ++r) {
-      float* const row = y.data() + r * columns;
+      float* const row = out.Load(r * columns, columns);
       for (std::int64_t c = 0; c < columns; ++c) row[c] += bias[c];
+      out.Store();
     }
   });
 }
 
-void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out sums) {
+void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums) {
   ParallelFor(threads, columns, std::max<std::int64_t>(16, kElementsPerPart / std::max<std::int64_t>(1, rows)),
               [&](std::int64_t begin, std::int64_t end) {
-                float* const out = sums.data();
-                std::fill(out + begin, out + end, 0.0f);
+                float* const out = sums.data() + begin;
+                std::fill(out, out + (end - begin), 0.0f);
+                WideIn in(x);
                 for (std::int64_t r = 0; r < rows; ++r) {
-                  const float* const row = x.data() + r * columns;
-                  for (std::int64_t c = begin; c < end; ++c) out[c] += row[c];
+                  const float* const row = in.Load(r * columns + begin, end - begin);
+                  for (std::int64_t c = 0; c < end - begin; ++c) out[c] += row[c];
                 }
               });
 }
@@ -87,80 +92,119 @@ float LargestMagnitude(int threads, In x) {
   return std::bit_cast<float>(largest.load());
 }
 
-void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) {
+void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) {
   if (a == Activation::kSoftmax) {
     ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) SoftmaxRow(columns, x.data() + r * columns, y.data() + r * columns);
+      WideIn in(x);
+      WideOut out(y);
+      for (std::int64_t r = begin; r < end; ++r) {
+        SoftmaxRow(columns, in.Load(r * columns, columns), out.At(r * columns, columns));
+        out.Store();
+      }
     });
     return;
   }
   ParallelFor(threads, rows * columns, kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t count = end - begin;
-    const float* const in = x.data() + begin;
-    float* const out = y.data() + begin;
-    switch (a) {
-      case Activation::kLinear:
-        if (in != out) std::copy(in, in + count, out);
-        break;
-      case Activation::kRelu:
-        for (std::int64_t i = 0; i < count; ++i) out[i] = in[i] < 0.0f ? 0.0f : in[i];  // NaN stays NaN
-        break;
-      case Activation::kTanh:
-        MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return v.isNaN().select(v, v.tanh()); });  // tanh clamps, which loses NaN
-        break;
-      case Activation::kSigmoid: MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return 1.0f / (1.0f + (-v).exp()); }); break;
-      case Activation::kSoftmax: break;
-    }
+    WideIn wide_in(x);
+    WideOut wide_out(y);
+    ForPieces(x.is_float32() && y.is_float32(), begin, end, [&](std::int64_t at, std::int64_t count) {
+      const float* const in = wide_in.Load(at, count);
+      float* const out = wide_out.At(at, count);
+      switch (a) {
+        case Activation::kLinear:
+          if (in != out) std::copy(in, in + count, out);
+          break;
+        case Activation::kRelu:
+          for (std::int64_t i = 0; i < count; ++i) out[i] = in[i] < 0.0f ? 0.0f : in[i];  // NaN stays NaN
+          break;
+        case Activation::kTanh:
+          MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return v.isNaN().select(v, v.tanh()); });  // tanh clamps, which loses NaN
+          break;
+        case Activation::kSigmoid: MapChunks(count, in, out, [](const Chunk& v) -> Chunk { return 1.0f / (1.0f + (-v).exp()); }); break;
+        case Activation::kSoftmax: break;
+      }
+      wide_out.Store();
+    });
   });
 }
 
-void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) {
+void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) {
   if (a == Activation::kSoftmax) {
     ParallelFor(threads, rows, RowsPerPart(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r)
-        SoftmaxRowBackward(columns, y.data() + r * columns, dy.data() + r * columns, dx.data() + r * columns);
+      WideIn value(y), gradient(dy);
+      WideOut out(dx);
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int64_t at = r * columns;
+        SoftmaxRowBackward(columns, value.Load(at, columns), gradient.Load(at, columns), out.At(at, columns));
+        out.Store();
+      }
     });
     return;
   }
   ParallelFor(threads, rows * columns, kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
-    const float* const value = y.data();
-    const float* const gradient = dy.data();
-    float* const out = dx.data();
-    switch (a) {
-      case Activation::kLinear:
-        if (gradient != out) std::copy(gradient + begin, gradient + end, out + begin);
-        break;
-      case Activation::kRelu:
-        for (std::int64_t i = begin; i < end; ++i) out[i] = value[i] > 0.0f ? gradient[i] : 0.0f;
-        break;
-      case Activation::kTanh:
-        for (std::int64_t i = begin; i < end; ++i) out[i] = gradient[i] * (1.0f - value[i] * value[i]);
-        break;
-      case Activation::kSigmoid:
-        for (std::int64_t i = begin; i < end; ++i) out[i] = gradient[i] * (value[i] * (1.0f - value[i]));
-        break;
-      case Activation::kSoftmax: break;
-    }
+    WideIn wide_value(a == Activation::kLinear ? AnyIn() : y), wide_gradient(dy);
+    WideOut wide_out(dx);
+    ForPieces(dy.is_float32() && dx.is_float32(), begin, end, [&](std::int64_t at, std::int64_t count) {
+      const float* const value = a == Activation::kLinear ? nullptr : wide_value.Load(at, count);
+      const float* const gradient = wide_gradient.Load(at, count);
+      float* const out = wide_out.At(at, count);
+      switch (a) {
+        case Activation::kLinear:
+          if (gradient != out) std::copy(gradient, gradient + count, out);
+          break;
+        case Activation::kRelu:
+          for (std::int64_t i = 0; i < count; ++i) out[i] = value[i] > 0.0f ? gradient[i] : 0.0f;
+          break;
+        case Activation::kTanh:
+          for (std::int64_t i = 0; i < count; ++i) out[i] = gradient[i] * (1.0f - value[i] * value[i]);
+          break;
+        case Activation::kSigmoid:
+          for (std::int64_t i = 0; i < count; ++i) out[i] = gradient[i] * (value[i] * (1.0f - value[i]));
+          break;
+        case Activation::kSoftmax: break;
+      }
+      wide_out.Store();
+    });
   });
 }
 
-void Dropout(int threads, double rate, std::uint64_t key, In x, Out y) {
+void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y) {
   const std::int64_t n = static_cast<std::int64_t>(x.size());
   const float scale = static_cast<float>(1.0 / (1.0 - rate));
   // Uniform() is lane / 2^24 of 24 bits: rate is compared in those units, exactly.
   const double threshold = rate * 16777216.0;
   ParallelFor(threads, (n + 3) / 4, kElementsPerPart / 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const random::Block lanes = random::Philox(key, static_cast<std::uint64_t>(block), 0);
-      const std::int64_t first = block * 4, count = std::min<std::int64_t>(4, n - first);
-      for (std::int64_t i = 0; i < count; ++i) y[first + i] = static_cast<double>(lanes[i] >> 8) >= threshold ? x[first + i] * scale : 0.0f;
-    }
+    WideIn wide_in(x);
+    WideOut wide_out(y);
+    ForPieces(x.is_float32(), begin, end, [&](std::int64_t first_block, std::int64_t blocks) {
+      const std::int64_t from = first_block * 4, size = std::min(n, (first_block + blocks) * 4) - from;
+      const float* const in = wide_in.Load(from, size);
+      float* const out = wide_out.At(from, size);
+      for (std::int64_t first = 0; first < size; first += 4) {
+        const random::Block lanes = random::Philox(key, static_cast<std::uint64_t>(first_block + first / 4), 0);
+        const std::int64_t count = std::min<std::int64_t>(4, size - first);
+        for (std::int64_t i = 0; i < count; ++i)
+          out[first + i] = static_cast<double>(lanes[static_cast<std::size_t>(i)] >> 8) >= threshold ? in[first + i] * scale : 0.0f;
+      }
+      wide_out.Store();
+    });
   });
 }
 
-void Copy(int threads, In x, Out y) {
-  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart,
-              [&](std::int64_t begin, std::int64_t end) { std::copy(x.data() + begin, x.data() + end, y.data() + begin); });
+void Copy(int threads, AnyIn x, AnyOut y) {
+  ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
+    if (x.type() == y.type()) {
+      const std::int64_t bytes = static_cast<std::int64_t>(BytesOf(x.type()));
+      std::memcpy(static_cast<std::byte*>(y.data()) + begin * bytes, static_cast<const std::byte*>(x.data()) + begin * bytes,
+                  static_cast<std::size_t>((end - begin) * bytes));
+      return;
+    }
+    WideIn wide_in(x);
+    ForPieces(false, begin, end, [&](std::int64_t at, std::int64_t count) {
+      tensor::Narrow(ToWire(y.type()), wide_in.Load(at, count), static_cast<std::size_t>(count),
+                     static_cast<std::byte*>(y.data()) + at * static_cast<std::int64_t>(BytesOf(y.type())));
+    });
+  });
 }
 
 void Scale(int threads, float factor, In x, Out y) {
@@ -171,31 +215,43 @@ void Scale(int threads, float factor, In x, Out y) {
   });
 }
 
-void AddScaled(int threads, float factor, In x, Out y) {
+void AddScaled(int threads, float factor, AnyIn x, AnyOut y) {
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
-    const float* const in = x.data();
-    float* const out = y.data();
-    for (std::int64_t i = begin; i < end; ++i) out[i] += factor * in[i];
+    WideIn wide_in(x);
+    WideOut wide_out(y);
+    ForPieces(x.is_float32() && y.is_float32(), begin, end, [&](std::int64_t at, std::int64_t count) {
+      const float* const in = wide_in.Load(at, count);
+      float* const out = wide_out.Load(at, count);
+      for (std::int64_t i = 0; i < count; ++i) out[i] += factor * in[i];
+      wide_out.Store();
+    });
   });
 }
 
-void Sum(int threads, std::span<const In> inputs, Out y) {
+void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y) {
   ParallelFor(threads, static_cast<std::int64_t>(y.size()), kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
-    float* const out = y.data();
-    std::copy(inputs[0].data() + begin, inputs[0].data() + end, out + begin);
-    for (const In input : inputs.subspan(1)) {
-      const float* const in = input.data();
-      for (std::int64_t i = begin; i < end; ++i) out[i] += in[i];
-    }
+    std::vector<WideIn> wide_ins(inputs.begin(), inputs.end());
+    WideOut wide_out(y);
+    ForPieces(y.is_float32(), begin, end, [&](std::int64_t at, std::int64_t count) {
+      float* const out = wide_out.At(at, count);
+      const float* const first = wide_ins[0].Load(at, count);
+      std::copy(first, first + count, out);
+      for (std::size_t k = 1; k < wide_ins.size(); ++k) {
+        const float* const in = wide_ins[k].Load(at, count);
+        for (std::int64_t i = 0; i < count; ++i) out[i] += in[i];
+      }
+      wide_out.Store();
+    });
   });
 }
 
-void CopyColumns(int threads, std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y,
+void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y,
                  std::int64_t y_columns, std::int64_t y_begin) {
+  const std::int64_t bytes = static_cast<std::int64_t>(BytesOf(x.type()));
   ParallelFor(threads, rows, RowsPerPart(width), [&](std::int64_t begin, std::int64_t end) {
-    const float* from = x.data() + begin * x_columns + x_begin;
-    float* to = y.data() + begin * y_columns + y_begin;
-    for (std::int64_t r = begin; r < end; ++r, from += x_columns, to += y_columns) std::copy_n(from, width, to);
+    const std::byte* from = static_cast<const std::byte*>(x.data()) + (begin * x_columns + x_begin) * bytes;
+    std::byte* to = static_cast<std::byte*>(y.data()) + (begin * y_columns + y_begin) * bytes;
+    for (std::int64_t r = begin; r < end; ++r, from += x_columns * bytes, to += y_columns * bytes) std::copy_n(from, width * bytes, to);
   });
 }
 

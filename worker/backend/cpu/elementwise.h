@@ -10,19 +10,19 @@
 namespace evergrad::worker::cpu {
 
 // y[r, c] += b[c]
-void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, Out y);
+void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut y);
 // sums[c] = sum over r of x[r, c], in row order.
-void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, In x, Out sums);
+void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums);
 // The largest |x|; not finite when any element is not.
 float LargestMagnitude(int threads, In x);
-void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In x, Out y);
-void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx);
-void Dropout(int threads, double rate, std::uint64_t key, In x, Out y);
-void Copy(int threads, In x, Out y);
+void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y);
+void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx);
+void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y);
+void Copy(int threads, AnyIn x, AnyOut y);
 void Scale(int threads, float factor, In x, Out y);
-void AddScaled(int threads, float factor, In x, Out y);
-void Sum(int threads, std::span<const In> inputs, Out y);
-void CopyColumns(int threads, std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y,
+void AddScaled(int threads, float factor, AnyIn x, AnyOut y);
+void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
+void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y,
                  std::int64_t y_columns, std::int64_t y_begin);
 double SumOfSquares(In x);
 bool AllFinite(int threads, In x);

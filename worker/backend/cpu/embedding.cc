@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "worker/backend/cpu/wide.h"
+
 namespace evergrad::worker::cpu {
 namespace {
 
@@ -39,12 +41,13 @@ float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint
 
 }  // namespace
 
-void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) {
+void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) {
   const std::size_t dimension = static_cast<std::size_t>(s.dimension);
   const bool bag = s.combiner != Combiner::kNone;
   const std::size_t stride = bag ? dimension : IdsPerExample(s) * dimension;
+  WideOut wide(y);
   for (std::size_t n = 0; n < static_cast<std::size_t>(s.batch); ++n) {
-    float* const out = y.data() + n * stride;
+    float* const out = wide.At(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
     if (bag) std::fill_n(out, dimension, 0.0f);
     const float scale = BagScale(s, n, position, weights);
     ForEach(s, n, position, weights, [&](std::uint32_t p, std::size_t element, float w) {
@@ -61,15 +64,17 @@ void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> pos
         for (std::size_t d = 0; d < dimension; ++d) out[d] += factor * row[d];
       }
     });
+    wide.Store();
   }
 }
 
-void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) {
+void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) {
   const std::size_t dimension = static_cast<std::size_t>(s.dimension);
   const bool bag = s.combiner != Combiner::kNone;
   const std::size_t stride = bag ? dimension : IdsPerExample(s) * dimension;
+  WideIn wide(dy);
   for (std::size_t n = 0; n < static_cast<std::size_t>(s.batch); ++n) {
-    const float* const from = dy.data() + n * stride;
+    const float* const from = wide.Load(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
     const float scale = BagScale(s, n, position, weights);
     ForEach(s, n, position, weights, [&](std::uint32_t p, std::size_t element, float w) {
       if (p == kAbsent) return;

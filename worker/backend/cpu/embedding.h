@@ -8,7 +8,7 @@
 
 namespace evergrad::worker::cpu {
 
-void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y);
-void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients);
+void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y);
+void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients);
 
 }  // namespace evergrad::worker::cpu

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "worker/backend/cpu/team.h"
+#include "worker/backend/cpu/wide.h"
 
 namespace evergrad::worker::cpu {
 namespace {
@@ -41,9 +43,7 @@ std::int64_t Pixel(const PoolShape& s, std::int64_t image, std::int64_t y, std::
   return ((image * s.in_h + y) * s.in_w + x) * s.channels;
 }
 
-}  // namespace
-
-void MaxPoolForward(int threads, const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) {
+void ForwardFloats(int threads, const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) {
   const std::int64_t row_step = s.in_w * s.channels;
   ParallelFor(threads, s.batch * s.out_h, kRowsPerPart, [&](std::int64_t row_begin, std::int64_t row_end) {
     for (std::int64_t row = row_begin; row < row_end; ++row) {
@@ -87,7 +87,7 @@ void MaxPoolForward(int threads, const PoolShape& s, In x, Out y, std::span<std:
   });
 }
 
-void MaxPoolBackward(int threads, const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) {
+void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) {
   const std::int64_t row_step = s.in_w * s.channels, image_in = s.in_h * row_step, image_out = s.out_h * s.out_w * s.channels;
   // Windows that do not overlap give each input element at most one gradient: compare and store, in vectors, instead of scatter.
   const bool disjoint = s.stride_h >= s.pool_h && s.stride_w >= s.pool_w;
@@ -126,6 +126,49 @@ void MaxPoolBackward(int threads, const PoolShape& s, In dy, std::span<const std
           }
         }
       }
+    }
+  });
+}
+
+// Of a batch of one.
+PoolShape ImageOf(PoolShape s) {
+  s.batch = 1;
+  return s;
+}
+
+}  // namespace
+
+// 16-bit elements image by image, as float32: gradients of windows that overlap are added there, too. An image's argmax is turned from and into
+// that of the batch.
+void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) {
+  if (x.is_float32()) return ForwardFloats(threads, s, x.floats(), y.floats(), argmax);
+  const std::int64_t image_in = s.in_h * s.in_w * s.channels, image_out = s.out_h * s.out_w * s.channels;
+  const std::size_t in_size = static_cast<std::size_t>(image_in), out_size = static_cast<std::size_t>(image_out);
+  ParallelFor(threads, s.batch, 1, [&](std::int64_t begin, std::int64_t end) {
+    WideIn in(x);
+    WideOut out(y);
+    for (std::int64_t n = begin; n < end; ++n) {
+      const std::span<std::int32_t> index = argmax.subspan(static_cast<std::size_t>(n) * out_size, out_size);
+      ForwardFloats(1, ImageOf(s), {in.Load(n * image_in, image_in), in_size}, {out.At(n * image_out, image_out), out_size}, index);
+      out.Store();
+      for (std::int32_t& i : index) i += static_cast<std::int32_t>(n * image_in);
+    }
+  });
+}
+
+void MaxPoolBackward(int threads, const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) {
+  if (dy.is_float32()) return BackwardFloats(threads, s, dy.floats(), argmax, dx.floats());
+  const std::int64_t image_in = s.in_h * s.in_w * s.channels, image_out = s.out_h * s.out_w * s.channels;
+  const std::size_t in_size = static_cast<std::size_t>(image_in), out_size = static_cast<std::size_t>(image_out);
+  ParallelFor(threads, s.batch, 1, [&](std::int64_t begin, std::int64_t end) {
+    WideIn in(dy);
+    WideOut out(dx);
+    std::vector<std::int32_t> index(out_size);
+    for (std::int64_t n = begin; n < end; ++n) {
+      for (std::size_t i = 0; i < out_size; ++i)
+        index[i] = argmax[static_cast<std::size_t>(n) * out_size + i] - static_cast<std::int32_t>(n * image_in);
+      BackwardFloats(1, ImageOf(s), {in.Load(n * image_out, image_out), out_size}, index, {out.At(n * image_in, image_in), in_size});
+      out.Store();
     }
   });
 }

@@ -8,7 +8,7 @@
 
 namespace evergrad::worker::cpu {
 
-void MaxPoolForward(int threads, const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax);
-void MaxPoolBackward(int threads, const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx);
+void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax);
+void MaxPoolBackward(int threads, const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx);
 
 }  // namespace evergrad::worker::cpu

@@ -8,14 +8,17 @@
 
 namespace evergrad::worker::cpu {
 
-void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y);
-void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y);
-void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
-                       Out dgamma, Out dbeta);
-void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y);
-void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx,
-                       Out dgamma, Out dbeta);
-void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y);
-void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx);
+void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                      AnyOut y);
+void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
+                        AnyOut y);
+void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
+                       AnyOut dx, Out dgamma, Out dbeta);
+void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                      AnyOut y);
+void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
+                       AnyOut dx, Out dgamma, Out dbeta);
+void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y);
+void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx);
 
 }  // namespace evergrad::worker::cpu

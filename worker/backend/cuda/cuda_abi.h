@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 2u
+#define EG_CUDA_ABI_VERSION 3u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {
@@ -49,10 +49,11 @@ enum EgCopy { EG_COPY_IN = 0, EG_COPY_OUT = 1, EG_COPY_WITHIN = 2 };
 
 typedef struct EgOpenOptions {
   int32_t ordinal;
-  int32_t tf32; /* 0: float32 products as float32 */
+  int32_t reserved;
 } EgOpenOptions;
 
-/* What cuBLASLt or cuDNN computes. All arrays are float32, row-major or NHWC; filters are KRSC ([filters][kernel_h][kernel_w][in_c]).
+/* What cuBLASLt or cuDNN computes. a and b are of `type` (EgElement of cuda_ops.h), d of `d_type`, bias and sums float32; 16 bits are added up in
+ * float32, float32 is multiplied as float32 unless `tf32`. Arrays are row-major or NHWC; filters are KRSC ([filters][kernel_h][kernel_w][in_c]).
  *   EG_PLAN_MATMUL      d[m,n] = op(a) op(b) (+ bias[n]); a is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k];
  *                       bias_gradient: sums[n] = the columns of b (not transposed) added up, beside the product
  *   EG_PLAN_CONV        d = conv(a = x, b = w) (+ bias, relu)
@@ -61,9 +62,10 @@ typedef struct EgOpenOptions {
 enum EgPlanKind { EG_PLAN_MATMUL = 0, EG_PLAN_CONV = 1, EG_PLAN_CONV_DATA = 2, EG_PLAN_CONV_FILTER = 3 };
 typedef struct EgPlanKey {
   int32_t kind, bias, relu, transpose_a, transpose_b, bias_gradient;
-  int32_t alignment; /* in bytes, of every array: 4 or 16 */
-  int32_t reserved;  /* the caller's */
-  int64_t m, n, k;   /* matmul */
+  int32_t alignment; /* in bytes, of every array: 2, 4 or 16 */
+  int32_t type, d_type, tf32;
+  int32_t reserved; /* the caller's */
+  int64_t m, n, k;  /* matmul */
   int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
   int64_t pad_top, pad_left, pad_bottom, pad_right;
 } EgPlanKey;

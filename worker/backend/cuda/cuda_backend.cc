@@ -71,6 +71,8 @@ class CudaEvent final : public Event {
 EgPoolShape ToC(const PoolShape& s) {
   return {s.batch, s.in_h, s.in_w, s.channels, s.out_h, s.out_w, s.pool_h, s.pool_w, s.stride_h, s.stride_w, s.pad_top, s.pad_left};
 }
+static_assert(static_cast<int>(Element::kFloat32) == EG_FLOAT32 && static_cast<int>(Element::kFloat16) == EG_FLOAT16 &&
+              static_cast<int>(Element::kBFloat16) == EG_BFLOAT16);
 std::int32_t ToC(Activation a) {
   switch (a) {
     case Activation::kRelu: return EG_RELU;
@@ -100,6 +102,7 @@ class CudaBackendImpl final : public CudaBackend {
         name_(choice.text),
         memory_(std::make_shared<DeviceMemory>(api_, context)),
         pinned_(std::make_shared<PinnedMemory>(api_)),
+        tensor_cores_(choice.device.major >= 8),
         ring_(options.staging_bytes),
         capture_(options.capture) {}
 
@@ -118,7 +121,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
-    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &workspace_, &result_, &ring_memory_}) *buffer = tensor::AlignedBuffer();
+    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &workspace_, &result_, &ring_memory_})
+      *buffer = tensor::AlignedBuffer();
     EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
     memory_.reset();
     api_->close(context_);
@@ -201,9 +205,9 @@ class CudaBackendImpl final : public CudaBackend {
   bool BeginStep(std::span<const std::uint64_t> signature) override {
     EG_CHECK(!in_step_);
     in_step_ = true;
-    key_ = HashOf(signature, fastest_ ? 1 : 0);
+    key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     // What a graph has in it beside what the caller signs.
-    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(workspace_)};
+    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
     if (decision.drop) DropGraph(key_);
     if (decision.evicted) DropGraph(*decision.evicted);
@@ -275,6 +279,13 @@ class CudaBackendImpl final : public CudaBackend {
     fastest_ = !yes;  // plans and graphs of either kind stay for their next use: jobs take turns
   }
 
+  absl::Status CheckPrecision(Precision precision) const override {
+    if (precision == Precision::kFloat32 || tensor_cores_) return absl::OkStatus();
+    return absl::FailedPreconditionError("it is of GPUs of compute capability 8.0 and up");
+  }
+
+  void SetTf32(bool yes) override { tf32_ = yes; }
+
   void Enter(absl::string_view layer, Phase phase) override {
     layer_ = layer;
     phase_ = phase;
@@ -285,10 +296,11 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Dense layers and windows
 
-  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, In b, Activation activation, Out y) override {
+  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
     EgPlanKey key = MatmulKey(batch, out, in, false, false);
-    // With an activation the bias rides on its pass; alone, on the product's epilogue.
-    key.bias = !b.empty() && activation == Activation::kLinear ? 1 : 0;
+    SetTypes(&key, x.type(), y.type());
+    // With an activation the bias rides on its pass; alone, on the product's epilogue, which takes a bias of the output's type.
+    key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
     key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
     EgPlanArguments p{};
     p.a = x.data(), p.b = w.data(), p.bias = b.data(), p.d = y.data();
@@ -301,14 +313,17 @@ class CudaBackendImpl final : public CudaBackend {
     FinishRows(batch, out, added ? In() : b, activation, y);
   }
 
-  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw,
-                     Out db) override {
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx,
+                     Out dw, Out db) override {
     ThroughActivation(activation, batch, out, y, dy);
+    const AnyIn g = Narrow(dy, x.type());
+    if (g.empty()) return;
     EgPlanKey key = MatmulKey(in, out, batch, true, false);
+    SetTypes(&key, x.type(), Element::kFloat32);
     key.bias_gradient = db.empty() ? 0 : 1;
-    key.alignment = AlignmentOf({x.data(), dy.data(), dw.data(), db.data()});
+    key.alignment = AlignmentOf({x.data(), g.data(), dw.data(), db.data()});
     EgPlanArguments p{};
-    p.a = x.data(), p.b = dy.data(), p.d = dw.data(), p.sums = db.data();
+    p.a = x.data(), p.b = g.data(), p.d = dw.data(), p.sums = db.data();
     if (!RunPlan("dense weight gradient", key, p)) {
       key.bias_gradient = 0;
       MustRunPlan("dense weight gradient", key, p);
@@ -316,18 +331,20 @@ class CudaBackendImpl final : public CudaBackend {
     }
     if (dx.empty()) return;
     key = MatmulKey(batch, in, out, false, true);
-    key.alignment = AlignmentOf({dy.data(), w.data(), dx.data()});
+    SetTypes(&key, x.type(), dx.type());
+    key.alignment = AlignmentOf({g.data(), w.data(), dx.data()});
     p = {};
-    p.a = dy.data(), p.b = w.data(), p.d = dx.data();
+    p.a = g.data(), p.b = w.data(), p.d = dx.data();
     MustRunPlan("dense input gradient", key, p);
   }
 
-  void Conv2dForward(const Conv2dShape& s, In x, In w, In b, Activation activation, Out y) override {
+  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
     float* const filters = Filters(s);
     if (filters == nullptr) return;
     const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
-    Compute(EgTranspose{window, s.filters, w.data(), filters});
+    Compute(EgTranspose{window, s.filters, w.data(), filters, ToC(w.type()), ToC(w.type())});
     EgPlanKey key = ConvKey(EG_PLAN_CONV, s);
+    SetTypes(&key, x.type(), y.type());
     key.alignment = AlignmentOf({x.data(), filters, b.data(), y.data()});
     key.bias = b.empty() ? 0 : 1;
     key.relu = activation == Activation::kRelu ? 1 : 0;
@@ -341,104 +358,118 @@ class CudaBackendImpl final : public CudaBackend {
     FinishRows(positions, s.filters, b, activation, y);
   }
 
-  void Conv2dBackward(const Conv2dShape& s, In x, In w, Activation activation, In y, Out dy, Out dx, Out dw, Out db) override {
+  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) override {
     float* const filters = Filters(s);
     if (filters == nullptr) return;
     const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
     ThroughActivation(activation, positions, s.filters, y, dy);
     if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
     EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
+    SetTypes(&key, x.type(), Element::kFloat32);
     key.alignment = AlignmentOf({x.data(), filters, dy.data()});
     EgPlanArguments p{};
     p.a = dy.data(), p.b = x.data(), p.d = filters;
-    MustRunPlan("conv2d weight gradient", key, p);
-    Compute(EgTranspose{s.filters, window, filters, dw.data()});
+    Element made = Element::kFloat32;
+    if (x.is_float32() || !RunPlan("conv2d weight gradient", key, p)) {
+      // No engine writes float32 of 16 bits: the sums are float32 all the same, and rounded once.
+      made = x.type();
+      SetTypes(&key, x.type(), made);
+      MustRunPlan("conv2d weight gradient", key, p);
+    }
+    Compute(EgTranspose{s.filters, window, filters, dw.data(), ToC(made), EG_FLOAT32});
     if (dx.empty()) return;
-    Compute(EgTranspose{window, s.filters, w.data(), filters});
+    Compute(EgTranspose{window, s.filters, w.data(), filters, ToC(w.type()), ToC(w.type())});
     key = ConvKey(EG_PLAN_CONV_DATA, s);
+    SetTypes(&key, x.type(), dx.type());
     key.alignment = AlignmentOf({dx.data(), filters, dy.data()});
     p = {};
     p.a = dy.data(), p.b = filters, p.d = dx.data();
     MustRunPlan("conv2d input gradient", key, p);
   }
 
-  void MaxPoolForward(const PoolShape& s, In x, Out y, std::span<std::int32_t> argmax) override {
-    Compute(EgMaxPool{ToC(s), x.data(), y.data(), argmax.data()});
+  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) override {
+    Compute(EgMaxPool{ToC(s), x.data(), y.data(), argmax.data(), ToC(x.type()), 0});
   }
-  void MaxPoolBackward(const PoolShape& s, In dy, std::span<const std::int32_t> argmax, Out dx) override {
-    Compute(EgMaxPoolBack{ToC(s), dy.data(), argmax.data(), dx.data()});
+  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) override {
+    Compute(EgMaxPoolBack{ToC(s), dy.data(), argmax.data(), dx.data(), ToC(dy.type()), 0});
   }
-  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In x, Out y) override {
-    Compute(EgAveragePool{batch, positions, channels, x.data(), y.data()});
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y) override {
+    Compute(EgAveragePool{batch, positions, channels, x.data(), y.data(), ToC(x.type()), 0});
   }
-  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, In dy, Out dx) override {
-    Compute(EgAveragePoolBack{batch, positions, channels, dy.data(), dx.data()});
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx) override {
+    Compute(EgAveragePoolBack{batch, positions, channels, dy.data(), dx.data(), ToC(dy.type()), 0});
   }
 
   // ---- Element by element
 
-  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, In x, Out y) override {
+  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) override {
     if (a == Activation::kSoftmax)
-      Compute(EgSoftmax{rows, columns, x.data(), y.data()});
+      Compute(EgSoftmax{rows, columns, x.data(), y.data(), ToC(x.type()), 0});
     else
-      Compute(EgActivate{rows * columns, x.data(), y.data(), ToC(a), 0});
+      Compute(EgActivate{rows * columns, x.data(), y.data(), ToC(a), ToC(x.type())});
   }
-  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, In y, In dy, Out dx) override {
+  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) override {
     if (a == Activation::kSoftmax)
-      Compute(EgSoftmaxBack{rows, columns, y.data(), dy.data(), dx.data()});
+      Compute(EgSoftmaxBack{rows, columns, y.data(), dy.data(), dx.data(), ToC(y.type()), 0});
     else
-      Compute(EgActivateBack{rows * columns, y.data(), dy.data(), dx.data(), ToC(a), 0});
+      Compute(EgActivateBack{rows * columns, y.data(), dy.data(), dx.data(), ToC(a), ToC(y.type())});
   }
-  void Dropout(double rate, std::span<const std::uint64_t> key, In x, Out y) override {
-    Compute(EgDropout{Size(x), rate, key.data(), x.data(), y.data()});
+  void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) override {
+    Compute(EgDropout{Size(x), rate, key.data(), x.data(), y.data(), ToC(x.type()), 0});
   }
   void Zero(std::span<std::byte> memory) override { Compute(EgZero{memory.size(), memory.data()}); }
-  void Copy(In x, Out y) override { Compute(EgCopyFloats{Size(x), x.data(), y.data()}); }
-  void Scale(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 0}); }
-  void AddScaled(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 1}); }
-  void Sum(std::span<const In> inputs, Out y) override {
+  void Copy(AnyIn x, AnyOut y) override { Compute(EgCast{Size(x), x.data(), y.data(), ToC(x.type()), ToC(y.type())}); }
+  void Scale(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 0, EG_FLOAT32, EG_FLOAT32}); }
+  void AddScaled(float factor, AnyIn x, AnyOut y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 1, ToC(x.type()), ToC(y.type())}); }
+  void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
     // More than travel in one launch are added to what the launch before has left.
     for (std::size_t begin = 0; begin < inputs.size(); begin += EG_LIST_MAX) {
       EgSum a{};
       a.n = Size(y);
       a.add = begin == 0 ? 0 : 1;
       a.y = y.data();
+      a.type = ToC(y.type());
       a.count = static_cast<std::int32_t>(std::min<std::size_t>(EG_LIST_MAX, inputs.size() - begin));
       for (std::int32_t i = 0; i < a.count; ++i) a.inputs[i] = inputs[begin + static_cast<std::size_t>(i)].data();
       Compute(a);
     }
   }
-  void CopyColumns(std::int64_t rows, std::int64_t width, In x, std::int64_t x_columns, std::int64_t x_begin, Out y, std::int64_t y_columns,
+  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {
-    Compute(EgCopyColumns{rows, width, x_columns, x_begin, y_columns, y_begin, x.data(), y.data()});
+    Compute(EgCopyColumns{rows, width, x_columns, x_begin, y_columns, y_begin, x.data(), y.data(), ToC(x.type()), 0});
   }
 
   // ---- Normalization
 
-  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                        AnyOut y) override {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, channels, 1));
     if (scratch == nullptr) return;
-    Compute(EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), scratch});
+    Compute(
+        EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), scratch, ToC(x.type()), 0});
   }
-  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In beta, In mean, In variance, Out y) override {
-    Compute(EgBatchNormInference{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data()});
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
+                          AnyOut y) override {
+    Compute(
+        EgBatchNormInference{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), ToC(x.type()), 0});
   }
-  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
-                         Out dbeta) override {
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
+                         Out dgamma, Out dbeta) override {
     double* const scratch = Scratch<double>(cuda::BatchNormBackScratch(rows, channels));
     if (scratch == nullptr) return;
     Compute(EgBatchNormBack{rows, channels, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
-                            dbeta.data(), scratch});
+                            dbeta.data(), scratch, ToC(x.type()), 0});
   }
-  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In beta, Out mean, Out variance, Out y) override {
-    Compute(EgLayerNorm{rows, columns, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data()});
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
+                        AnyOut y) override {
+    Compute(EgLayerNorm{rows, columns, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), ToC(x.type()), 0});
   }
-  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, In x, In gamma, In mean, In variance, In dy, Out dx, Out dgamma,
-                         Out dbeta) override {
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
+                         Out dgamma, Out dbeta) override {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 2));
     if (scratch == nullptr) return;
     Compute(EgLayerNormBack{rows, columns, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
-                            dbeta.data(), scratch});
+                            dbeta.data(), scratch, ToC(x.type()), 0});
   }
 
   // ---- Products of vectors
@@ -469,13 +500,14 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Embeddings
 
-  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, Out y) override {
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) override {
     if (!ListFits("embedding", s.widths.size())) return;
-    Compute(EgGather{ToC(s), position.data(), rows.data(), weights.data(), y.data()});
+    Compute(EgGather{ToC(s), position.data(), rows.data(), weights.data(), y.data(), ToC(y.type()), 0});
   }
-  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, In dy, Out row_gradients) override {
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) override {
     if (!ListFits("embedding", s.widths.size()) || position.empty()) return;
-    EgScatter a{ToC(s), Size(row_gradients) / s.dimension, position.data(), weights.data(), dy.data(), row_gradients.data(), nullptr};
+    EgScatter a{ToC(s), Size(row_gradients) / s.dimension, position.data(), weights.data(), dy.data(), row_gradients.data(), nullptr, ToC(dy.type()),
+                0};
     const std::int64_t sort = api_->sort_bytes(context_, a.s.batch * a.s.ids);
     if (sort < 0) return Refuse("embedding", absl::InternalError("the sort does not say what memory it needs"));
     a.scratch = Scratch<std::byte>(cuda::ScatterScratch::Of(a.s.batch, a.s.ids, sort).bytes);
@@ -525,7 +557,7 @@ class CudaBackendImpl final : public CudaBackend {
     std::uint64_t workspace_bytes = 0;
   };
 
-  static std::int64_t Size(In x) { return static_cast<std::int64_t>(x.size()); }
+  static std::int64_t Size(AnyIn x) { return static_cast<std::int64_t>(x.size()); }
   static std::uint64_t Address(const tensor::AlignedBuffer& buffer) { return reinterpret_cast<std::uint64_t>(buffer.data()); }
 
   static EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b) {
@@ -551,7 +583,9 @@ class CudaBackendImpl final : public CudaBackend {
     return key;
   }
   static std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
-    return std::all_of(pointers.begin(), pointers.end(), [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }) ? 16 : 4;
+    std::uintptr_t all = 0;
+    for (const void* const p : pointers) all |= reinterpret_cast<std::uintptr_t>(p);
+    return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
   }
   static EgEmbedding ToC(const EmbeddingShape& s) {
     EgEmbedding e{};
@@ -565,7 +599,10 @@ class CudaBackendImpl final : public CudaBackend {
     for (std::size_t i = 0; i < s.widths.size(); ++i) e.ids += e.widths[i] = s.widths[i];
     return e;
   }
-  static std::int32_t ToC(Activation a) { return worker::ToC(a); }
+  static std::int32_t ToC(Element e) { return static_cast<std::int32_t>(e); }
+  static_assert(static_cast<int>(Element::kFloat32) == EG_FLOAT32 && static_cast<int>(Element::kFloat16) == EG_FLOAT16 &&
+                static_cast<int>(Element::kBFloat16) == EG_BFLOAT16);
+  std::int32_t ToC(Activation a) { return worker::ToC(a); }
   static EgPoolShape ToC(const PoolShape& s) { return worker::ToC(s); }
 
   absl::Status Error(absl::StatusCode code, absl::string_view primitive, absl::string_view why) const {
@@ -831,17 +868,31 @@ class CudaBackendImpl final : public CudaBackend {
   // ---- Parts of primitives
 
   // y = activation(y + b), as one pass, or none.
-  void FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation, Out y) {
+  void FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation, AnyOut y) {
     if (!b.empty() || (activation != Activation::kLinear && activation != Activation::kSoftmax))
-      Compute(EgBiasActivate{rows, columns, b.data(), y.data(), ToC(activation), 0});
-    if (activation == Activation::kSoftmax) Compute(EgSoftmax{rows, columns, y.data(), y.data()});
+      Compute(EgBiasActivate{rows, columns, b.data(), y.data(), ToC(activation), ToC(y.type())});
+    if (activation == Activation::kSoftmax) Compute(EgSoftmax{rows, columns, y.data(), y.data(), ToC(y.type()), 0});
   }
-  void ThroughActivation(Activation activation, std::int64_t rows, std::int64_t columns, In y, Out dy) {
+  void ThroughActivation(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y, AnyOut dy) {
     if (activation != Activation::kLinear) ActivationBackward(activation, rows, columns, y, dy, dy);
   }
-  void ColumnSums(std::int64_t rows, std::int64_t columns, In x, Out y) {
+  void ColumnSums(std::int64_t rows, std::int64_t columns, AnyIn x, Out y) {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 1));
-    if (scratch != nullptr) Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch});
+    if (scratch != nullptr) Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
+  }
+
+  // `x` as elements of `type`, until the next call; empty: an error was left.
+  AnyIn Narrow(AnyIn x, Element type) {
+    if (x.type() == type) return x;
+    std::byte* const to = Grow(&narrow_, static_cast<std::int64_t>(x.size() * BytesOf(type)), "narrowed gradient");
+    if (to == nullptr) return {};
+    Compute(EgCast{Size(x), x.data(), to, ToC(x.type()), ToC(type)});
+    return {to, x.size(), type};
+  }
+  void SetTypes(EgPlanKey* key, Element operands, Element result) const {
+    key->type = ToC(operands);
+    key->d_type = ToC(result);
+    key->tf32 = tf32_ && operands == Element::kFloat32 ? 1 : 0;
   }
 
   const EgCudaApi* const api_;
@@ -855,10 +906,11 @@ class CudaBackendImpl final : public CudaBackend {
   Phase phase_ = Phase::kForward;
   int ranges_ = 0;
 
-  tensor::AlignedBuffer scratch_, filters_, workspace_, result_;
+  tensor::AlignedBuffer scratch_, filters_, narrow_, workspace_, result_;
   EgEvent* finished_ = nullptr;
 
-  bool fastest_ = false;
+  const bool tensor_cores_;  // of sm_80 and up
+  bool fastest_ = false, tf32_ = false;
   std::uint64_t state_ = 0;
   std::map<PlanKey, Choice> plans_;
   std::uint64_t plans_made_ = 0, plans_measured_ = 0;
@@ -880,7 +932,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice&
   EG_CHECK(choice.gpu());
   EgCudaError error{};
   EgContext* context = nullptr;
-  const EgOpenOptions open{choice.device.ordinal, options.tf32 ? 1 : 0};
+  const EgOpenOptions open{choice.device.ordinal, 0};
   if (choice.api->open(&open, &context, &error) != EG_CUDA_OK) {
     const absl::Status status = StatusOf(error);
     return absl::Status(status.code(), absl::StrCat(choice.name, " cannot be opened: ", status.message()));

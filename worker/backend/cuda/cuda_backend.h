@@ -16,7 +16,6 @@
 namespace evergrad::worker {
 
 struct CudaOptions {
-  bool tf32 = false;                                 // float32 products may be rounded to TF32
   GraphCapture::Options capture;                     // of steps
   std::uint64_t staging_bytes = 32ull << 20;         // page-locked, for uploads from memory that is not
   std::uint64_t workspace_bytes_max = 256ull << 20;  // of one algorithm

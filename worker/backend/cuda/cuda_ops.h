@@ -1,6 +1,8 @@
 /* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. What they compute is said in worker/backend/backend.h; here is
  * what differs. Pointers are into the device's memory unless said; a null one is not wanted, or absent. All sizes are in elements.
  *
+ * void pointers are to elements of the `type` beside them (EgElement), others to what they say.
+ *
  * `scratch` is memory that the kernel may spoil, of kernels/scratch.h's size. X(enumerator, struct) lists them all. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
@@ -14,115 +16,155 @@ extern "C" {
 /* Lists travel in the arguments, of which CUDA takes 4 KB. */
 #define EG_LIST_MAX 96
 
+enum EgElement { EG_FLOAT32 = 1, EG_FLOAT16 = 3, EG_BFLOAT16 = 4 };
 enum EgActivation { EG_LINEAR = 0, EG_RELU = 1, EG_TANH = 2, EG_SIGMOID = 3 };
 
 typedef struct EgActivate {
   int64_t n;
-  const float* x;
-  float* y;
-  int32_t activation, reserved;
+  const void* x;
+  void* y;
+  int32_t activation, type;
 } EgActivate;
 typedef struct EgActivateBack {
   int64_t n;
-  const float *y, *dy;
-  float* dx;
-  int32_t activation, reserved;
+  const void* y;
+  const void* dy;
+  void* dx;
+  int32_t activation, type;
 } EgActivateBack;
 typedef struct EgSoftmax {
   int64_t rows, columns;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
+  int32_t type, reserved;
 } EgSoftmax;
 typedef struct EgSoftmaxBack {
   int64_t rows, columns;
-  const float *y, *dy;
-  float* dx;
+  const void* y;
+  const void* dy;
+  void* dx;
+  int32_t type, reserved;
 } EgSoftmaxBack;
 typedef struct EgDropout {
   int64_t n;
   double rate;
   const uint64_t* key;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
+  int32_t type, reserved;
 } EgDropout;
 typedef struct EgZero {
   uint64_t bytes;
   void* to;
 } EgZero;
-typedef struct EgCopyFloats {
+typedef struct EgCast {
   int64_t n;
-  const float* x;
-  float* y;
-} EgCopyFloats;
+  const void* x;
+  void* y;
+  int32_t x_type, y_type;
+} EgCast; /* a copy, where the types are one */
 typedef struct EgScale {
   int64_t n;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
   float factor;
-  int32_t add;
+  int32_t add, x_type, y_type;
 } EgScale; /* add: y += factor x */
 typedef struct EgSum {
   int64_t n;
   int32_t count, add;
-  const float* inputs[EG_LIST_MAX];
-  float* y;
+  const void* inputs[EG_LIST_MAX];
+  void* y;
+  int32_t type, reserved;
 } EgSum; /* add: y += … */
 typedef struct EgCopyColumns {
   int64_t rows, width, x_columns, x_begin, y_columns, y_begin;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
+  int32_t type, reserved;
 } EgCopyColumns;
 typedef struct EgTranspose {
   int64_t rows, columns;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
+  int32_t x_type, y_type;
 } EgTranspose; /* y[c][r] = x[r][c] */
 /* y = activation(y + bias), in place, of rows of `columns`. */
 typedef struct EgBiasActivate {
   int64_t rows, columns;
   const float* bias;
-  float* y;
-  int32_t activation, reserved;
+  void* y;
+  int32_t activation, type;
 } EgBiasActivate;
 typedef struct EgColumnSums {
   int64_t rows, columns;
-  const float* x;
+  const void* x;
   float* y;
   double* scratch;
+  int32_t type, reserved;
 } EgColumnSums;
 
 typedef struct EgBatchNorm {
   int64_t rows, channels;
   double epsilon;
-  const float *x, *gamma, *beta;
-  float *mean, *variance, *y;
+  const void* x;
+  const float* gamma;
+  const float* beta;
+  float* mean;
+  float* variance;
+  void* y;
   double* scratch;
+  int32_t type, reserved;
 } EgBatchNorm;
 typedef struct EgBatchNormInference {
   int64_t rows, channels;
   double epsilon;
-  const float *x, *gamma, *beta, *mean, *variance;
-  float* y;
+  const void* x;
+  const float* gamma;
+  const float* beta;
+  const float* mean;
+  const float* variance;
+  void* y;
+  int32_t type, reserved;
 } EgBatchNormInference;
 typedef struct EgBatchNormBack {
   int64_t rows, channels;
   double epsilon;
-  const float *x, *gamma, *mean, *variance, *dy;
-  float *dx, *dgamma, *dbeta;
+  const void* x;
+  const float* gamma;
+  const float* mean;
+  const float* variance;
+  const void* dy;
+  void* dx;
+  float* dgamma;
+  float* dbeta;
   double* scratch;
+  int32_t type, reserved;
 } EgBatchNormBack;
 typedef struct EgLayerNorm {
   int64_t rows, columns;
   double epsilon;
-  const float *x, *gamma, *beta;
-  float *mean, *variance, *y;
+  const void* x;
+  const float* gamma;
+  const float* beta;
+  float* mean;
+  float* variance;
+  void* y;
+  int32_t type, reserved;
 } EgLayerNorm;
 typedef struct EgLayerNormBack {
   int64_t rows, columns;
   double epsilon;
-  const float *x, *gamma, *mean, *variance, *dy;
-  float *dx, *dgamma, *dbeta;
+  const void* x;
+  const float* gamma;
+  const float* mean;
+  const float* variance;
+  const void* dy;
+  void* dx;
+  float* dgamma;
+  float* dbeta;
   double* scratch;
+  int32_t type, reserved;
 } EgLayerNormBack;
 
 typedef struct EgPoolShape {
@@ -130,25 +172,29 @@ typedef struct EgPoolShape {
 } EgPoolShape;
 typedef struct EgMaxPool {
   EgPoolShape s;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
   int32_t* argmax;
+  int32_t type, reserved;
 } EgMaxPool;
 typedef struct EgMaxPoolBack {
   EgPoolShape s;
-  const float* dy;
+  const void* dy;
   const int32_t* argmax;
-  float* dx;
+  void* dx;
+  int32_t type, reserved;
 } EgMaxPoolBack;
 typedef struct EgAveragePool {
   int64_t batch, positions, channels;
-  const float* x;
-  float* y;
+  const void* x;
+  void* y;
+  int32_t type, reserved;
 } EgAveragePool;
 typedef struct EgAveragePoolBack {
   int64_t batch, positions, channels;
-  const float* dy;
-  float* dx;
+  const void* dy;
+  void* dx;
+  int32_t type, reserved;
 } EgAveragePoolBack;
 
 typedef struct EgDot {
@@ -185,16 +231,20 @@ typedef struct EgEmbedding {
 typedef struct EgGather {
   EgEmbedding s;
   const uint32_t* position;
-  const float *rows, *weights;
-  float* y;
+  const float* rows;
+  const float* weights;
+  void* y;
+  int32_t type, reserved;
 } EgGather;
 typedef struct EgScatter {
   EgEmbedding s;
   int64_t rows;
   const uint32_t* position;
-  const float *weights, *dy;
+  const float* weights;
+  const void* dy;
   float* row_gradients;
   void* scratch;
+  int32_t type, reserved;
 } EgScatter;
 
 enum EgLossType { EG_SPARSE_CATEGORICAL = 0, EG_BINARY = 1, EG_MEAN_SQUARED = 2 };
@@ -233,18 +283,19 @@ typedef struct EgNotFinite {
   uint64_t* found;
 } EgNotFinite;
 
-#define EG_OPS(X)                                                                                                                                \
-  X(EG_OP_ACTIVATE, EgActivate)                                                                                                                  \
-  X(EG_OP_ACTIVATE_BACK, EgActivateBack)                                                                                                         \
-  X(EG_OP_SOFTMAX, EgSoftmax) X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_COPY, EgCopyFloats) \
-      X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose)                           \
-          X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm)                             \
-              X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm)     \
-                  X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) X(EG_OP_MAX_POOL, EgMaxPool) X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack)                   \
-                      X(EG_OP_AVERAGE_POOL, EgAveragePool) X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot)                     \
-                          X(EG_OP_DOT_BACK, EgDotBack) X(EG_OP_FACTORIZATION, EgFactorization) X(EG_OP_FACTORIZATION_BACK, EgFactorizationBack)  \
-                              X(EG_OP_GATHER, EgGather) X(EG_OP_SCATTER, EgScatter) X(EG_OP_LOSS, EgLoss) X(EG_OP_AUC, EgAuc)                    \
-                                  X(EG_OP_MEAN_SQUARES, EgMeanSquares) X(EG_OP_SQUARES, EgSquares) X(EG_OP_NOT_FINITE, EgNotFinite)
+#define EG_OPS(X)                                                                                                                            \
+  X(EG_OP_ACTIVATE, EgActivate)                                                                                                              \
+  X(EG_OP_ACTIVATE_BACK, EgActivateBack)                                                                                                     \
+  X(EG_OP_SOFTMAX, EgSoftmax)                                                                                                                \
+  X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale)       \
+      X(EG_OP_SUM, EgSum) X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose) X(EG_OP_BIAS_ACTIVATE, EgBiasActivate)        \
+          X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference)            \
+              X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm) X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack)           \
+                  X(EG_OP_MAX_POOL, EgMaxPool) X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack) X(EG_OP_AVERAGE_POOL, EgAveragePool)                    \
+                      X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot) X(EG_OP_DOT_BACK, EgDotBack)                         \
+                          X(EG_OP_FACTORIZATION, EgFactorization) X(EG_OP_FACTORIZATION_BACK, EgFactorizationBack) X(EG_OP_GATHER, EgGather) \
+                              X(EG_OP_SCATTER, EgScatter) X(EG_OP_LOSS, EgLoss) X(EG_OP_AUC, EgAuc) X(EG_OP_MEAN_SQUARES, EgMeanSquares)     \
+                                  X(EG_OP_SQUARES, EgSquares) X(EG_OP_NOT_FINITE, EgNotFinite)
 
 #define EG_OP_NUMBER_(name, type) name,
 enum EgOp { EG_OPS(EG_OP_NUMBER_) EG_OP_COUNT };

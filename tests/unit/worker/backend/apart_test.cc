@@ -27,7 +27,7 @@ TEST_CASE("host memory, dropped memory and memory beyond an array are reported, 
   CHECK(backend.TakeBreaches().empty());
   backend.Copy(memory.as<float>().first(2), std::span(host).first(2));
   CHECK(backend.TakeBreaches() == std::vector<std::string>{"not this backend's memory: Copy"});
-  const std::vector<In> list = {memory.as<float>(), host};
+  const std::vector<AnyIn> list = {memory.as<float>(), host};
   backend.Sum(list, memory.as<float>());
   CHECK(backend.TakeBreaches() == std::vector<std::string>{"not this backend's memory: Sum"});
   backend.Zero({memory.as<std::byte>().data() + 8, 16});

@@ -468,7 +468,8 @@ TEST_CASE("layer normalization equals its definition forward and backward, with 
   ForEachBackend([](Backend& backend) {
     for (const NormShape& s : NormShapes()) {
       INFO(s.rows << " x " << s.columns);
-      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns), rows = static_cast<std::size_t>(s.rows);
+      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns),
+                        rows = static_cast<std::size_t>(s.rows);
       const std::vector<float> x = DrawAround(1, n, 30), gamma = Draw(2, columns), beta = Draw(3, columns), dy = Draw(4, n);
       for (const bool affine : {true, false}) {
         constexpr double kEpsilon = 1e-3;

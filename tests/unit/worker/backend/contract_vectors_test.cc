@@ -39,13 +39,13 @@ TEST_CASE("copy, scale, add and sum equal their definitions, bit for bit") {
       backend.AddScaled(1, a, y);
       for (std::size_t i = 0; i < n; ++i) want[i] = b[i] + a[i];
       CHECK(SameBits(y, want));
-      const std::vector<In> inputs = {a, b, c, a};
+      const std::vector<AnyIn> inputs = {a, b, c, a};
       for (std::size_t count = 1; count <= inputs.size(); ++count) {
         y = Poison(n);
         backend.Sum(std::span(inputs).first(count), y);
         want = a;
         for (std::size_t k = 1; k < count; ++k) {
-          for (std::size_t i = 0; i < n; ++i) want[i] += inputs[k][i];
+          for (std::size_t i = 0; i < n; ++i) want[i] += inputs[k].floats()[i];
         }
         CHECK(SameBits(y, want));
       }

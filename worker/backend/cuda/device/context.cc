@@ -46,7 +46,6 @@ int32_t Open(const EgOpenOptions* options, EgContext** result, EgCudaError* erro
   *result = nullptr;
   auto* const context = new EgContext;
   context->ordinal = options->ordinal;
-  context->tf32 = options->tf32 != 0;
   const int32_t kind = OpenInto(context, error);
   if (kind != EG_CUDA_OK) {
     Close(context);

@@ -11,7 +11,6 @@
 
 struct EgContext {
   int ordinal = 0;
-  bool tf32 = false;
   cudaStream_t lanes[3] = {};
   const evergrad::cuda::Blas* blas = nullptr;
   const evergrad::cuda::Dnn* dnn = nullptr;

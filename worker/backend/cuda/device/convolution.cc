@@ -1,12 +1,14 @@
 // Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias and relu two pointwise operations behind it), the
 // engines that its heuristics offer for it, one of them as an execution plan.
 //
-// Engines that would round float32 to TF32 or bf16 are passed over unless asked for (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), and for a graph with
-// relu those that do not promise to carry NaN (STRICT_NAN_PROP).
+// Engines that would round float32 to TF32 or bf16 are passed over unless asked for (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), with 16 bits those that
+// would add up in less than float32 (REDUCED_PRECISION_REDUCTION), and for a graph with relu those that do not promise to carry NaN
+// (STRICT_NAN_PROP).
 #include <array>
 #include <memory>
 #include <vector>
 
+#include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/device/context.h"
 
 namespace evergrad::cuda {
@@ -63,9 +65,13 @@ using Dims = std::array<int64_t, 4>;
 // Of [n][c][h][w] in the order n, h, w, c.
 Dims ChannelsLast(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}; }
 
-int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int64_t alignment, bool inside, EgCudaError* error) {
+cudnnDataType_t DataTypeOf(int32_t element) {
+  return element == EG_FLOAT16 ? CUDNN_DATA_HALF : element == EG_BFLOAT16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+}
+
+int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int32_t element, int64_t alignment, bool inside, EgCudaError* error) {
   const Dims strides = ChannelsLast(dims);
-  const cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  const cudnnDataType_t type = DataTypeOf(element);
   EG_CUDA_RETURN_IF(to->Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, error));
   EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
   EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.data(), error));
@@ -103,9 +109,9 @@ struct Operations {
     const Dims y_dims = {key.batch, key.filters, key.out_h, key.out_w};
     const bool add_bias = key.bias != 0, relu = key.relu != 0;
     Descriptor &x = add(), &w = add(), &y = add(), &convolution = add(), &operation = add();
-    EG_CUDA_RETURN_IF(MakeTensor(&x, kX, x_dims, key.alignment, false, error));
-    EG_CUDA_RETURN_IF(MakeTensor(&w, kW, w_dims, key.alignment, false, error));
-    EG_CUDA_RETURN_IF(MakeTensor(&y, kY, y_dims, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&x, kX, x_dims, key.kind == EG_PLAN_CONV_DATA ? key.d_type : key.type, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&w, kW, w_dims, key.kind == EG_PLAN_CONV_FILTER ? key.d_type : key.type, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&y, kY, y_dims, key.kind == EG_PLAN_CONV ? key.d_type : key.type, key.alignment, false, error));
 
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
@@ -145,7 +151,7 @@ struct Operations {
       Descriptor* out = &y;
       if (add_bias || relu) {
         out = &add();
-        EG_CUDA_RETURN_IF(MakeTensor(out, kRaw, y_dims, key.alignment, true, error));
+        EG_CUDA_RETURN_IF(MakeTensor(out, kRaw, y_dims, EG_FLOAT32, key.alignment, true, error));
       }
       EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, convolution, error));
@@ -156,11 +162,11 @@ struct Operations {
       list.push_back(nullptr);  // filled in below, in order
       if (add_bias) {
         Descriptor &bias = add(), &sum_mode = add(), &sum = add();
-        EG_CUDA_RETURN_IF(MakeTensor(&bias, kBias, {1, key.filters, 1, 1}, key.alignment, false, error));
+        EG_CUDA_RETURN_IF(MakeTensor(&bias, kBias, {1, key.filters, 1, 1}, EG_FLOAT32, key.alignment, false, error));
         Descriptor* into = &y;
         if (relu) {
           into = &add();
-          EG_CUDA_RETURN_IF(MakeTensor(into, kSum, y_dims, key.alignment, true, error));
+          EG_CUDA_RETURN_IF(MakeTensor(into, kSum, y_dims, EG_FLOAT32, key.alignment, true, error));
         }
         EG_CUDA_RETURN_IF(MakePointwise(&sum_mode, &sum, CUDNN_POINTWISE_ADD, *out, &bias, *into, error));
         list.push_back(sum.get());
@@ -250,11 +256,13 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
       EgPlanInfo info{0, 1, 0};
       for (int64_t n = 0; n < noted; ++n) {
         const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
-        rounds = rounds || note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+        // Of 16 bits, sums below float32 are what would be too little.
+        rounds = rounds || (key.type == EG_FLOAT32 ? note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS
+                                                   : note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
         carries_nan = carries_nan || note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
         if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
       }
-      if ((rounds && !context->tf32) || (key.relu != 0 && !carries_nan)) continue;
+      if ((rounds && key.tf32 == 0) || (key.relu != 0 && !carries_nan)) continue;
       auto plan = std::make_unique<ConvolutionPlan>(dnn);
       plan->kind = key.kind;
       plan->bias = key.bias != 0;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/device/context.h"
 
 namespace evergrad::cuda {
@@ -14,6 +15,8 @@ constexpr int kHeuristicsMax = 16;
 constexpr std::uint64_t kWorkspaceMax = 64ull << 20;
 
 #define EG_BLAS_TRY(call) EG_CUDA_RETURN_IF(FromBlas(blas.call, #call, error))
+
+cudaDataType_t DataTypeOf(int32_t element) { return element == EG_FLOAT16 ? CUDA_R_16F : element == EG_BFLOAT16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 struct Product {
   const Blas& blas;
@@ -34,8 +37,8 @@ struct Product {
     return EG_CUDA_OK;
   }
 
-  int32_t Make(const EgPlanKey& key, bool tf32, EgCudaError* error) {
-    EG_BLAS_TRY(cublasLtMatmulDescCreate(&operation, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  int32_t Make(const EgPlanKey& key, EgCudaError* error) {
+    EG_BLAS_TRY(cublasLtMatmulDescCreate(&operation, key.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t of_a = key.transpose_b != 0 ? CUBLAS_OP_T : CUBLAS_OP_N, of_b = key.transpose_a != 0 ? CUBLAS_OP_T : CUBLAS_OP_N;
     EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_TRANSA, &of_a, sizeof of_a, error));
     EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_TRANSB, &of_b, sizeof of_b, error));
@@ -45,19 +48,20 @@ struct Product {
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
     }
+    const cudaDataType_t in = DataTypeOf(key.type), out = DataTypeOf(key.d_type);
     const auto rows = [](int64_t n) { return static_cast<std::uint64_t>(n); };
     // As stored, by columns.
     if (key.transpose_b != 0) {
-      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, CUDA_R_32F, rows(key.k), rows(key.n), key.k));
+      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, in, rows(key.k), rows(key.n), key.k));
     } else {
-      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, CUDA_R_32F, rows(key.n), rows(key.k), key.n));
+      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, in, rows(key.n), rows(key.k), key.n));
     }
     if (key.transpose_a != 0) {
-      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&b, CUDA_R_32F, rows(key.m), rows(key.k), key.m));
+      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&b, in, rows(key.m), rows(key.k), key.m));
     } else {
-      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&b, CUDA_R_32F, rows(key.k), rows(key.m), key.k));
+      EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&b, in, rows(key.k), rows(key.m), key.k));
     }
-    EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&d, CUDA_R_32F, rows(key.n), rows(key.m), key.n));
+    EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&d, out, rows(key.n), rows(key.m), key.n));
     return EG_CUDA_OK;
   }
 };
@@ -92,7 +96,8 @@ int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& prod
   int found = 0;
   const cublasStatus_t status = blas.cublasLtMatmulAlgoGetHeuristic(context->blas_handle, product.operation, product.a, product.b, product.d,
                                                                     product.d, preference.preference, kHeuristicsMax, results->data(), &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+  const bool fused = key.bias != 0 || key.bias_gradient != 0;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE))
     found = 0;  // it offers none: an answer
   else
     EG_CUDA_RETURN_IF(FromBlas(status, "cublasLtMatmulAlgoGetHeuristic", error));
@@ -124,7 +129,7 @@ struct MatmulPlan final : EgPlan {
 
 int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
   Product product(*context->blas);
-  EG_CUDA_RETURN_IF(product.Make(key, context->tf32, error));
+  EG_CUDA_RETURN_IF(product.Make(key, error));
   std::vector<cublasLtMatmulHeuristicResult_t> results;
   EG_CUDA_RETURN_IF(Heuristics(context, key, product, &results, error));
   for (const cublasLtMatmulHeuristicResult_t& result : results)
@@ -134,7 +139,7 @@ int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos,
 
 int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
   auto made = std::make_unique<MatmulPlan>(*context->blas);
-  EG_CUDA_RETURN_IF(made->product.Make(key, context->tf32, error));
+  EG_CUDA_RETURN_IF(made->product.Make(key, error));
   std::vector<cublasLtMatmulHeuristicResult_t> results;
   EG_CUDA_RETURN_IF(Heuristics(context, key, made->product, &results, error));
   if (static_cast<std::size_t>(index) >= results.size()) return Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuBLASLt offers %zu algorithms", results.size());
@@ -149,7 +154,7 @@ int32_t CheckMatmul(const EgPlanKey& key, EgCudaError* error) {
   const Blas* blas = nullptr;
   EG_CUDA_RETURN_IF(LoadBlas(&blas, error));
   Product product(*blas);
-  EG_CUDA_RETURN_IF(product.Make(key, false, error));
+  EG_CUDA_RETURN_IF(product.Make(key, error));
   Preference preference(*blas);
   return preference.Make(key, error);
 }

@@ -50,17 +50,20 @@ struct ColumnFinishTeam {
   }
 };
 
+template <typename T>
 struct SumTerm {
-  const float* x;
-  EG_HD void Add(std::int64_t, std::int64_t, std::int64_t at, double* sums) const { sums[0] += x[at]; }
+  const T* x;
+  EG_HD void Add(std::int64_t, std::int64_t, std::int64_t at, double* sums) const { sums[0] += static_cast<double>(x[at]); }
 };
 struct StoreSum {
   float* y;
   double divisor;
   EG_HD void operator()(std::int64_t column, const double* sums) const { y[column] = static_cast<float>(sums[0] / divisor); }
 };
+template <typename T>
 struct DistanceTerm {
-  const float *x, *mean;
+  const T* x;
+  const float* mean;
   EG_HD void Add(std::int64_t, std::int64_t column, std::int64_t at, double* sums) const {
     const double distance = static_cast<double>(x[at]) - mean[column];
     sums[0] += distance * distance;
@@ -68,28 +71,33 @@ struct DistanceTerm {
 };
 
 // y = (x - mean) gamma / deviation + beta: a read and a write; the four numbers of a channel come from the caches.
+template <typename T>
 struct BatchNormApplyMap {
   EgBatchNormInference a;
   EG_HD void operator()(std::int64_t i) const {
     const std::int64_t c = Rest(i, a.channels);
     const float scale = InverseDeviation(a.variance[c], a.epsilon) * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
-    a.y[i] = (a.x[i] - a.mean[c]) * scale + (a.beta == nullptr ? 0.0f : a.beta[c]);
+    As<T>(a.y)[i] = T((As<T>(a.x)[i] - a.mean[c]) * scale + (a.beta == nullptr ? 0.0f : a.beta[c]));
   }
 };
 
 // sums[0] of dy, sums[1] of dy times the normal value: of batch normalization by channels, of layer normalization by columns.
+template <typename T>
 struct BatchNormBackTerm {
   EgBatchNormBack a;
   EG_HD void Add(std::int64_t, std::int64_t c, std::int64_t at, double* sums) const {
-    sums[0] += a.dy[at];
-    sums[1] += static_cast<double>(a.dy[at]) * ((a.x[at] - a.mean[c]) * InverseDeviation(a.variance[c], a.epsilon));
+    const double dy = As<T>(a.dy)[at];
+    sums[0] += dy;
+    sums[1] += dy * ((As<T>(a.x)[at] - a.mean[c]) * InverseDeviation(a.variance[c], a.epsilon));
   }
 };
+template <typename T>
 struct LayerNormBackTerm {
   EgLayerNormBack a;
   EG_HD void Add(std::int64_t row, std::int64_t, std::int64_t at, double* sums) const {
-    sums[0] += a.dy[at];
-    sums[1] += static_cast<double>(a.dy[at]) * ((a.x[at] - a.mean[row]) * InverseDeviation(a.variance[row], a.epsilon));
+    const double dy = As<T>(a.dy)[at];
+    sums[0] += dy;
+    sums[1] += dy * ((As<T>(a.x)[at] - a.mean[row]) * InverseDeviation(a.variance[row], a.epsilon));
   }
 };
 // The sums themselves go into the first part, where dx finds them.
@@ -104,6 +112,7 @@ struct StoreNormSums {
   }
 };
 // dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): two reads and a write.
+template <typename T>
 struct BatchNormBackMap {
   EgBatchNormBack a;
   const double* sums;  // [2][channels]
@@ -112,7 +121,7 @@ struct BatchNormBackMap {
     const double rows = static_cast<double>(a.rows);
     const float inverse = InverseDeviation(a.variance[c], a.epsilon), scale = inverse * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
     const float mean_gradient = static_cast<float>(sums[c] / rows), slope = static_cast<float>(sums[a.channels + c] / rows) * inverse;
-    a.dx[i] = scale * (a.dy[i] - mean_gradient - (a.x[i] - a.mean[c]) * slope);
+    As<T>(a.dx)[i] = T(scale * (As<T>(a.dy)[i] - mean_gradient - (As<T>(a.x)[i] - a.mean[c]) * slope));
   }
 };
 // Of batch normalization's backward pass: the parts, then the two sums of each channel.

@@ -1,66 +1,74 @@
 // Kernels that touch each element once: activations, dropout, sums, copies of columns, transposes.
 //
 // All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain of n elements moves 4 n bytes for each array in it; the arithmetic
-// (at most a few tens of operations an element) is hidden behind that. So a thread takes four neighbouring elements with one access of 16 bytes
-// where every array begins at a multiple of 16, and the tail one by one; else one element. What follows another element by element
-// is one kernel (bias and activation), because every kernel more is one more pass over memory.
+// (at most a few tens of operations an element) is hidden behind that; of 16-bit elements 2 n bytes. So a thread takes as many neighbouring elements
+// as 16 bytes hold (four, eight of 16 bits) with one access where every array begins at a multiple of 16, and the tail one by one; else one element.
+// What follows another element by element is one kernel (bias and activation), because every kernel more is one more pass over memory.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/element.h"
 #include "worker/backend/cuda/kernels/philox.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
 namespace evergrad::cuda {
 
-struct alignas(16) Quad {
-  float v[4];
+// `kCount` elements, read and written by one access.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(T)) Pack {
+  T v[kCount];
 };
 
 inline bool Aligned(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
 
-// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads.
-template <int kInputs, bool kReads, typename F>
+// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads. Inputs are of X, y of Y; four at a time where these differ in
+// size, so that none is read beyond 16 bytes.
+template <int kInputs, bool kReads, typename F, typename X = float, typename Y = float>
 struct Chain {
+  static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
   F f;
   std::int64_t n;
-  const float* x[kInputs];
-  float* y;
+  const X* x[kInputs];
+  Y* y;
   bool wide;
 
-  Chain(F function, std::int64_t elements, const float* const* inputs, float* output) : f(function), n(elements), y(output), wide(Aligned(output)) {
+  Chain(F function, std::int64_t elements, const X* const* inputs, Y* output) : f(function), n(elements), y(output), wide(Aligned(output)) {
     for (int k = 0; k < kInputs; ++k) x[k] = inputs[k], wide = wide && Aligned(inputs[k]);
   }
-  std::int64_t threads() const { return wide ? DivideUp(n, 4) : n; }
+  std::int64_t threads() const { return wide ? DivideUp(n, kWide) : n; }
 
   EG_HD void operator()(std::int64_t t) const {
     if (!wide) {
       float in[kInputs];
       for (int k = 0; k < kInputs; ++k) in[k] = x[k][t];
-      y[t] = f(in, kReads ? y[t] : 0.0f);
+      y[t] = Y(f(in, kReads ? static_cast<float>(y[t]) : 0.0f));
       return;
     }
-    const std::int64_t begin = 4 * t;
-    if (begin + 4 > n) {  // the tail
+    const std::int64_t begin = kWide * t;
+    if (begin + kWide > n) {  // the tail
       for (std::int64_t i = begin; i < n; ++i) {
         float in[kInputs];
         for (int k = 0; k < kInputs; ++k) in[k] = x[k][i];
-        y[i] = f(in, kReads ? y[i] : 0.0f);
+        y[i] = Y(f(in, kReads ? static_cast<float>(y[i]) : 0.0f));
       }
       return;
     }
-    Quad in[kInputs], out{};
-    for (int k = 0; k < kInputs; ++k) in[k] = *reinterpret_cast<const Quad*>(x[k] + begin);
-    if (kReads) out = *reinterpret_cast<const Quad*>(y + begin);
-    for (int e = 0; e < 4; ++e) {
+    using In = Pack<X, kWide>;
+    using Out = Pack<Y, kWide>;
+    In in[kInputs];
+    Out out{};
+    for (int k = 0; k < kInputs; ++k) in[k] = *reinterpret_cast<const In*>(x[k] + begin);
+    if (kReads) out = *reinterpret_cast<const Out*>(y + begin);
+    for (int e = 0; e < kWide; ++e) {
       float one[kInputs];
       for (int k = 0; k < kInputs; ++k) one[k] = in[k].v[e];
-      out.v[e] = f(one, out.v[e]);
+      out.v[e] = Y(f(one, out.v[e]));
     }
-    *reinterpret_cast<Quad*>(y + begin) = out;
+    *reinterpret_cast<Out*>(y + begin) = out;
   }
 };
 
@@ -91,6 +99,9 @@ struct ActivateBackF {
   int activation;
   EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
 };
+struct CastF {
+  EG_HD float operator()(const float* x, float) const { return x[0]; }
+};
 struct ScaleF {
   float factor;
   EG_HD float operator()(const float* x, float) const { return factor * x[0]; }
@@ -101,39 +112,48 @@ struct AddScaledF {
 };
 
 // y = inputs[0] + inputs[1] + …, in this order: one pass that reads each input once, however many there are.
+template <typename T>
 struct SumMap {
   EgSum a;
   EG_HD void operator()(std::int64_t i) const {
-    float sum = a.add != 0 ? a.y[i] : a.inputs[0][i];
-    for (int k = a.add != 0 ? 0 : 1; k < a.count; ++k) sum = sum + a.inputs[k][i];
-    a.y[i] = sum;
+    T* const y = As<T>(a.y);
+    float sum = a.add != 0 ? static_cast<float>(y[i]) : static_cast<float>(As<T>(a.inputs[0])[i]);
+    for (int k = a.add != 0 ? 0 : 1; k < a.count; ++k) sum = sum + As<T>(a.inputs[k])[i];
+    y[i] = T(sum);
   }
 };
 
 // Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a read and a write of y. Where rows are
 // whole quads of aligned memory a thread takes four columns.
+template <typename T>
 struct BiasActivateMap {
+  using Quad = Pack<T, 4>;
+  using Biases = Pack<float, 4>;
   EgBiasActivate a;
   bool wide;
   explicit BiasActivateMap(const EgBiasActivate& arguments)
       : a(arguments), wide(a.columns % 4 == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
   std::int64_t threads() const { return wide ? a.rows * a.columns / 4 : a.rows * a.columns; }
   EG_HD void operator()(std::int64_t t) const {
+    T* const to = As<T>(a.y);
     if (!wide) {
-      const float x = a.bias == nullptr ? a.y[t] : a.y[t] + a.bias[Rest(t, a.columns)];
-      a.y[t] = Activated(a.activation, x);
+      const float x = a.bias == nullptr ? static_cast<float>(to[t]) : to[t] + a.bias[Rest(t, a.columns)];
+      to[t] = T(Activated(a.activation, x));
       return;
     }
-    Quad y = *reinterpret_cast<const Quad*>(a.y + 4 * t), b{};
-    if (a.bias != nullptr) b = *reinterpret_cast<const Quad*>(a.bias + Rest(4 * t, a.columns));
-    for (int e = 0; e < 4; ++e) y.v[e] = Activated(a.activation, a.bias == nullptr ? y.v[e] : y.v[e] + b.v[e]);
-    *reinterpret_cast<Quad*>(a.y + 4 * t) = y;
+    Quad y = *reinterpret_cast<const Quad*>(to + 4 * t);
+    Biases b{};
+    if (a.bias != nullptr) b = *reinterpret_cast<const Biases*>(a.bias + Rest(4 * t, a.columns));
+    for (int e = 0; e < 4; ++e) y.v[e] = T(Activated(a.activation, a.bias == nullptr ? static_cast<float>(y.v[e]) : y.v[e] + b.v[e]));
+    *reinterpret_cast<Quad*>(to + 4 * t) = y;
   }
 };
 
 // One Philox block is the mask of four elements, so a thread makes one block for four: 10 rounds of two 32-bit products against 32 bytes of traffic,
 // which an H100 still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same mask as on the CPU, bit by bit.
+template <typename T>
 struct DropoutMap {
+  using Quad = Pack<T, 4>;
   EgDropout a;
   float scale;
   bool wide;
@@ -143,34 +163,38 @@ struct DropoutMap {
   EG_HD float One(std::uint32_t bits, float x) const { return static_cast<double>(UniformOf(bits)) >= a.rate ? x * scale : 0.0f; }
   EG_HD void operator()(std::int64_t t) const {
     const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>(t));
+    const T* const from = As<T>(a.x);
+    T* const to = As<T>(a.y);
     const std::int64_t begin = 4 * t;
     if (wide && begin + 4 <= a.n) {
-      const Quad x = *reinterpret_cast<const Quad*>(a.x + begin);
+      const Quad x = *reinterpret_cast<const Quad*>(from + begin);
       Quad y;
-      for (int e = 0; e < 4; ++e) y.v[e] = One(bits.v[e], x.v[e]);
-      *reinterpret_cast<Quad*>(a.y + begin) = y;
+      for (int e = 0; e < 4; ++e) y.v[e] = T(One(bits.v[e], x.v[e]));
+      *reinterpret_cast<Quad*>(to + begin) = y;
       return;
     }
-    for (std::int64_t i = begin; i < a.n && i < begin + 4; ++i) a.y[i] = One(bits.v[i - begin], a.x[i]);
+    for (std::int64_t i = begin; i < a.n && i < begin + 4; ++i) to[i] = T(One(bits.v[i - begin], from[i]));
   }
 };
 
 // Threads run over the copied elements; a narrow `width` makes short reads, which is the layout's price, not the kernel's.
+template <typename T>
 struct CopyColumnsMap {
   EgCopyColumns a;
   EG_HD void operator()(std::int64_t i) const {
     const std::int64_t r = Quotient(i, a.width), c = Rest(i, a.width);
-    a.y[r * a.y_columns + a.y_begin + c] = a.x[r * a.x_columns + a.x_begin + c];
+    As<T>(a.y)[r * a.y_columns + a.y_begin + c] = As<T>(a.x)[r * a.x_columns + a.x_begin + c];
   }
 };
 
 // Writes are neighbours, reads are `columns` apart: eight times the traffic of a tiled transpose at worst. What is transposed are filters (HWIO to
 // KRSC and back), a few MB at most beside hundreds of MB of activations, and they stay in the second-level cache (50 MB).
+template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;
   EG_HD void operator()(std::int64_t i) const {
     const std::int64_t c = Quotient(i, a.rows), r = Rest(i, a.rows);
-    a.y[i] = a.x[r * a.columns + c];
+    As<Y>(a.y)[i] = Y(static_cast<float>(As<X>(a.x)[r * a.columns + c]));
   }
 };
 

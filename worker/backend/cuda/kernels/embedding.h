@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/element.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
@@ -39,6 +40,7 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
 
 // kNone: a copy of rows, 4 bytes read and written an element, plus a random access a row. A bag: its rows are read once, its positions and
 // weights by every thread of its dimension, from the caches.
+template <typename T>
 struct GatherMap {
   EgGather a;
   std::int64_t threads() const { return a.s.batch * a.s.dimension * (a.s.combiner == EG_NONE ? a.s.ids : 1); }
@@ -47,7 +49,7 @@ struct GatherMap {
     const std::int64_t d = Rest(t, s.dimension), n = Quotient(t, s.dimension);
     if (s.combiner == EG_NONE) {
       const std::uint32_t row = a.position[PlaceOf(s, Quotient(n, s.ids), Rest(n, s.ids))];
-      a.y[t] = row == kNoRow ? 0.0f : a.rows[static_cast<std::int64_t>(row) * s.dimension + d];
+      As<T>(a.y)[t] = T(row == kNoRow ? 0.0f : a.rows[static_cast<std::int64_t>(row) * s.dimension + d]);
       return;
     }
     const double scale = BagScale(s, a.position, a.weights, n);
@@ -59,7 +61,7 @@ struct GatherMap {
       const float factor = static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scale);
       sum += factor * a.rows[static_cast<std::int64_t>(row) * s.dimension + d];
     }
-    a.y[t] = sum;
+    As<T>(a.y)[t] = T(sum);
   }
 };
 
@@ -80,6 +82,7 @@ struct BagScaleMap {
   double* scales;
   EG_HD void operator()(std::int64_t example) const { scales[example] = BagScale(a.s, a.position, a.weights, example); }
 };
+template <typename T>
 struct ScatterTeam {
   EgScatter a;
   const std::uint32_t *keys, *values;  // sorted
@@ -95,10 +98,10 @@ struct ScatterTeam {
       for (std::int64_t j = i; j < n && keys[j] == row; ++j) {
         const std::int64_t id = values[j], example = Quotient(id, a.s.ids), at = PlaceOf(a.s, example, Rest(id, a.s.ids));
         if (a.s.combiner == EG_NONE) {
-          sum += a.dy[id * dimension + d];
+          sum += As<T>(a.dy)[id * dimension + d];
         } else {
           const float factor = static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scales[example]);
-          sum += factor * a.dy[example * dimension + d];
+          sum += factor * As<T>(a.dy)[example * dimension + d];
         }
       }
       *to = sum;

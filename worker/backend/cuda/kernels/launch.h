@@ -35,11 +35,32 @@ std::int32_t Rows(L& l, std::int64_t rows, std::int64_t columns, const Op& op) {
   return columns <= kWarpColumnsMax ? l.template Teams<kWarp>(rows, op) : l.template Teams<kBlock>(rows, op);
 }
 
-template <int kInputs, bool kReads, typename L, typename F>
-std::int32_t Elementwise(L& l, std::int64_t n, F f, const float* const (&inputs)[kInputs], float* y) {
-  const Chain<kInputs, kReads, F> chain(f, n, inputs, y);
+template <int kInputs, bool kReads, typename L, typename F, typename X, typename Y>
+std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kInputs], Y* y) {
+  const Chain<kInputs, kReads, F, X, Y> chain(f, n, inputs, y);
   return l.Map(chain.threads(), chain);
 }
+
+// What an operation launches for elements of one type, By<T>(l, a), by the type that its arguments name.
+#define EG_BY_TYPE(Arguments)                      \
+  template <typename L>                            \
+  std::int32_t Launch(L& l, const Arguments& a) {  \
+    switch (a.type) {                              \
+      case EG_FLOAT16: return By<Float16>(l, a);   \
+      case EG_BFLOAT16: return By<BFloat16>(l, a); \
+      default: return By<float>(l, a);             \
+    }                                              \
+  }
+// Of two types: By<X, Y>. No operation has both of the 16-bit ones.
+#define EG_BY_TYPES(Arguments)                                                                                       \
+  template <typename L>                                                                                              \
+  std::int32_t Launch(L& l, const Arguments& a) {                                                                    \
+    const bool from = a.x_type != EG_FLOAT32, to = a.y_type != EG_FLOAT32;                                           \
+    if (!from && !to) return By<float, float>(l, a);                                                                 \
+    if ((from ? a.x_type : a.y_type) == EG_FLOAT16)                                                                  \
+      return from && to ? By<Float16, Float16>(l, a) : from ? By<Float16, float>(l, a) : By<float, Float16>(l, a);   \
+    return from && to ? By<BFloat16, BFloat16>(l, a) : from ? By<BFloat16, float>(l, a) : By<float, BFloat16>(l, a); \
+  }
 
 template <int kSums, typename L, typename Term, typename Finish>
 std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term, Finish finish) {
@@ -50,86 +71,103 @@ std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scra
 
 // ---- elementwise.cu
 
-template <typename L>
-std::int32_t Launch(L& l, const EgActivate& a) {
-  return Elementwise<1, false>(l, a.n, ActivateF{a.activation}, {a.x}, a.y);
+template <typename T, typename L>
+std::int32_t By(L& l, const EgActivate& a) {
+  return Elementwise<1, false>(l, a.n, ActivateF{a.activation}, {As<T>(a.x)}, As<T>(a.y));
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgActivateBack& a) {
-  return Elementwise<2, false>(l, a.n, ActivateBackF{a.activation}, {a.y, a.dy}, a.dx);
+EG_BY_TYPE(EgActivate)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgActivateBack& a) {
+  return Elementwise<2, false>(l, a.n, ActivateBackF{a.activation}, {As<T>(a.y), As<T>(a.dy)}, As<T>(a.dx));
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgDropout& a) {
-  const DropoutMap map(a);
+EG_BY_TYPE(EgActivateBack)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgDropout& a) {
+  const DropoutMap<T> map(a);
   return l.Map(map.threads(), map);
 }
+EG_BY_TYPE(EgDropout)
 template <typename L>
 std::int32_t Launch(L& l, const EgZero& a) {
   return a.bytes == 0 ? 0 : l.Zero(a.to, a.bytes);
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgCopyFloats& a) {
-  return a.n == 0 ? 0 : l.Copy(a.y, a.x, sizeof(float) * static_cast<std::uint64_t>(a.n));
+template <typename X, typename Y, typename L>
+std::int32_t By(L& l, const EgCast& a) {
+  if (sizeof(X) == sizeof(Y)) return a.n == 0 ? 0 : l.Copy(a.y, a.x, sizeof(X) * static_cast<std::uint64_t>(a.n));
+  return Elementwise<1, false>(l, a.n, CastF{}, {As<X>(a.x)}, As<Y>(a.y));
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgScale& a) {
-  if (a.add != 0) return Elementwise<1, true>(l, a.n, AddScaledF{a.factor}, {a.x}, a.y);
-  return Elementwise<1, false>(l, a.n, ScaleF{a.factor}, {a.x}, a.y);
+EG_BY_TYPES(EgCast)
+template <typename X, typename Y, typename L>
+std::int32_t By(L& l, const EgScale& a) {
+  if (a.add != 0) return Elementwise<1, true>(l, a.n, AddScaledF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
+  return Elementwise<1, false>(l, a.n, ScaleF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgSum& a) {
-  return l.Map(a.n, SumMap{a});
+EG_BY_TYPES(EgScale)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgSum& a) {
+  return l.Map(a.n, SumMap<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgCopyColumns& a) {
-  return l.Map(a.rows * a.width, CopyColumnsMap{a});
+EG_BY_TYPE(EgSum)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgCopyColumns& a) {
+  return l.Map(a.rows * a.width, CopyColumnsMap<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgTranspose& a) {
-  return l.Map(a.rows * a.columns, TransposeMap{a});
+EG_BY_TYPE(EgCopyColumns)
+template <typename X, typename Y, typename L>
+std::int32_t By(L& l, const EgTranspose& a) {
+  return l.Map(a.rows * a.columns, TransposeMap<X, Y>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgBiasActivate& a) {
-  const BiasActivateMap map(a);
+EG_BY_TYPES(EgTranspose)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgBiasActivate& a) {
+  const BiasActivateMap<T> map(a);
   return l.Map(map.threads(), map);
 }
+EG_BY_TYPE(EgBiasActivate)
 template <typename L>
 std::int32_t Launch(L& l, const EgNotFinite& a) {
   return l.Map(DivideUp(a.n, 4), NotFiniteMap{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgMaxPool& a) {
-  const MaxPoolMap map{a};
+template <typename T, typename L>
+std::int32_t By(L& l, const EgMaxPool& a) {
+  const MaxPoolMap<T> map{a};
   return l.Map(map.threads(), map);
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgMaxPoolBack& a) {
-  const MaxPoolBackMap map{a};
+EG_BY_TYPE(EgMaxPool)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgMaxPoolBack& a) {
+  const MaxPoolBackMap<T> map{a};
   return l.Map(map.threads(), map);
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgAveragePool& a) {
-  return l.Map(a.batch * a.channels, AveragePoolMap{a});
+EG_BY_TYPE(EgMaxPoolBack)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgAveragePool& a) {
+  return l.Map(a.batch * a.channels, AveragePoolMap<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgAveragePoolBack& a) {
-  return l.Map(a.batch * a.positions * a.channels, AveragePoolBackMap{a});
+EG_BY_TYPE(EgAveragePool)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgAveragePoolBack& a) {
+  return l.Map(a.batch * a.positions * a.channels, AveragePoolBackMap<T>{a});
 }
+EG_BY_TYPE(EgAveragePoolBack)
 
 // ---- rows.cu
 
-template <typename L>
-std::int32_t Launch(L& l, const EgSoftmax& a) {
-  return Rows(l, a.rows, a.columns, SoftmaxTeam{a});
+template <typename T, typename L>
+std::int32_t By(L& l, const EgSoftmax& a) {
+  return Rows(l, a.rows, a.columns, SoftmaxTeam<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgSoftmaxBack& a) {
-  return Rows(l, a.rows, a.columns, SoftmaxBackTeam{a});
+EG_BY_TYPE(EgSoftmax)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgSoftmaxBack& a) {
+  return Rows(l, a.rows, a.columns, SoftmaxBackTeam<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgLayerNorm& a) {
-  return Rows(l, a.rows, a.columns, LayerNormTeam{a});
+EG_BY_TYPE(EgSoftmaxBack)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgLayerNorm& a) {
+  return Rows(l, a.rows, a.columns, LayerNormTeam<T>{a});
 }
+EG_BY_TYPE(EgLayerNorm)
 template <typename L>
 std::int32_t Launch(L& l, const EgDot& a) {
   return Rows(l, a.batch, a.elements, DotTeam{a});
@@ -161,33 +199,38 @@ std::int32_t Launch(L& l, const EgMeanSquares& a) {
 
 // ---- columns.cu
 
-template <typename L>
-std::int32_t Launch(L& l, const EgColumnSums& a) {
-  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm{a.x}, StoreSum{a.y, 1});
+template <typename T, typename L>
+std::int32_t By(L& l, const EgColumnSums& a) {
+  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm<T>{As<T>(a.x)}, StoreSum{a.y, 1});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgBatchNormInference& a) {
-  return l.Map(a.rows * a.channels, BatchNormApplyMap{a});
+EG_BY_TYPE(EgColumnSums)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgBatchNormInference& a) {
+  return l.Map(a.rows * a.channels, BatchNormApplyMap<T>{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgBatchNorm& a) {
+EG_BY_TYPE(EgBatchNormInference)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgBatchNorm& a) {
   const double rows = static_cast<double>(a.rows);
-  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, SumTerm{a.x}, StoreSum{a.mean, rows}));
-  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, DistanceTerm{a.x, a.mean}, StoreSum{a.variance, rows}));
-  return Launch(l, EgBatchNormInference{a.rows, a.channels, a.epsilon, a.x, a.gamma, a.beta, a.mean, a.variance, a.y});
+  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, SumTerm<T>{As<T>(a.x)}, StoreSum{a.mean, rows}));
+  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, DistanceTerm<T>{As<T>(a.x), a.mean}, StoreSum{a.variance, rows}));
+  return By<T>(l, EgBatchNormInference{a.rows, a.channels, a.epsilon, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.type, 0});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgBatchNormBack& a) {
+EG_BY_TYPE(EgBatchNorm)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgBatchNormBack& a) {
   double* const sums = a.scratch + ColumnScratch(a.rows, a.channels, 2) / 8;
-  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm{a}, StoreNormSums{a.dgamma, a.dbeta, sums, a.channels}));
-  return a.dx == nullptr ? 0 : l.Map(a.rows * a.channels, BatchNormBackMap{a, sums});
+  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, sums, a.channels}));
+  return a.dx == nullptr ? 0 : l.Map(a.rows * a.channels, BatchNormBackMap<T>{a, sums});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgLayerNormBack& a) {
+EG_BY_TYPE(EgBatchNormBack)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgLayerNormBack& a) {
   if (a.dgamma != nullptr || a.dbeta != nullptr)
-    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm{a}, StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns}));
-  return a.dx == nullptr ? 0 : Rows(l, a.rows, a.columns, LayerNormBackTeam{a});
+    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns}));
+  return a.dx == nullptr ? 0 : Rows(l, a.rows, a.columns, LayerNormBackTeam<T>{a});
 }
+EG_BY_TYPE(EgLayerNormBack)
 
 // ---- embedding.cu
 
@@ -199,13 +242,14 @@ template <typename L>
 std::int32_t Launch(L& l, const EgFactorizationBack& a) {
   return l.Map(a.batch * a.fields * a.dimension, FactorizationBackMap{a});
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgGather& a) {
-  const GatherMap map{a};
+template <typename T, typename L>
+std::int32_t By(L& l, const EgGather& a) {
+  const GatherMap<T> map{a};
   return l.Map(map.threads(), map);
 }
-template <typename L>
-std::int32_t Launch(L& l, const EgScatter& a) {
+EG_BY_TYPE(EgGather)
+template <typename T, typename L>
+std::int32_t By(L& l, const EgScatter& a) {
   const std::int64_t n = a.s.batch * a.s.ids;
   if (n == 0) return 0;
   const ScatterScratch at = ScatterScratch::Of(a.s.batch, a.s.ids, L::SortBytes(n));
@@ -217,9 +261,12 @@ std::int32_t Launch(L& l, const EgScatter& a) {
   int bits = 1;
   while (bits < 32 && (a.rows >> bits) != 0) ++bits;
   EG_LAUNCH(l.Sort(ids(at.keys), ids(at.values), ids(at.sorted_keys), ids(at.sorted_values), n, bits, base + at.sort));
-  return l.template Teams<kWarp>(n, ScatterTeam{a, ids(at.sorted_keys), ids(at.sorted_values), scales});
+  return l.template Teams<kWarp>(n, ScatterTeam<T>{a, ids(at.sorted_keys), ids(at.sorted_values), scales});
 }
+EG_BY_TYPE(EgScatter)
 
+#undef EG_BY_TYPES
+#undef EG_BY_TYPE
 #undef EG_LAUNCH
 
 }  // namespace evergrad::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/element.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
@@ -16,42 +17,45 @@ namespace evergrad::cuda {
 
 EG_HD float InverseDeviation(float variance, double epsilon) { return 1.0f / sqrtf(variance + static_cast<float>(epsilon)); }
 
+template <typename T>
 struct SoftmaxTeam {
   EgSoftmax a;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t row) const {
-    const float* const x = a.x + row * a.columns;
-    float* const y = a.y + row * a.columns;
+    const T* const x = As<T>(a.x) + row * a.columns;
+    T* const y = As<T>(a.y) + row * a.columns;
     const float largest = team.Reduce(
-        a.columns, x[0], [&](std::int64_t c) { return x[c]; }, MaxOrNan{});
+        a.columns, static_cast<float>(x[0]), [&](std::int64_t c) { return static_cast<float>(x[c]); }, MaxOrNan{});
     const double sum = team.Reduce(
         a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest)); }, Plus{});
     const float factor = static_cast<float>(1.0 / sum);
     // A thread writes what it alone has read: in place is fine.
-    team.For(a.columns, [&](std::int64_t c) { y[c] = expf(x[c] - largest) * factor; });
+    team.For(a.columns, [&](std::int64_t c) { y[c] = T(expf(x[c] - largest) * factor); });
   }
 };
 
 // dx = y (dy - sum of y dy).
+template <typename T>
 struct SoftmaxBackTeam {
   EgSoftmaxBack a;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t row) const {
-    const float *const y = a.y + row * a.columns, *const dy = a.dy + row * a.columns;
-    float* const dx = a.dx + row * a.columns;
+    const T *const y = As<T>(a.y) + row * a.columns, *const dy = As<T>(a.dy) + row * a.columns;
+    T* const dx = As<T>(a.dx) + row * a.columns;
     const double sum = team.Reduce(
-        a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(y[c]) * dy[c]; }, Plus{});
+        a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(y[c]) * static_cast<double>(dy[c]); }, Plus{});
     const float along = static_cast<float>(sum);
-    team.For(a.columns, [&](std::int64_t c) { dx[c] = y[c] * (dy[c] - along); });
+    team.For(a.columns, [&](std::int64_t c) { dx[c] = T(y[c] * (dy[c] - along)); });
   }
 };
 
+template <typename T>
 struct LayerNormTeam {
   EgLayerNorm a;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t row) const {
-    const float* const x = a.x + row * a.columns;
-    float* const y = a.y + row * a.columns;
+    const T* const x = As<T>(a.x) + row * a.columns;
+    T* const y = As<T>(a.y) + row * a.columns;
     const double n = static_cast<double>(a.columns);
     const float mean = static_cast<float>(team.Reduce(
                                               a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(x[c]); }, Plus{}) /
@@ -68,27 +72,28 @@ struct LayerNormTeam {
     });
     team.For(a.columns, [&](std::int64_t c) {
       const float normal = (x[c] - mean) * inverse;
-      y[c] = normal * (a.gamma == nullptr ? 1.0f : a.gamma[c]) + (a.beta == nullptr ? 0.0f : a.beta[c]);
+      y[c] = T(normal * (a.gamma == nullptr ? 1.0f : a.gamma[c]) + (a.beta == nullptr ? 0.0f : a.beta[c]));
     });
   }
 };
 
 // With g = dy gamma and n = (x - mean) / deviation: dx = (g - mean of g - n times mean of g n) / deviation, means over the row.
+template <typename T>
 struct LayerNormBackTeam {
   EgLayerNormBack a;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t row) const {
-    const float *const x = a.x + row * a.columns, *const dy = a.dy + row * a.columns;
-    float* const dx = a.dx + row * a.columns;
+    const T *const x = As<T>(a.x) + row * a.columns, *const dy = As<T>(a.dy) + row * a.columns;
+    T* const dx = As<T>(a.dx) + row * a.columns;
     const double n = static_cast<double>(a.columns);
     const float mean = a.mean[row], inverse = InverseDeviation(a.variance[row], a.epsilon);
-    const auto g = [&](std::int64_t c) { return a.gamma == nullptr ? dy[c] : dy[c] * a.gamma[c]; };
+    const auto g = [&](std::int64_t c) { return a.gamma == nullptr ? static_cast<float>(dy[c]) : dy[c] * a.gamma[c]; };
     const float g_mean = static_cast<float>(team.Reduce(
                                                 a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(g(c)); }, Plus{}) /
                                             n);
     const auto product = [&](std::int64_t c) { return static_cast<double>(g(c)) * ((x[c] - mean) * inverse); };
     const float slope = static_cast<float>(team.Reduce(a.columns, 0.0, product, Plus{}) / n) * inverse;
-    team.For(a.columns, [&](std::int64_t c) { dx[c] = inverse * (g(c) - g_mean - (x[c] - mean) * slope); });
+    team.For(a.columns, [&](std::int64_t c) { dx[c] = T(inverse * (g(c) - g_mean - (x[c] - mean) * slope)); });
   }
 };
 

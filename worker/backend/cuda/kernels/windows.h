@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/element.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
@@ -24,6 +25,7 @@ EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, s
 }
 
 // Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes.
+template <typename T>
 struct MaxPoolMap {
   EgMaxPool a;
   std::int64_t threads() const { return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels; }
@@ -33,21 +35,23 @@ struct MaxPoolMap {
     const Span h = WindowOf(Rest(Quotient(pixel, s.out_w), s.out_h), s.stride_h, s.pad_top, s.pool_h, s.in_h);
     const Span w = WindowOf(Rest(pixel, s.out_w), s.stride_w, s.pad_left, s.pool_w, s.in_w);
     std::int64_t index = ((image * s.in_h + h.begin) * s.in_w + w.begin) * s.channels + c;
-    float best = a.x[index];
+    const T* const from = As<T>(a.x);
+    float best = from[index];
     for (std::int64_t y = h.begin; y < h.end; ++y)
       for (std::int64_t x = w.begin; x < w.end; ++x) {
         const std::int64_t at = ((image * s.in_h + y) * s.in_w + x) * s.channels + c;
-        const float value = a.x[at];
+        const float value = from[at];
         // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
         if (value > best || (value != value && best == best)) best = value, index = at;
       }
-    a.y[t] = best;
+    As<T>(a.y)[t] = T(best);
     a.argmax[t] = static_cast<std::int32_t>(index);
   }
 };
 
 // A thread gathers what comes to one input, in the order of the outputs: no atomics, so the same bits. It reads the argmax of each window over it:
 // one where windows do not overlap.
+template <typename T>
 struct MaxPoolBackMap {
   EgMaxPoolBack a;
   std::int64_t threads() const { return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels; }
@@ -60,28 +64,30 @@ struct MaxPoolBackMap {
     for (std::int64_t y = h.begin; y < h.end; ++y)
       for (std::int64_t x = w.begin; x < w.end; ++x) {
         const std::int64_t at = ((image * s.out_h + y) * s.out_w + x) * s.channels + c;
-        if (a.argmax[at] == t) sum += a.dy[at];
+        if (a.argmax[at] == t) sum += As<T>(a.dy)[at];
       }
-    a.dx[t] = sum;
+    As<T>(a.dx)[t] = T(sum);
   }
 };
 
 // A thread adds the positions of one channel of one image: one read, in rows of `channels`.
+template <typename T>
 struct AveragePoolMap {
   EgAveragePool a;
   EG_HD void operator()(std::int64_t t) const {
     const std::int64_t c = Rest(t, a.channels), image = Quotient(t, a.channels);
-    const float* const x = a.x + image * a.positions * a.channels + c;
+    const T* const x = As<T>(a.x) + image * a.positions * a.channels + c;
     double sum = 0;
-    for (std::int64_t p = 0; p < a.positions; ++p) sum += x[p * a.channels];
-    a.y[t] = static_cast<float>(sum / static_cast<double>(a.positions));
+    for (std::int64_t p = 0; p < a.positions; ++p) sum += static_cast<double>(x[p * a.channels]);
+    As<T>(a.y)[t] = T(static_cast<float>(sum / static_cast<double>(a.positions)));
   }
 };
+template <typename T>
 struct AveragePoolBackMap {
   EgAveragePoolBack a;
   EG_HD void operator()(std::int64_t t) const {
     const std::int64_t c = Rest(t, a.channels), image = Quotient(Quotient(t, a.channels), a.positions);
-    a.dx[t] = a.dy[image * a.channels + c] * static_cast<float>(1.0 / static_cast<double>(a.positions));
+    As<T>(a.dx)[t] = T(As<T>(a.dy)[image * a.channels + c] * static_cast<float>(1.0 / static_cast<double>(a.positions)));
   }
 };
 

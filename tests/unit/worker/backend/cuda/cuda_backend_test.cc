@@ -224,7 +224,7 @@ TEST_CASE("an operation that fails while it is captured is an error of the step,
   stage.control.fail_after_ops = 2;
   const auto failed = eager.Run(1);
   CHECK(failed.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(failed.status().message() == "backend could not compute: layer=dense phase=forward primitive=EG_OP_COPY cause=made to fail");
+  CHECK(failed.status().message() == "backend could not compute: layer=dense phase=forward primitive=EG_OP_CAST cause=made to fail");
   CHECK(*eager.Run(3) == Approx(eager.Want(3)));
 }
 
@@ -421,6 +421,36 @@ TEST_CASE("algorithms are the first deterministic one, or measured when that is 
   CHECK(stage.backend->stats().plans == 6);
   CHECK(stage.backend->stats().capture.captures == 3);
   CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and says why") {
+  for (const int major : {7, 8}) {
+    Control() = EmulatedControl{};
+    Control().major = major;
+    const auto backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), {}).value();
+    CHECK(backend->CheckPrecision(Precision::kFloat32).ok());
+    for (const Precision precision : {Precision::kTf32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+      const absl::Status can = backend->CheckPrecision(precision);
+      CHECK(can.ok() == (major == 8));
+      if (major == 7) CHECK(can.message() == "it is of GPUs of compute capability 8.0 and up");
+    }
+  }
+  Control() = EmulatedControl{};
+}
+
+TEST_CASE("products are asked for in TF32 where a job wants it, not before and not behind, and a step recorded the other way is not run again") {
+  Stage stage;
+  DenseStep step(stage, 4);
+  for (const bool tf32 : {false, true, false, true}) {
+    stage.backend->SetTf32(tf32);
+    for (int i = 0; i < 4; ++i) {
+      const std::uint64_t tf32_runs = stage.control.tf32_runs, runs = stage.control.plan_runs, launches = stage.control.launches;
+      CHECK(*step.Run(1) == Approx(step.Want(1)));
+      if (stage.control.launches == launches) CHECK(stage.control.tf32_runs - tf32_runs == (tf32 ? stage.control.plan_runs - runs : 0));
+    }
+  }
+  CHECK(stage.control.tf32_runs > 0);
+  CHECK(stage.control.graphs == 2);  // one of either way
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 // What cuDNN and cuBLASLt make without a device: the descriptors of every plan that the backend asks for. A wrong attribute, type or count shows
 // here.
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/paths.h"
+#include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/library.h"
 
 namespace evergrad::worker {
@@ -26,16 +28,25 @@ TEST_CASE("the descriptors of convolutions are finalized without a device: forwa
   EgPlanKey key{};
   key.batch = 2, key.in_h = 8, key.in_w = 9, key.in_c = 3, key.out_h = 4, key.out_w = 9, key.filters = 5;
   key.kernel_h = 3, key.kernel_w = 3, key.stride_h = 2, key.stride_w = 1, key.pad_left = 1, key.pad_bottom = 1, key.pad_right = 1;
-  for (const int kind : {EG_PLAN_CONV, EG_PLAN_CONV_DATA, EG_PLAN_CONV_FILTER}) {
-    for (const int bias : {0, 1}) {
-      for (const int relu : {0, 1}) {
-        for (const int alignment : {4, 16}) {
-          key.kind = kind, key.bias = bias, key.relu = relu, key.alignment = alignment;
-          INFO("kind " << kind << " bias " << bias << " relu " << relu << " alignment " << alignment);
-          EgCudaError error{};
-          const int made = api->check_plan(&key, &error);
-          INFO(error.text);
-          CHECK(made == EG_CUDA_OK);
+  for (const int type : {EG_FLOAT32, EG_FLOAT16, EG_BFLOAT16}) {
+    // A weight gradient of 16 bits may be float32.
+    for (const int d_type : {type, static_cast<int>(EG_FLOAT32)}) {
+      key.type = type, key.d_type = d_type, key.kind = EG_PLAN_CONV_FILTER, key.alignment = 16;
+      EgCudaError error{};
+      CHECK(api->check_plan(&key, &error) == EG_CUDA_OK);
+    }
+    key.d_type = type;
+    for (const int kind : {EG_PLAN_CONV, EG_PLAN_CONV_DATA, EG_PLAN_CONV_FILTER}) {
+      for (const int bias : {0, 1}) {
+        for (const int relu : {0, 1}) {
+          for (const int alignment : {4, 16}) {
+            key.kind = kind, key.bias = bias, key.relu = relu, key.alignment = alignment;
+            INFO("kind " << kind << " bias " << bias << " relu " << relu << " alignment " << alignment);
+            EgCudaError error{};
+            const int made = api->check_plan(&key, &error);
+            INFO(error.text);
+            CHECK(made == EG_CUDA_OK);
+          }
         }
       }
     }
@@ -53,15 +64,23 @@ TEST_CASE("the descriptors of products are made without a device: transposed, wi
   EgPlanKey key{};
   key.kind = EG_PLAN_MATMUL;
   key.m = 64, key.n = 10, key.k = 33;
-  for (const int transposes : {0, 1, 2}) {
-    for (const int epilogue : {0, 1, 2}) {
-      for (const int alignment : {4, 16}) {
-        key.transpose_a = transposes == 1, key.transpose_b = transposes == 2;
-        key.bias = epilogue == 1, key.bias_gradient = epilogue == 2, key.alignment = alignment;
-        EgCudaError error{};
-        const int made = api->check_plan(&key, &error);
-        INFO(error.text);
-        CHECK(made == EG_CUDA_OK);
+  for (const auto& [type, d_type, tf32] : {std::array<int, 3>{EG_FLOAT32, EG_FLOAT32, 0},
+                                           {EG_FLOAT32, EG_FLOAT32, 1},
+                                           {EG_BFLOAT16, EG_BFLOAT16, 0},
+                                           {EG_BFLOAT16, EG_FLOAT32, 0},
+                                           {EG_FLOAT16, EG_FLOAT16, 0},
+                                           {EG_FLOAT16, EG_FLOAT32, 0}}) {
+    key.type = type, key.d_type = d_type, key.tf32 = tf32;
+    for (const int transposes : {0, 1, 2}) {
+      for (const int epilogue : {0, 1, 2}) {
+        for (const int alignment : {4, 16}) {
+          key.transpose_a = transposes == 1, key.transpose_b = transposes == 2;
+          key.bias = epilogue == 1, key.bias_gradient = epilogue == 2, key.alignment = alignment;
+          EgCudaError error{};
+          const int made = api->check_plan(&key, &error);
+          INFO(error.text);
+          CHECK(made == EG_CUDA_OK);
+        }
       }
     }
   }

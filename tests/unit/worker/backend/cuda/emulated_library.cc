@@ -311,7 +311,8 @@ std::int32_t Offered(const EgPlanKey& key) {
                       key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
                       (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
                       key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
-    return key.relu != 0 || !fits ? 0 : 3;
+    const bool writes = key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32 || key.filters % 2 == 0;
+    return key.relu != 0 || !fits || !writes ? 0 : 3;
   }
   return key.bias_gradient != 0 && key.n % 2 != 0 ? 0 : 3;
 }
@@ -332,9 +333,27 @@ void DropPlan(EgPlan* plan) {
   delete plan;
 }
 
+// Elements of a plan's operands.
+struct Elements {
+  const void* at;
+  std::int32_t type;
+  float operator[](std::int64_t i) const {
+    if (type == EG_FLOAT16) return static_cast<const evergrad::cuda::Float16*>(at)[i];
+    if (type == EG_BFLOAT16) return static_cast<const evergrad::cuda::BFloat16*>(at)[i];
+    return static_cast<const float*>(at)[i];
+  }
+};
+void Store(void* to, std::int32_t type, std::int64_t i, float value) {
+  if (type == EG_FLOAT16)
+    static_cast<evergrad::cuda::Float16*>(to)[i] = value;
+  else if (type == EG_BFLOAT16)
+    static_cast<evergrad::cuda::BFloat16*>(to)[i] = value;
+  else
+    static_cast<float*>(to)[i] = value;
+}
+
 void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
-  const float *const a = static_cast<const float*>(p.a), *const b = static_cast<const float*>(p.b);
-  float* const d = static_cast<float*>(p.d);
+  const Elements a{p.a, key.type}, b{p.b, key.type};
   std::vector<double> row(static_cast<std::size_t>(key.n));
   for (std::int64_t m = 0; m < key.m; ++m) {
     std::fill(row.begin(), row.end(), 0.0);
@@ -343,7 +362,8 @@ void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
       for (std::int64_t n = 0; n < key.n; ++n) row[static_cast<std::size_t>(n)] += x * (key.transpose_b != 0 ? b[n * key.k + k] : b[k * key.n + n]);
     }
     for (std::int64_t n = 0; n < key.n; ++n)
-      d[m * key.n + n] = static_cast<float>(row[static_cast<std::size_t>(n)] + (key.bias != 0 ? static_cast<const float*>(p.bias)[n] : 0.0f));
+      Store(p.d, key.d_type, m * key.n + n,
+            static_cast<float>(row[static_cast<std::size_t>(n)] + (key.bias != 0 ? static_cast<const float*>(p.bias)[n] : 0.0f)));
   }
   if (key.bias_gradient == 0) return;
   for (std::int64_t n = 0; n < key.n; ++n) {
@@ -354,7 +374,7 @@ void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
 }
 
 void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
-  const float *const a = static_cast<const float*>(p.a), *const b = static_cast<const float*>(p.b);
+  const Elements a{p.a, s.type}, b{p.b, s.type};
   const std::int64_t outputs = s.batch * s.out_h * s.out_w * s.filters, inputs = s.batch * s.in_h * s.in_w * s.in_c;
   const std::int64_t weights = s.kernel_h * s.kernel_w * s.in_c * s.filters;
   std::vector<double> d(static_cast<std::size_t>(s.kind == EG_PLAN_CONV ? outputs : s.kind == EG_PLAN_CONV_DATA ? inputs : weights));
@@ -376,7 +396,7 @@ void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
           }
   for (std::size_t i = 0; i < d.size(); ++i) {
     const double bias = s.bias != 0 ? static_cast<const float*>(p.bias)[static_cast<std::int64_t>(i) % s.filters] : 0.0;
-    static_cast<float*>(p.d)[i] = static_cast<float>(d[i] + bias);
+    Store(p.d, s.d_type, static_cast<std::int64_t>(i), static_cast<float>(d[i] + bias));
   }
 }
 
@@ -386,6 +406,7 @@ int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* argumen
     if (reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(plan->key.alignment) != 0)
       return Fail(EG_CUDA_FAILED, error, "misaligned");
   ++control.plan_runs;
+  if (plan->key.tf32 != 0) ++control.tf32_runs;
   context->Ask(EG_LANE_COMPUTE, [key = plan->key, p = *arguments] {
     if (p.workspace_bytes > 0) std::memset(p.workspace, 0xFF, p.workspace_bytes);
     key.kind == EG_PLAN_MATMUL ? Multiply(key, p) : Convolve(key, p);
@@ -424,6 +445,7 @@ int32_t DeviceCount(int32_t* count, EgCudaError*) {
 int32_t Device(int32_t ordinal, EgCudaDevice* device, EgCudaError*) {
   *device = EgCudaDevice{};
   device->ordinal = ordinal;
+  device->major = control.major;
   device->memory_bytes = control.memory_bytes;
   std::snprintf(device->name, sizeof device->name, "emulated");
   return EG_CUDA_OK;

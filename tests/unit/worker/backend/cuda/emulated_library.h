@@ -12,8 +12,10 @@ struct EmulatedControl {
   std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0: none
   std::int64_t fail_after_copies = 0;  // likewise
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
+  std::int32_t major = 9;              // of its compute capability
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
+  std::uint64_t tf32_runs = 0;  // of plans
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
   std::uint64_t overlapped = 0;  // copies of the lane in that were done while work asked of the lane compute was not
   std::int64_t pending_in = 0;   // asked of the lane in and not done

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/random/philox.h"
+#include "common/tensor/convert.h"
 
 namespace evergrad::cuda {
 namespace {
@@ -28,7 +29,7 @@ TEST_CASE("dropout's mask is common/random's, whatever the size and the address"
     for (std::size_t n = 1; n <= 67; ++n) {
       for (std::size_t offset = 0; offset < 5; ++offset) {
         std::fill(y.begin(), y.end(), -1.0f);
-        const DropoutMap map(EgDropout{static_cast<std::int64_t>(n), rate, &key, x.data(), y.data() + offset});
+        const DropoutMap<float> map(EgDropout{static_cast<std::int64_t>(n), rate, &key, x.data(), y.data() + offset, EG_FLOAT32, 0});
         for (std::int64_t t = map.threads(); t-- > 0;) map(t);
         for (std::size_t i = 0; i < y.size(); ++i) {
           const bool inside = i >= offset && i < offset + n;
@@ -146,11 +147,56 @@ TEST_CASE("every id of every example has a place of its own") {
 TEST_CASE("a filter that is turned and turned back is the same") {
   std::vector<float> w(3 * 2 * 5 * 7), krsc(w.size()), back(w.size());
   for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i);
-  const TransposeMap there{EgTranspose{30, 7, w.data(), krsc.data()}}, again{EgTranspose{7, 30, krsc.data(), back.data()}};
+  const TransposeMap<float, float> there{EgTranspose{30, 7, w.data(), krsc.data(), EG_FLOAT32, EG_FLOAT32}},
+      again{EgTranspose{7, 30, krsc.data(), back.data(), EG_FLOAT32, EG_FLOAT32}};
   for (std::int64_t i = 0; i < 210; ++i) there(i);
   for (std::int64_t i = 0; i < 210; ++i) again(i);
   CHECK(back == w);
   CHECK(krsc[1 * 30 + 4] == w[4 * 7 + 1]);
+}
+
+TEST_CASE("elements of 16 bits are common/tensor's, bit by bit, all of them and what rounds to them") {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    BFloat16 b;
+    Float16 h;
+    b.bits = h.bits = static_cast<std::uint16_t>(bits);
+    const float wide_b = tensor::WidenOne(tensor::WireType::kBFloat16, b.bits), wide_h = tensor::WidenOne(tensor::WireType::kFloat16, h.bits);
+    if (b == b && BitsOf(b) != BitsOf(wide_b)) FAIL("bf16 " << bits);
+    if ((b == b) != (wide_b == wide_b)) FAIL("bf16 NaN " << bits);
+    if (BitsOf(h) != BitsOf(wide_h)) FAIL("fp16 " << bits);
+  }
+  for (std::uint64_t i = 0; i < 200000; ++i) {
+    std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(5, i));
+    if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;                 // ties of bf16
+    if (i % 4 == 1) bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);  // the range of fp16, and beyond
+    const float value = FloatOf(bits);
+    if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value)) FAIL("to bf16 " << bits);
+    if (Float16(value).bits != tensor::NarrowOne(tensor::WireType::kFloat16, value)) FAIL("to fp16 " << bits);
+  }
+}
+
+TEST_CASE("a chain of 16 bits takes eight elements an access, one of two sizes four, and writes nothing beside") {
+  alignas(16) BFloat16 x[96];
+  alignas(16) float wide_y[96];
+  alignas(16) BFloat16 y[96];
+  for (int i = 0; i < 96; ++i) x[i] = BFloat16(static_cast<float>(i + 1));
+  for (std::int64_t n = 1; n <= 70; ++n) {
+    for (int offset = 0; offset < 9; ++offset) {
+      std::fill(std::begin(y), std::end(y), BFloat16(-7.0f));
+      std::fill(std::begin(wide_y), std::end(wide_y), -7.0f);
+      const BFloat16* const inputs[] = {x + offset};
+      const Chain<1, false, ScaleF, BFloat16, BFloat16> narrow(ScaleF{2}, n, inputs, y + offset);
+      const Chain<1, false, ScaleF, BFloat16, float> widening(ScaleF{2}, n, inputs, wide_y + offset);
+      CHECK(narrow.threads() == (offset % 8 == 0 ? (n + 7) / 8 : n));
+      CHECK(widening.threads() == (offset % 8 == 0 ? (n + 3) / 4 : n));
+      for (std::int64_t t = narrow.threads(); t-- > 0;) narrow(t);
+      for (std::int64_t t = widening.threads(); t-- > 0;) widening(t);
+      for (int i = 0; i < 96; ++i) {
+        const float want = i >= offset && i < offset + n ? 2.0f * static_cast<float>(i + 1) : -7.0f;
+        if (static_cast<float>(y[i]) != want || wide_y[i] != want) FAIL("n " << n << " offset " << offset << " element " << i);
+      }
+    }
+  }
 }
 
 TEST_CASE("what travels with a launch fits CUDA's 4 KB") {

@@ -1,0 +1,78 @@
+// Elements of 16 bits as kernels see them: two bytes in memory, a float in arithmetic. So a kernel is written for `T` once, and is the same code as
+// for float where T is that. Rounded to the nearest, ties to even; NaN stays NaN (common/tensor/convert.h
+// has the same bits, but for which NaN a device makes of one).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/kernels/team.h"
+
+namespace evergrad::cuda {
+
+EG_HD std::uint32_t BitsOf(float value) {
+  std::uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+EG_HD float FloatOf(std::uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+struct BFloat16 {
+  std::uint16_t bits;
+  BFloat16() = default;
+  EG_HD BFloat16(float value) {  // NOLINT(google-explicit-constructor)
+    const std::uint32_t b = BitsOf(value);
+    bits = static_cast<std::uint16_t>((b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 0x40u : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+  }
+  EG_HD operator float() const { return FloatOf(static_cast<std::uint32_t>(bits) << 16); }  // NOLINT(google-explicit-constructor)
+};
+
+struct Float16 {
+  std::uint16_t bits;
+  Float16() = default;
+  EG_HD Float16(float value) {  // NOLINT(google-explicit-constructor)
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
+    const std::uint32_t b = BitsOf(value), sign = (b >> 16) & 0x8000u, x = b & 0x7fffffffu;
+    std::uint32_t h = 0;
+    if (x > 0x7f800000u)
+      h = 0x7e00u | ((x >> 13) & 0x3ffu);
+    else if (x >= 0x477ff000u)  // 65520: half way between the largest and what would come next
+      h = 0x7c00u;
+    else if (x >= 0x38800000u)  // 2^-14: the smallest that is normal
+      h = (x + 0xfffu + ((x >> 13) & 1u) - 0x38000000u) >> 13;
+    else
+      h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;  // the addition rounds: a unit in the last place of 0.5 is the smallest float16
+    bits = static_cast<std::uint16_t>(sign | h);
+#endif
+  }
+  EG_HD operator float() const {  // NOLINT(google-explicit-constructor)
+#ifdef __CUDA_ARCH__
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16, x = bits & 0x7fffu;
+    if (x >= 0x7c00u) return FloatOf(sign | 0x7f800000u | (x & 0x3ffu) << 13 | (x > 0x7c00u ? 0x400000u : 0u));
+    if (x >= 0x400u) return FloatOf(sign | ((x << 13) + 0x38000000u));
+    return FloatOf(sign | BitsOf(static_cast<float>(x) * 0x1p-24f));
+#endif
+  }
+};
+
+template <typename T>
+EG_HD const T* As(const void* p) {
+  return static_cast<const T*>(p);
+}
+template <typename T>
+EG_HD T* As(void* p) {
+  return static_cast<T*>(p);
+}
+
+}  // namespace evergrad::cuda
