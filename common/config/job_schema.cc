@@ -13,9 +13,9 @@
 namespace evergrad::config {
 namespace {
 
-const NotBuilt kLayersNotBuilt = {"lstm",          "gru",      "conv1d",  "conv3d",
-                                  "average_pooling2d", "global_max_pooling2d", "max_pooling1d", "multiply", "reshape", "attention",
-                                  "multi_head_attention", "depthwise_conv2d",         "zero_padding2d"};
+const NotBuilt kLayersNotBuilt = {"lstm",          "gru",      "conv1d",  "conv3d",    "average_pooling2d",    "global_max_pooling2d",
+                                  "max_pooling1d", "multiply", "reshape", "attention", "multi_head_attention", "depthwise_conv2d",
+                                  "zero_padding2d"};
 const NotBuilt kActivationsNotBuilt = {"gelu", "elu", "selu", "swish", "softplus", "leaky_relu", "exponential", "hard_sigmoid", "softsign"};
 const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoid", "softmax"};
 const std::vector<std::string> kInitializers = {"zeros", "ones", "glorot_uniform", "he_normal", "truncated_normal"};
@@ -511,7 +511,10 @@ const Table<WireRule>& WireRuleTable() {
       if (text && text->empty()) r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
       if (text) t->match = *text;
     };
-    Key<WireRule> dtype{"dtype", absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", ")), "", true,
+    Key<WireRule> dtype{"dtype",
+                        absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", ")),
+                        "",
+                        true,
                         [](Reader& r, const Node& n, WireRule* t) { ReadWireType(r, n, "dtype", &t->dtype); },
                         [](const WireRule& t) { return std::optional<Node>(MakePlain(t.dtype)); }};
     return Table<WireRule>{"an entry of `wire_dtype`", {match, dtype}, {}};
@@ -784,8 +787,10 @@ const Variant<LayerSpec>& LayerVariant() {
                                 {Flag<LayerSpec>("normalize", &LayerSpec::normalize, "divides both vectors by their length first: the cosine")}));
     v.cases.push_back(LayerCase("factorization_machine", "a factorization_machine layer", {}));
     for (auto& c : v.cases)
-      if (c.type == "batch_normalization" || c.type == "layer_normalization") c.table.not_built.push_back("axis");
-      else if (c.type == "global_average_pooling2d") c.table.not_built.push_back("keepdims");
+      if (c.type == "batch_normalization" || c.type == "layer_normalization")
+        c.table.not_built.push_back("axis");
+      else if (c.type == "global_average_pooling2d")
+        c.table.not_built.push_back("keepdims");
     for (const char* type : {"concatenate", "dot"})
       for (auto& c : v.cases)
         if (c.type == type) c.table.not_built.push_back(std::string(type) == "dot" ? "axes" : "axis");
@@ -998,9 +1003,15 @@ const Table<TrainingSpec>& TrainingTable() {
            "on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
            "a closure that a lost server needs again cannot be run again, because its data changed or went away: end the job, or go on "
            "without its updates there and count them as lost"),
-       Choice<TrainingSpec>("on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
-                            "a push finds no room at a server: a table is at its bytes_max or the server's tables are at --memory-bytes-max, and no row may "
-                            "give way: end the job, or let its workers wait and try again until there is room"),
+       Choice<TrainingSpec>(
+           "on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
+           "a push finds no room at a server: a table is at its bytes_max or the server's tables are at --memory-bytes-max, and no row may "
+           "give way: end the job, or let its workers wait and try again until there is room"),
+       Choice<TrainingSpec>(
+           "precision", &TrainingSpec::precision, {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
+           "what steps are computed in; servers keep and apply float32. mixed_bfloat16 and mixed_float16: activations, their gradients "
+           "and what products read of the weights are of 16 bits, as Keras' policies of these names (mixed_float16 scales its losses by "
+           "itself); tf32: float32, but GPUs may round what products read to 10 bits. A worker whose device has it not fails the job"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks", "validation_split"}};
   return table;
@@ -1067,12 +1078,17 @@ const Table<JobSpec>& TrainingJobTable() {
 
 const Table<JobSpec>& CountingJobTable() {
   static const Table<DataSpec> data{"spec.data of a counting job", CommonDataKeys(), kDataKeysNotBuilt};
+  static const Table<TrainingSpec> training = [] {
+    Table<TrainingSpec> t = TrainingTable();
+    std::erase_if(t.keys, [](const Key<TrainingSpec>& key) { return key.name == "precision"; });  // it computes nothing
+    return t;
+  }();
   static const Table<JobSpec> table{
       "spec of a counting job",
       {TypeKey(), Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(), "what is counted")),
        Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(), "how the work is spread"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"), CheckpointKey(),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "how long"), CheckpointKey(),
        Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(), "what it may take beside other jobs")},
       kSpecKeysNotBuilt};
   return table;
@@ -1087,10 +1103,10 @@ const Table<JobSpec>& FunctionsJobTable() {
     }
     return t;
   }();
-  static const Table<TrainingSpec> training{"spec.training of a functions job",
-                                            {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and of what a step draws"),
-                                             WireTypeKey()},
-                                            {}};
+  static const Table<TrainingSpec> training{
+      "spec.training of a functions job",
+      {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and of what a step draws"), WireTypeKey()},
+      {}};
   static const Table<JobSpec> table = [] {
     Key<JobSpec> checkpoint = CheckpointKey();
     checkpoint.read = [read = checkpoint.read](Reader& r, const Node& n, JobSpec* t) {

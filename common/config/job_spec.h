@@ -211,6 +211,8 @@ struct TrainingSpec {
   std::string on_lost_updates = "fail";
   // What a push that a server has no room for does to the job (LEDGER line 15, OVER_BUDGET): fail | pause.
   std::string on_over_budget = "fail";
+  // What steps are computed in (Keras' policies): float32 | tf32 | mixed_bfloat16 | mixed_float16. Servers keep float32. No part of the plan.
+  std::string precision = "float32";
   std::vector<WireRule> wire;  // the first whose `match` fits; none: float32. No part of the plan
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };

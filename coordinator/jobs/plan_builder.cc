@@ -111,6 +111,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.training.epochs = 1;
   model.training.wire.clear();
   model.training.evaluate_every_epochs = 1;
+  model.training.precision = config::TrainingSpec().precision;
   model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;
   model.training.on_over_budget = config::TrainingSpec().on_over_budget;
   model.data.train.reset();  // the data's own fingerprint stands for its files

@@ -26,6 +26,19 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   return trimmed(input) == trimmed(example);
 }
 
+// UserError: this worker's device does not compute in it.
+absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
+  const std::string& name = spec.training.precision;
+  const Precision precision = name == "tf32"             ? Precision::kTf32
+                              : name == "mixed_bfloat16" ? Precision::kMixedBFloat16
+                              : name == "mixed_float16"  ? Precision::kMixedFloat16
+                                                         : Precision::kFloat32;
+  const absl::Status can = backend.CheckPrecision(precision);
+  if (can.ok()) return precision;
+  return UserError(absl::FailedPreconditionError(absl::StrCat("this worker's device cannot compute in the job's precision: training.precision=", name,
+                                                              " device=", backend.name(), ": ", can.message())));
+}
+
 }  // namespace
 
 ComputeBackend::ComputeBackend(BackendOptions options) : make_([options = std::move(options)] { return MakeBackend(options); }) {}
@@ -107,8 +120,10 @@ absl::Status ComputeJob::Open(const Needs& needs) {
   bool bind = false;
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
-    EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend));
+    EG_ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(*spec_, *backend));
+    EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision));
     steps_.emplace(graph_.get(), backend);
+    if (precision == Precision::kMixedFloat16) loss_scale_.emplace();
     bind = true;
   }
   const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
@@ -187,7 +202,8 @@ absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
       tables_fit = layout->tables()[t].name == graph_->tables()[t].name && layout->tables()[t].dimension == graph_->tables()[t].dimension;
     }
     if (!tables_fit)
-      return absl::InternalError(absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(), " model=", graph_->tables().size()));
+      return absl::InternalError(
+          absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(), " model=", graph_->tables().size()));
     const auto& have = layout->variables();
     const auto& want = graph_->variables();
     for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
@@ -321,7 +337,8 @@ std::string ToWire(const Layout& layout, GradientBuffer* gradients) {
 
 }  // namespace
 
-std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t closure, std::uint32_t update, const std::shared_ptr<const Layout>& layout) const {
+std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t closure, std::uint32_t update,
+                                                               const std::shared_ptr<const Layout>& layout) const {
   std::vector<plan::CountingRows> drawn;
   std::vector<std::span<const std::int64_t>> ids;
   for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
@@ -357,16 +374,19 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   }
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
+  backend->SetTf32(spec_->training.precision == "tf32");
   EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
   std::vector<tensor::AlignedBuffer> row_gradients;
   std::vector<std::span<float>> row_spans;
   if (rows != nullptr) row_gradients = rows->slots->MakeRows();
   for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
+  if (loss_scale_) graph_->SetLossScale(step.loss_scale = loss_scale_->scale());
   const std::uint64_t ahead = steps_->brought_ahead();
   EG_ASSIGN_OR_RETURN(step.result,
                       steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans, Bringing(next)));
   step.ahead = steps_->brought_ahead() > ahead;
+  step.too_large = loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
   step.overflowed = ToWire(*layout_, step.gradients.get());
   if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
   return step;
@@ -404,6 +424,7 @@ absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const B
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
+  backend->SetTf32(spec_->training.precision == "tf32");
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   return steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
 }

@@ -21,6 +21,7 @@
 #include "worker/data/dataset.h"
 #include "worker/graph/graph.h"
 #include "worker/graph/host_step.h"
+#include "worker/graph/loss_scale.h"
 #include "worker/params/layout.h"
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
@@ -81,7 +82,10 @@ class ComputeJob {
     std::vector<tensor::AlignedBuffer> values;  // as pulled, [ids, dimension] of each table
   };
   // `overflowed`: not "": the first variable or table with a gradient that its wire type cannot say, and the type.
+  // `loss_scale`: of the step; 0 where losses are not scaled. `too_large`: it is why the step is not finite, and the next one's is smaller.
   struct Step {
+    float loss_scale = 0;
+    bool too_large = false;
     StepResult result;
     std::shared_ptr<GradientBuffer> gradients;                   // as on the wire
     std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // likewise, in the order of BatchRows::slots; null without tables
@@ -157,6 +161,7 @@ class ComputeJob {
   Batch ahead_inputs_;                       // views of it
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;  // of graph_
+  std::optional<LossScale> loss_scale_;  // where the precision wants it: float16
   // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
   std::vector<std::size_t> input_fields_;
   std::size_t label_field_ = 0;

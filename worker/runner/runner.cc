@@ -110,7 +110,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
     std::uint64_t bytes_before = 0;  // sent and received by this process when it began to serve the job
-    MonoTime step_time{0};  // of the last training step, until its gradients were here
+    MonoTime step_time{0};           // of the last training step, until its gradients were here
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
     bool functions() const { return spec != nullptr && spec->type == "functions"; }
     bool reads_data() const { return !counting() && !functions(); }
@@ -127,12 +127,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool busy = false;                   // a step is being computed, or waits
     bool paused = false;                 // a failpoint holds the run
     bool finishing = false;
-    bool recalled = false;               // it goes on all the same, unless it waits for room
+    bool recalled = false;  // it goes on all the same, unless it waits for room
     bool batch_asked = false;
-    std::shared_ptr<const ReadyBatch> batch;  // shared with the compute thread
+    std::shared_ptr<const ReadyBatch> batch;                                // shared with the compute thread
     const std::shared_ptr<NextBatch> next = std::make_shared<NextBatch>();  // likewise
-    std::shared_ptr<ComputeJob::BatchRows> rows;  // of `batch`; null without tables. Used by one thread at a time
-    std::uint64_t rows_number = 0;                // of `rows`, and of those before
+    std::shared_ptr<ComputeJob::BatchRows> rows;                            // of `batch`; null without tables. Used by one thread at a time
+    std::uint64_t rows_number = 0;                                          // of `rows`, and of those before
     v1::ClosureMetrics metrics;
     std::int64_t count = 0;           // of a counting job's evaluation
     std::vector<MetricSum> measured;  // in the order of the model's metrics
@@ -863,7 +863,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     const std::shared_ptr<ComputeJob::BatchRows> rows =
         job->counting() && job->layout->slots() > 0 ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout) : TakeRows();
-    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves. With a device, too: cores are idle.
+    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves. With a device, too: cores are
+    // idle.
     if ((rows || job->compute->on_device()) && job->reads_data() && run->next_step + 1 < run->steps) AskBatch();
     // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
     if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
@@ -916,7 +917,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       env.registry->GetCounter("evergrad_worker_batches_ahead_total", "Training steps whose batch was on the device before they began").Add();
     }
     std::string skip_reason;
-    if (!done->result.finite || !done->overflowed.empty()) {
+    if (done->loss_scale > 0) ShowLossScale(*done);
+    if (done->too_large) {
+      env.logger->Info(
+          absl::StrCat("update skipped: its gradients, ", done->loss_scale,
+                       " times as large, are beyond float16; the next ones are halved: closure=", run->work.closure.value(), " step=", step),
+          About());
+      skips_total.Add();
+      skip_reason = "overflow";
+      if (!std::isfinite(done->result.loss_sum)) done->result.loss_sum = 0;
+    } else if (!done->result.finite || !done->overflowed.empty()) {
       std::vector<std::uint64_t> named(batch.examples.begin(),
                                        batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
       const absl::Status status = UserError(absl::OutOfRangeError(
@@ -941,16 +951,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
     Measure(batch, done->result, global_step);
-    AtFailpoint(
-        env.failpoints, "worker.before_push", env.control,
-        IfRun([shards = *std::move(shards), row_push = std::move(row_push), gradients = std::move(done->gradients), skip_reason, global_step](
-                  Impl& self, absl::Status status) {
-          if (!status.ok()) return self.Fail(self.run->work, status);
-          if (self.run->next_step == 0) {
-            self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=", self.run->work.attempt.ToString()), self.About());
-          }
-          self.PushStep(shards, gradients, row_push, global_step, skip_reason);
-        }));
+    AtFailpoint(env.failpoints, "worker.before_push", env.control,
+                IfRun([shards = *std::move(shards), row_push = std::move(row_push), gradients = std::move(done->gradients), skip_reason, global_step](
+                          Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, status);
+                  if (self.run->next_step == 0) {
+                    self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=", self.run->work.attempt.ToString()),
+                                           self.About());
+                  }
+                  self.PushStep(shards, gradients, row_push, global_step, skip_reason);
+                }));
+  }
+
+  // Metrics that only jobs with scaled losses have.
+  void ShowLossScale(const ComputeJob::Step& step) {
+    env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)").Set(step.loss_scale);
+    metrics::Counter& overflows =
+        env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total", "Steps whose update was skipped because the loss scale was too large");
+    if (step.too_large) overflows.Add();
   }
 
   // ------------------------------------------------------------------ a step of a user's function
@@ -1335,7 +1353,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   BatchReader reader;
   UniqueIds unique_ids;
   std::optional<Job> job;
-  std::uint64_t stint = 0;  // how often a job has begun here
+  std::uint64_t stint = 0;                                            // how often a job has begun here
   const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;

@@ -320,6 +320,23 @@ TEST_CASE("the wire type of each variable is the first entry that fits its name,
   CHECK_THAT(Refusal(with("{match: x, dtype: fp16}")), says("`wire_dtype`: expected"));
 }
 
+TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a training job's") {
+  const auto with = [](const std::string& value) {
+    return absl::StrReplaceAll(kCnn, {{"training: {", absl::StrCat("training: {precision: ", value, ", ")}});
+  };
+  CHECK(Parse(kCnn).training.precision == "float32");
+  for (const char* value : {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}) {
+    CHECK(Parse(with(value)).training.precision == value);
+    CHECK(Parse(EmitYaml(Parse(with(value)))).training.precision == value);
+  }
+  CHECK_THAT(Refusal(with("mixed_float61")),
+             Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, mixed_float16, got `mixed_float61`; "
+                             "did you mean `mixed_float16`?"));
+  // A counting job computes nothing: it has no such key, and neither has one of functions.
+  CHECK_THAT(Refusal(absl::StrReplaceAll(kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
+             Catch::Contains("unknown key `precision`"));
+}
+
 TEST_CASE("a synthetic source has fields that are drawn") {
   const std::string text = ReadSource("configs/examples/deepfm.yaml");
   const JobSpec spec = Parse(text);
@@ -357,15 +374,20 @@ TEST_CASE("a synthetic source has fields that are drawn") {
 }
 
 TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds") {
-  const auto with = [](absl::string_view layer) { return absl::StrReplaceAll(kCnn, {{"{name: flat,  type: flatten}", absl::StrCat("{name: flat, type: flatten}\n      - ", layer)}}); };
-  const auto find = [](const JobSpec& spec) { return *std::find_if(spec.model.layers.begin(), spec.model.layers.end(), [](const LayerSpec& l) { return l.name == "n"; }); };
+  const auto with = [](absl::string_view layer) {
+    return absl::StrReplaceAll(kCnn, {{"{name: flat,  type: flatten}", absl::StrCat("{name: flat, type: flatten}\n      - ", layer)}});
+  };
+  const auto find = [](const JobSpec& spec) {
+    return *std::find_if(spec.model.layers.begin(), spec.model.layers.end(), [](const LayerSpec& l) { return l.name == "n"; });
+  };
   const LayerSpec batch = find(Parse(with("{name: n, type: batch_normalization}")));
   CHECK((batch.momentum == 0.99 && batch.epsilon == 1e-3 && batch.center && batch.scale));
   CHECK((batch.gamma_initializer.type == "ones" && batch.beta_initializer.type == "zeros"));
   CHECK((batch.moving_mean_initializer.type == "zeros" && batch.moving_variance_initializer.type == "ones"));
   const LayerSpec layer = find(Parse(with("{name: n, type: layer_normalization, epsilon: 0.5, center: false, gamma_regularizer: {l2: 0.125}}")));
   CHECK((layer.epsilon == 0.5 && !layer.center && layer.scale && layer.gamma_l2 == 0.125));
-  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, momentum: 1}")), Catch::Contains("`momentum`: expected a number from 0 to 1 (excluded)"));
+  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, momentum: 1}")),
+             Catch::Contains("`momentum`: expected a number from 0 to 1 (excluded)"));
   CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, epsilon: 0}")), Catch::Contains("`epsilon`: expected a number from 0 (excluded)"));
   CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, momentum: 0.5}")), Catch::Contains("unknown key `momentum`"));
   CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, axis: 1}")), Catch::Contains("not built yet: key `axis`"));
@@ -383,28 +405,30 @@ TEST_CASE("a counting job has counting keys, and no model") {
 
 TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
-  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
-                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
-                           "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml"})
+  for (const char* name :
+       {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml",
+        "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
+        "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
   texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
-      kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
-             {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
-             {"shuffle: {seed: 7}", "shuffle: off"},
-             {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
-             {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
-             {"kernel_size: 3",
-              "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal, bias_initializer: {type: "
-              "constant, value: -0.25}"},
-             {"{name: flat,  type: flatten}",
-              "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
-              "activation: tanh}\n      - {name: b, type: batch_normalization, momentum: 0.5, epsilon: 0.01, center: false, gamma_initializer: zeros, "
-              "beta_initializer: ones, moving_mean_initializer: ones, moving_variance_initializer: {type: constant, value: 2}, gamma_regularizer: {l2: "
-              "0.5}}\n      - {name: l, type: layer_normalization, epsilon: 0.5, scale: false, beta_regularizer: {l2: 0.25}}"},
-             {"metrics: [accuracy]", "metrics: []"},
-             {"pipeline: 0", "pipeline: 1"}}));
+      kCnn,
+      {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
+       {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
+       {"shuffle: {seed: 7}", "shuffle: off"},
+       {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
+       {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
+       {"kernel_size: 3",
+        "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal, bias_initializer: {type: "
+        "constant, value: -0.25}"},
+       {"{name: flat,  type: flatten}",
+        "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
+        "activation: tanh}\n      - {name: b, type: batch_normalization, momentum: 0.5, epsilon: 0.01, center: false, gamma_initializer: zeros, "
+        "beta_initializer: ones, moving_mean_initializer: ones, moving_variance_initializer: {type: constant, value: 2}, gamma_regularizer: {l2: "
+        "0.5}}\n      - {name: l, type: layer_normalization, epsilon: 0.5, scale: false, beta_regularizer: {l2: 0.25}}"},
+       {"metrics: [accuracy]", "metrics: []"},
+       {"pipeline: 0", "pipeline: 1"}}));
   for (const std::string& text : texts) {
     ParseOptions options;
     options.base_folder = "/jobs";

@@ -59,7 +59,7 @@ TEST_CASE("a plan numbers closures, cuts variables and counts values with slots"
   CHECK(built->message.fingerprint().size() == 64);
 }
 
-TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, checkpoint policy or pipeline") {
+TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, checkpoint policy, precision or pipeline") {
   const std::string base = BuildPlan(Spec(), Described())->message.fingerprint();
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == base);
   config::JobSpec spec = Spec();
@@ -67,6 +67,7 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   spec.training.evaluate_every_epochs = 0;
   spec.training.on_lost_updates = "report";
   spec.training.on_over_budget = "pause";
+  spec.training.precision = "mixed_bfloat16";
   spec.optimizer.learning_rate = 0.5;
   spec.name = "other";
   spec.checkpoint = {.on = true, .given = true, .every = std::chrono::seconds(5), .keep = 7, .resume = true, .directory = "/shared"};

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -10,6 +11,7 @@
 #include "common/sharding/row_digest.h"
 #include "runner_fixture.h"
 #include "tests/support/paths.h"
+#include "worker/backend/backend.h"
 
 namespace evergrad::worker {
 namespace {
@@ -57,8 +59,9 @@ TEST_CASE("a constant initializer of a layer reaches the variable with its value
 TEST_CASE("batch normalization: its moving averages go to where the batches are, each step of the plan moves them once, and evaluation reads them") {
   Stage stage;
   WriteData(stage);
-  const std::string yaml = absl::StrReplaceAll(
-      TrainingYaml(stage.folder), {{"      - {name: logits,", "      - {name: norm, type: batch_normalization, momentum: 0.5}\n      - {name: logits,"}});
+  const std::string yaml =
+      absl::StrReplaceAll(TrainingYaml(stage.folder),
+                          {{"      - {name: logits,", "      - {name: norm, type: batch_normalization, momentum: 0.5}\n      - {name: logits,"}});
   const v1::DescribeResult d = stage.Begin(yaml, 2, SmallPlan());
   REQUIRE(d.variables_size() == 8);
   CHECK(d.variables(4).name() == "norm/moving_mean");
@@ -75,8 +78,7 @@ TEST_CASE("batch normalization: its moving averages go to where the batches are,
   }
   CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
   std::map<std::uint32_t, bool> moving;  // by shard
-  for (const v1::ShardSpec& shard : stage.job.plan().shards())
-    moving[shard.shard()] = shard.variable().optimizer().type() == "moving_average";
+  for (const v1::ShardSpec& shard : stage.job.plan().shards()) moving[shard.shard()] = shard.variable().optimizer().type() == "moving_average";
   std::uint64_t seen = 0;
   for (const SeenPush& push : stage.Seen()) {
     CHECK(push.kind == (moving[push.shard] ? v1::MOVING_AVERAGE : v1::GRADIENT));
@@ -388,8 +390,9 @@ TEST_CASE("no room at a server: the job fails with server, table, bytes, limit a
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().origin_text() == "ps_server/1");
-  CHECK_THAT(failed.cause().message(), Catch::StartsWith("no room at ps_server/1: ") && Catch::Contains("table=movies held=1000 memory_bytes_max=900") &&
-                                           Catch::Contains("closure=0 update=0") && Catch::Contains("training.on_over_budget: pause"));
+  CHECK_THAT(failed.cause().message(), Catch::StartsWith("no room at ps_server/1: ") &&
+                                           Catch::Contains("table=movies held=1000 memory_bytes_max=900") && Catch::Contains("closure=0 update=0") &&
+                                           Catch::Contains("training.on_over_budget: pause"));
   CHECK(refused == 1);
   CHECK(stage.HoldsNothing());
 }
@@ -607,11 +610,13 @@ TEST_CASE("a counting job counts every sample and every update exactly, and touc
   CHECK(seen == want);
 }
 
-TEST_CASE("a counting job's tables hold the sums that (closure, update) name, each slot applies the updates that touch it, and a repair pushes to its slot only") {
+TEST_CASE(
+    "a counting job's tables hold the sums that (closure, update) name, each slot applies the updates that touch it, and a repair pushes to its slot "
+    "only") {
   Stage stage;
   stage.Begin(CountingYaml(90, 0, 3), 4, SmallPlan());
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.RunClosure(c);
-  stage.RunClosure(0);                                             // again: duplicates everywhere
+  stage.RunClosure(0);  // again: duplicates everywhere
   const auto dense = static_cast<std::uint32_t>(stage.job.plan().shards_size()) - kSlots;
   stage.RunClosure(1, v1::TRAIN, {dense + 3});
   std::vector<std::map<std::int64_t, std::vector<float>>> rows(3);
@@ -784,6 +789,111 @@ TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits h
   }
 }
 
+// Of the same steps in float32, closure by closure.
+void CheckSameCurve(const Stage::Settings& settings, const std::string& precision, double tolerance) {
+  Stage stage(settings), plain(settings);
+  std::vector<v1::Done> curves[2];
+  for (Stage* s : {&stage, &plain}) {
+    WriteData(*s);
+    std::string yaml = TrainingYaml(s->folder);
+    if (s == &stage) yaml.replace(yaml.find("steps_per_closure"), 0, "precision: " + precision + ", ");
+    s->Begin(yaml, 2, SmallPlan());
+    for (std::uint64_t c = 0; c < s->plan->closures(); ++c) curves[s == &plain].push_back(s->RunClosure(c));
+  }
+  REQUIRE(curves[0].size() == curves[1].size());
+  for (std::size_t c = 0; c < curves[0].size(); ++c) CHECK(MeanLoss(curves[0][c]) == Approx(MeanLoss(curves[1][c])).epsilon(tolerance));
+  CHECK(MeanLoss(curves[0].back()) < 0.5 * MeanLoss(curves[0].front()));
+  CHECK(stage.Digest() != plain.Digest());
+  for (const v1::ShardState& state : stage.States()) CHECK(state.skips() == 0);
+}
+
+TEST_CASE("in mixed_bfloat16 the loss falls as it does in float32") {
+  if (const absl::Status can = MakeBackend({"cpu", 1}).value()->CheckPrecision(Precision::kMixedBFloat16); !can.ok()) {
+    std::printf("\nskipped: %s\n", std::string(can.message()).c_str());
+    return;
+  }
+  Stage::Settings settings;
+  settings.device = "cpu";
+  CheckSameCurve(settings, "mixed_bfloat16", 2e-2);
+}
+
+constexpr char kScaleHelp[] = "What the last step's losses were multiplied by (mixed_float16)";
+constexpr char kOverflowsHelp[] = "Steps whose update was skipped because the loss scale was too large";
+
+Stage::Settings OnEmulatedGpu() {
+  Stage::Settings settings;
+  settings.device = "gpu";
+  settings.cuda_library = evergrad::test::BinDir() + "/libworker_cuda_emulated.so";
+  return settings;
+}
+
+TEST_CASE("in the precisions of a GPU the loss falls as it does in float32, on an emulated one") {
+  CheckSameCurve(OnEmulatedGpu(), "mixed_bfloat16", 2e-2);
+  CheckSameCurve(OnEmulatedGpu(), "mixed_float16", 2e-2);
+}
+
+TEST_CASE("in mixed_float16 a step whose scaled gradients overflow is a SKIP, the next ones are scaled by less, and every update is counted once") {
+  Stage stage(OnEmulatedGpu());
+  WriteData(stage);
+  std::string yaml = TrainingYaml(stage.folder);
+  yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
+  // What flows back through kernels of a thousand is beyond 65504 at first.
+  const std::string logits = "{name: logits, type: dense, ";
+  REQUIRE(yaml.find(logits) != std::string::npos);
+  yaml.replace(yaml.find(logits), logits.size(), logits + "kernel_initializer: {type: truncated_normal, stddev: 1000}, ");
+  stage.Begin(yaml, 2, SmallPlan());
+  std::uint64_t steps = 0;
+  for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
+    const v1::Done done = stage.RunClosure(c);
+    CHECK(std::isfinite(MeanLoss(done)));
+    steps += done.metrics().steps();
+  }
+  const auto overflows = static_cast<std::uint64_t>(stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp).value());
+  CHECK(overflows > 0);
+  CHECK(overflows < 15);
+  const double left = 32768.0 / static_cast<double>(std::uint64_t{1} << overflows),
+               last = stage.registry.GetGauge("evergrad_worker_loss_scale", kScaleHelp).value();
+  CHECK((last == left || last == 2 * left));  // of the last step, which may have been too large itself
+  for (const v1::ShardState& state : stage.States()) {
+    CHECK(state.skips() == overflows);
+    CHECK(state.updates_applied() + state.skips() == steps);
+  }
+}
+
+TEST_CASE("a true NaN in mixed_float16 is a user's error once the scale is at its least, not an overflow for ever") {
+  Stage stage(OnEmulatedGpu());
+  WriteData(stage);
+  std::string yaml = TrainingYaml(stage.folder);
+  yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is no float any more
+  stage.Begin(yaml, 2, SmallPlan());
+  for (std::uint64_t c = 0; c < 4; ++c) CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps
+  stage.Grant(4);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK(failed.user_error());
+  CHECK_THAT(failed.cause().message(), Catch::Contains("loss or gradient is not finite (NaN or Inf): closure=4 step=2"));
+  CHECK(stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp).value() == 15);
+}
+
+TEST_CASE("a precision that the worker's device has not is a user's error before anything is written: key, device and reason are named") {
+  for (const std::string precision : {"tf32", "mixed_float16"}) {
+    Stage::Settings settings;
+    settings.device = "cpu";
+    Stage stage(settings);
+    WriteData(stage);
+    std::string yaml = TrainingYaml(stage.folder);
+    yaml.replace(yaml.find("steps_per_closure"), 0, "precision: " + precision + ", ");
+    stage.Submit(yaml);
+    stage.Register();
+    stage.Grant(1ull << 32, v1::DESCRIBE);
+    const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+    CHECK(failed.user_error());
+    CHECK_THAT(failed.cause().message(),
+               Catch::Contains("training.precision=" + precision + " device=cpu (oneDNN") &&
+                   Catch::Contains(precision == "tf32" ? "TF32 is of NVIDIA's GPUs" : "no float16 products for processors"));
+  }
+}
+
 TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and is named") {
   const bool skip = GENERATE(false, true);
   Stage::Settings settings;
@@ -807,7 +917,8 @@ TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and 
   } else {
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
-    CHECK_THAT(failed.cause().message(), Catch::Contains("gradient is beyond the range of its wire type: variable=logits/kernel wire_dtype=fp16 closure=0 step="));
+    CHECK_THAT(failed.cause().message(),
+               Catch::Contains("gradient is beyond the range of its wire type: variable=logits/kernel wire_dtype=fp16 closure=0 step="));
   }
 }
 
