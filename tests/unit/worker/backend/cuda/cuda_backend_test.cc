@@ -172,7 +172,7 @@ TEST_CASE("a sum of more arrays than travel in one launch adds all of them, in o
   Stage stage;
   constexpr std::size_t kArrays = 2 * EG_LIST_MAX + 5;
   std::vector<Memory> arrays;
-  std::vector<In> inputs;
+  std::vector<AnyIn> inputs;
   float want = 0;
   for (std::size_t i = 0; i < kArrays; ++i) {
     const float value = 1.0f + 0.001f * static_cast<float>(i * i);
