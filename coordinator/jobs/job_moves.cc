@@ -59,7 +59,7 @@ void Job::PumpMoves() {
       SayDrained(server, "no other server is here");
       continue;
     }
-    const auto stuck = std::find_if(left.begin(), left.end(), [&](ShardId p) { return server.unmovable.count(p) == 0; });
+    const auto stuck = std::find_if(left.begin(), left.end(), [&unmovable = server.unmovable](ShardId p) { return unmovable.count(p) == 0; });
     if (stuck == left.end()) {
       SayDrained(server, server.unmovable.begin()->second);
       continue;
