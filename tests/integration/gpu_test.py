@@ -34,10 +34,10 @@ class Gpus(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertTrue(r.stdout.startswith("gpu:0 emulated"), r.stdout)
 
-    def ends(self, workers, library, name, log, **job):
+    def ends(self, workers, library, name, log, precision="float32", **job):
         with Cluster(support.BIN, servers=2, workers=workers, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
             path = support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=2, **job))
-            c.psctl("job", "submit", path)
+            c.psctl("job", "submit", path, "--set", "spec.training.precision=" + precision)
             status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
             for w in c.workers:
@@ -55,6 +55,26 @@ class Gpus(unittest.TestCase):
         for on_gpu, on_cpu in zip(gpu, cpu):
             for loss in ("train_loss", "eval_loss"):
                 self.assertLess(abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu))
+
+    def test_a_job_in_mixed_precision_learns_what_it_learns_in_float32(self):
+        cpu = self.ends(1, "/nowhere.so", "wide", "computes on cpu: ", deterministic=True)
+        for precision in ("mixed_bfloat16", "mixed_float16"):
+            gpu = self.ends(1, self.emulated, precision.replace("_", "-"), "computes on gpu:0 emulated", precision=precision, deterministic=True)
+            self.assertEqual((len(gpu), len(cpu)), (2, 2))
+            for narrow, wide in zip(gpu, cpu):
+                for loss in ("train_loss", "eval_loss"):
+                    self.assertLess(abs(narrow[loss] - wide[loss]), 2e-2 * wide[loss], (precision, narrow, wide))
+
+    def test_a_precision_that_a_worker_has_not_fails_the_job_before_anything_is_written(self):
+        with Cluster(support.BIN, servers=1, workers=1, worker_arguments=("--device", "cpu")).up() as c:
+            path = support.write(os.path.join(c.folder, "not-here.yaml"), support.job_yaml(name="not-here"))
+            c.psctl("job", "submit", path, "--set", "spec.training.precision=mixed_float16")
+            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", "not-here")), 60)
+            self.assertEqual(status["state"], "FAILED", status)
+            for words in ("training.precision=mixed_float16 device=cpu (oneDNN", "no float16 products for processors"):
+                self.assertIn(words, json.dumps(status["first_cause"]))
+            self.assertEqual(status["epoch_rows"], [])
+            self.assertFalse(os.path.exists(os.path.join(status["runs_folder"], "checkpoints")), status["runs_folder"])
 
     def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(self):
         with Cluster(support.BIN, servers=2, workers=2, worker_arguments=("--device", "gpu", "--cuda-library", self.emulated)) as c:
