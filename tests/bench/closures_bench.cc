@@ -2,7 +2,6 @@
 // numbers from a queue and remembers who has what (no ledger, no repair, no fencing).
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <deque>
 #include <unordered_map>
 #include <vector>
@@ -69,11 +68,8 @@ int Main() {
     ours.push_back(OfTheBook());
     theirs.push_back(OfTheQueue());
   }
-  std::printf(
-      "{\"name\": \"closures through the queue core, 128 in hand, 64 shards\", \"value\": %.0f, \"unit\": \"closures/s\", \"reference_name\": \"a "
-      "bare "
-      "queue and a map of who has what\", \"reference_value\": %.0f, \"ratio\": %.4f, \"reach\": null}\n",
-      Median(ours), Median(theirs), Median(ours) / Median(theirs));
+  bench::Print("closures through the queue core, 128 in hand, 64 shards", Median(ours), "closures/s", "a bare queue and a map of who has what",
+               Median(theirs), Median(ours) / Median(theirs), bench::kNoReach);
   return 0;
 }
 

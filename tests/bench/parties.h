@@ -136,16 +136,6 @@ class Party {
   int to_ = -1, from_ = -1;
 };
 
-// `reach` below 0: none.
-inline void Print(const std::string& name, double value, const char* unit, const std::string& reference_name, double reference_value, double ratio,
-                  double reach) {
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": "
-      "%s}\n",
-      name.c_str(), value, unit, reference_name.c_str(), reference_value, ratio, reach < 0 ? "null" : std::to_string(reach).substr(0, 4).c_str());
-  std::fflush(stdout);
-}
-
 // The raw rival: one TCP connection, every byte read into one buffer. A line is "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);

@@ -24,7 +24,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -297,11 +296,7 @@ void Compare(const std::string& only, const std::string& name, PushPulls& ours, 
     b.push_back(y);
     ratios.push_back(x / y);
   }
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"k/s\", \"reference_name\": \"empty stream ping, gRPC byte buffers, same number in flight\", "
-      "\"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": 0.8}\n",
-      name.c_str(), Median(a), Median(b), Median(ratios));
-  std::fflush(stdout);
+  bench::Print(name, Median(a), "k/s", "empty stream ping, gRPC byte buffers, same number in flight", Median(b), Median(ratios), 0.8);
 }
 
 void CompareTypes(const std::string& only, const std::string& name, PushPulls& ours, PushPulls& rival) {
@@ -314,11 +309,7 @@ void CompareTypes(const std::string& only, const std::string& name, PushPulls& o
     b.push_back(y);
     ratios.push_back(x / y);
   }
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"M elements/s\", \"reference_name\": \"the same as float32\", \"reference_value\": %.4g, "
-      "\"ratio\": %.3f, \"reach\": 1.2}\n",
-      name.c_str(), Median(a), Median(b), Median(ratios));
-  std::fflush(stdout);
+  bench::Print(name, Median(a), "M elements/s", "the same as float32", Median(b), Median(ratios), 1.2);
 }
 
 int Main(const std::string& only) {

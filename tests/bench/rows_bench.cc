@@ -8,13 +8,9 @@
 //
 //   rows_bench [PART]                         only the figures whose name contains PART
 //   rows_bench --servers HOST:PORT,… [PART]   over TCP against each bench_server that was started elsewhere: slots are spread over them
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +18,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -36,6 +31,7 @@
 #include "common/sharding/slots.h"
 #include "common/transport/grpc_transport.h"
 #include "tests/bench/figures.h"
+#include "tests/bench/parties.h"
 #include "tests/bench/plain_table.h"
 #include "tests/bench/shard_server.h"
 
@@ -51,25 +47,10 @@ constexpr std::size_t kIds = 13312, kBatches = 48;
 constexpr int kInFlight = 4, kRounds = 5;
 constexpr double kRoundSeconds = 0.5;
 
+double MyCpu() { return bench::UsageOf(getpid()).cpu; }
 double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // ---------------------------------------------------------------- the server
-
-// Takes bytes for ever, for the raw stream.
-int ListenRaw() {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EG_CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(listener, 1) == 0);
-  return listener;
-}
-std::uint16_t PortOf(int listener) {
-  sockaddr_in address{};
-  socklen_t size = sizeof address;
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
-}
 
 // The server of one table size, in a process of its own: its memory goes with it.
 class Child {
@@ -80,14 +61,14 @@ class Child {
     pid_ = fork();  // before gRPC has a thread here
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const int raw = ListenRaw();
-      const bench::ShardServer server("127.0.0.1:0", {16, 64});
-      const std::string line = std::to_string(PortOf(raw)) + " " + server.address() + "\n";
-      EG_CHECK(write(pipe_ends[1], line.data(), line.size()) == static_cast<ssize_t>(line.size()));
-      std::vector<char> sink(1 << 20);
-      const int fd = accept(raw, nullptr, nullptr);
-      while (recv(fd, sink.data(), sink.size(), 0) > 0) {
+      const int raw = bench::ListenRaw("127.0.0.1:0");
+      EG_CHECK(raw >= 0);
+      if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        bench::ServeRawForEver(raw);
       }
+      const bench::ShardServer server("127.0.0.1:0", {16, 64});
+      bench::SayLine(pipe_ends[1], bench::AddressOf(raw) + " " + server.address());
       for (;;) pause();
     }
     close(pipe_ends[1]);
@@ -96,7 +77,7 @@ class Child {
     close(pipe_ends[0]);
     const std::size_t space = line.find(' ');
     EG_CHECK_MSG(space != std::string::npos, "the child did not start");
-    raw_port_ = static_cast<std::uint16_t>(std::stoi(line));
+    raw_ = line.substr(0, space);
     address_ = line.substr(space + 1);
   }
   ~Child() {
@@ -104,36 +85,18 @@ class Child {
     waitpid(pid_, nullptr, 0);
   }
   const std::string& address() const { return address_; }
+  double cpu() const { return bench::UsageOf(pid_).cpu; }
 
-  // GB/s of one raw stream of 1 MiB writes; once.
+  // GB/s of one raw stream, 1 MiB at a time.
   double Raw() const {
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(raw_port_);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EG_CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    char congestion[32] = {};
-    socklen_t size = sizeof congestion;
-    getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, &size);
-    std::vector<char> bytes(1 << 20, 1);
-    std::uint64_t sent = 0;
-    const auto begin = Clock::now();
-    while (Seconds(begin) < 0.7) {
-      const ssize_t k = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      EG_CHECK(k > 0);
-      sent += static_cast<std::uint64_t>(k);
-    }
-    const double rate = static_cast<double>(sent) / Seconds(begin) * 1e-9;
-    close(fd);
-    std::fprintf(stderr, "TCP congestion control: %s; raw stream: %.2f GB/s\n", congestion, rate);
+    const double rate = bench::ConnectRaw(raw_)({.push = 1 << 20, .in_flight = 8, .seconds = 0.7}).rate() * (1 << 20) * 1e-9;
+    std::fprintf(stderr, "raw TCP: %.2f GB/s\n", rate);
     return rate;
   }
 
  private:
   pid_t pid_ = 0;
-  std::uint16_t raw_port_ = 0;
-  std::string address_;
+  std::string raw_, address_;
 };
 
 // ---------------------------------------------------------------- ids
@@ -192,6 +155,8 @@ class Wire {
     while (live_ > 0) idle_.Wait(&mu_);
     return static_cast<double>(rows_.load()) / Seconds(begin);
   }
+
+  std::uint64_t rows() const { return rows_; }  // of the last Measure
 
  private:
   // One batch to all servers; the last answer sends the next one, on the transport's thread.
@@ -268,27 +233,19 @@ class Wire {
 
 // ---------------------------------------------------------------- figures
 
-void Print(const std::string& name, double value, const char* reference_name, double reference, double ratio, const char* reach) {
-  std::printf(
-      "{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"M rows/s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, "
-      "\"reach\": %s}\n",
-      name.c_str(), value * 1e-6, reference_name, reference * 1e-6, ratio, reach);
-  std::fflush(stdout);
-}
-
 template <std::size_t kDimension>
 void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers) {
   const std::string name = " of dim " + std::to_string(kDimension) + ", " + std::to_string(rows / 1000000) + " M rows, depth 4";
   struct Figure {
     std::string name;
     bool push = false, lane = false;
-    std::vector<double> ours, theirs, ratios;
+    std::vector<double> ours, theirs, ratios, client_cpu, server_cpu, their_cpu;  // rows/s; CPU s per row
   };
   std::vector<Figure> figures;
   for (const bool push : {false, true}) {
     for (const bool lane : {false, true}) {
       if (lane && !servers.empty()) continue;
-      Figure f{(push ? "rows push (Adagrad)" : "rows pull") + name + (lane ? ", same host" : ", TCP"), push, lane, {}, {}, {}};
+      Figure f{(push ? "rows push (Adagrad)" : "rows pull") + name + (lane ? ", same host" : ", TCP"), push, lane, {}, {}, {}, {}, {}, {}};
       if (f.name.find(only) != std::string::npos) figures.push_back(std::move(f));
     }
   }
@@ -336,8 +293,15 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   };
   for (int round = 0; round < kRounds + 1; ++round) {
     for (Figure& f : figures) {
-      const double a = (f.lane ? lane : tcp).Measure(batches, f.push, kRoundSeconds), b = alone(f.push);
+      Wire& wire = f.lane ? lane : tcp;
+      const double server_cpu = child != nullptr ? child->cpu() : 0, client_cpu = MyCpu();
+      const double a = wire.Measure(batches, f.push, kRoundSeconds);
+      const double server_used = child != nullptr ? child->cpu() - server_cpu : 0, client_used = MyCpu() - client_cpu;
+      const double before = MyCpu(), b = alone(f.push), used = MyCpu() - before;
       if (round == 0) continue;  // warm-up
+      f.client_cpu.push_back(client_used / static_cast<double>(wire.rows()));
+      f.server_cpu.push_back(server_used / static_cast<double>(wire.rows()));
+      f.their_cpu.push_back(used / (b * kRoundSeconds / 2));
       f.ours.push_back(a);
       f.theirs.push_back(b);
       f.ratios.push_back(a / b);
@@ -345,14 +309,18 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   }
   for (const Figure& f : figures) {
     const double rate = Median(f.ours);
-    Print(f.name, rate, f.push ? "one thread, find + Adagrad, no network" : "one thread, find + gather, no network", Median(f.theirs),
-          Median(f.ratios), f.push ? "0.35" : "0.45");
+    const char* const rival = f.push ? "one thread, find + Adagrad, no network" : "one thread, find + gather, no network";
+    bench::Print(f.name, rate * 1e-6, "M rows/s", rival, Median(f.theirs) * 1e-6, Median(f.ratios), f.push ? 0.35 : 0.45);
+    if (child != nullptr) {
+      const double cpu = (Median(f.client_cpu) + Median(f.server_cpu)) * 1e9, its = Median(f.their_cpu) * 1e9;
+      std::fprintf(stderr, "%s: CPU of a row: client %.1f ns, server %.1f ns\n", f.name.c_str(), Median(f.client_cpu) * 1e9, Median(f.server_cpu) * 1e9);
+      bench::Print(f.name + ": CPU of both sides", cpu, "ns/row", rival, its, cpu / its, bench::kNoReach);
+    }
     if (kDimension != 16) continue;
     // On a machine whose loopback is slower than the one that ps-lite was measured on, there is nothing to compare.
-    const double peer = f.push ? 8.7e6 : 9e6, reach = f.push ? 10e6 : 12e6;
-    char text[32];
-    std::snprintf(text, sizeof text, "%.2f", reach / peer);
-    Print(f.name + " against ps-lite", rate, "ps-lite (published figure)", peer, rate / peer, raw >= 3.5 ? text : "null");
+    const double peer = f.push ? 8.7 : 9, reach = f.push ? 10 : 12;
+    bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)", peer, rate * 1e-6 / peer,
+                 raw >= 3.5 ? reach / peer : bench::kNoReach);
   }
 }
 

@@ -454,21 +454,12 @@ int Main(int argc, char** argv) {
     ratios.push_back(b.rate > 0 ? a.rate / b.rate : 0);
   }
   const std::string workers = std::to_string(settings.workers) + " simulated workers";
-  std::printf(
-      "{\"name\": \"closures over real sessions, %s, journal on\", \"value\": %.0f, \"unit\": \"closures/s\", \"reference_name\": \"what it must "
-      "reach\", "
-      "\"reference_value\": 50000, \"ratio\": %.3f, \"reach\": 1}\n",
-      workers.c_str(), Median(ours), Median(ours) / 50000);
-  std::printf(
-      "{\"name\": \"the same beside a bare loop\", \"value\": %.0f, \"unit\": \"closures/s\", \"reference_name\": \"numbers handed out over the same "
-      "sessions, "
-      "no journal\", \"reference_value\": %.0f, \"ratio\": %.3f, \"reach\": null}\n",
-      Median(ours), Median(theirs), Median(ratios));
-  std::printf(
-      "{\"name\": \"coordinator's CPU per closure\", \"value\": %.2f, \"unit\": \"us\", \"reference_name\": \"the bare loop's\", "
-      "\"reference_value\": %.2f, "
-      "\"ratio\": %.3f, \"reach\": null}\n",
-      Median(ours_cpu), Median(theirs_cpu), Median(ours_cpu) / std::max(1e-9, Median(theirs_cpu)));
+  bench::Print("closures over real sessions, " + workers + ", journal on", Median(ours), "closures/s", "what it must reach", 50000,
+               Median(ours) / 50000, 1);
+  bench::Print("the same beside a bare loop", Median(ours), "closures/s", "numbers handed out over the same sessions, no journal", Median(theirs),
+               Median(ratios), bench::kNoReach);
+  bench::Print("coordinator's CPU per closure", Median(ours_cpu), "us", "the bare loop's", Median(theirs_cpu),
+               Median(ours_cpu) / std::max(1e-9, Median(theirs_cpu)), bench::kNoReach);
   return 0;
 }
 

@@ -26,6 +26,7 @@
 #include "common/transport/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
 #include "ps_server/snapshot/snapshot_writer.h"
+#include "tests/bench/figures.h"
 
 namespace evergrad {
 namespace {
@@ -230,11 +231,8 @@ void Measure(std::uint32_t shards) {
   }
   const double with = Percentile(beside, 99), without = Percentile(alone, 99);
   std::fprintf(stderr, "%u shards: median %.1f ms beside snapshots, %.1f ms without\n", shards, Percentile(beside, 50), Percentile(alone, 50));
-  std::printf(
-      "{\"name\": \"p99 of a 16 MiB push to %u %s beside snapshots\", \"value\": %.4g, \"unit\": \"ms\", \"reference_name\": \"the same without snapshots\", "
-      "\"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": 0.667}\n",
-      shards, shards == 1 ? "shard" : "shards", with, without, without / with);
-  std::fflush(stdout);
+  bench::Print("p99 of a 16 MiB push to " + std::to_string(shards) + (shards == 1 ? " shard" : " shards") + " beside snapshots", with, "ms",
+               "the same without snapshots", without, without / with, 0.667);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   std::filesystem::remove_all(folder);

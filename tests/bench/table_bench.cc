@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -28,7 +27,7 @@
 namespace evergrad {
 namespace {
 
-using bench::Median;
+using bench::kNoReach, bench::Median, bench::Print;
 
 using ps_server::storage::EmbeddingTable;
 using Clock = std::chrono::steady_clock;
@@ -50,13 +49,6 @@ class CpuTimer {
   }
   const double begin_ = Now();
 };
-
-void Print(const std::string& name, double value, const char* unit, const std::string& reference, double reference_value, double ratio,
-           const char* reach) {
-  std::printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", \"reference_name\": \"%s\", \"reference_value\": %.4g, \"ratio\": %.3f, \"reach\": %s}\n",
-              name.c_str(), value, unit, reference.c_str(), reference_value, ratio, reach);
-  std::fflush(stdout);
-}
 
 // ---------------------------------------------------------------- ids
 
@@ -129,7 +121,7 @@ void MeasureTable(std::uint64_t rows) {
   const std::string size = std::to_string(rows / 1000000) + " M rows of 16";
   const auto count = static_cast<double>(rows);
   Print("table: " + size + " made (zeros, Adagrad), growing from none", count / ours * 1e-6, "M rows/s", "plain loop, made in its final size",
-        count / theirs * 1e-6, theirs / ours, "null");
+        count / theirs * 1e-6, theirs / ours, kNoReach);
 
   for (const bool zipf : {true, false}) {
     const Zipf by_rank(1.05, rows);
@@ -166,14 +158,14 @@ void MeasureTable(std::uint64_t rows) {
     const auto rate = [](const std::vector<double>& s) { return static_cast<double>(kBatches * kBatch) / Median(s) * 1e-6; };
     const std::string law = zipf ? ", Zipf 1.05" : ", even";
     Print("table: find or insert + Adagrad, " + size + law, rate(push[0]), "M rows/s", "plain prefetched open-addressing loop", rate(push[1]),
-          rate(push[0]) / rate(push[1]), "0.8");
+          rate(push[0]) / rate(push[1]), 0.8);
     Print("table: find + gather, " + size + law, rate(read[0]), "M rows/s", "plain prefetched open-addressing loop", rate(read[1]),
-          rate(read[0]) / rate(read[1]), "0.8");
+          rate(read[0]) / rate(read[1]), 0.8);
   }
   const auto stats = table->stats();
   const double per_row = static_cast<double>(stats.index_bytes) / static_cast<double>(rows);
   Print("table: index and key of a row, load " + std::to_string(stats.index_load()).substr(0, 4), per_row, "bytes", "allowed at 80 % load", 20,
-        20 / (per_row * stats.index_load() / 0.8), "0.98");
+        20 / (per_row * stats.index_load() / 0.8), 0.98);
 }
 
 double Percentile(std::vector<double>* v, double p) {
@@ -223,12 +215,12 @@ void MeasureGrowth() {
     tail.Add(Percentile(&reads[1], 0.999), Percentile(&reads[0], 0.999));
     push_tail.Add(Percentile(&pushes[1], 0.999), Percentile(&pushes[0], 0.999));
   }
-  const auto print = [](const std::string& name, const Figure& f, const char* reference, const char* reach) {
+  const auto print = [](const std::string& name, const Figure& f, const char* reference, double reach) {
     Print(name, Median(f.with), "us", reference, Median(f.without), Median(f.ratio), reach);
   };
-  print("table: a single read while it grows, median", middle, "the same without growth", "null");
-  print("table: a single read while it grows, p99.9", tail, "the same without growth", "0.5");
-  print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", "null");
+  print("table: a single read while it grows, median", middle, "the same without growth", kNoReach);
+  print("table: a single read while it grows, p99.9", tail, "the same without growth", 0.5);
+  print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
 // The cost of batches that give way, of a sweep, and of a slice of a cut: what one turn of the executor may meet.
@@ -250,7 +242,7 @@ void MeasureTurns() {
     (table->stats().evicted_lru > before ? evicting : plain).push_back(Seconds(begin) * 1e6);
   }
   const double turn = Median(evicting), usual = Median(plain);
-  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn, "null");
+  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn, kNoReach);
   std::vector<double> slices;
   table->BeginCut(~0ull);
   ps_server::storage::TableSlice slice;
@@ -260,7 +252,7 @@ void MeasureTurns() {
     slices.push_back(Seconds(begin) * 1e6);
   }
   table->EndCut();
-  Print("table: a slice of 1 MiB of a cut, 80,000 rows", Median(slices), "us", "", 0, 0, "null");
+  Print("table: a slice of 1 MiB of a cut, 80,000 rows", Median(slices), "us", "", 0, 0, kNoReach);
 }
 
 void MeasureKernels(std::size_t bytes) {
@@ -304,7 +296,7 @@ void MeasureKernels(std::size_t bytes) {
       theirs.push_back(triad());
     }
     Print(std::string("optimizer: ") + rule.name + (rule.momentum != 0 ? " with momentum" : "") + " over " + std::to_string(bytes >> 20) + " MB",
-          Median(ours), "GB/s", "STREAM triad, bytes moved", Median(theirs), Median(ours) / Median(theirs), "0.8");
+          Median(ours), "GB/s", "STREAM triad, bytes moved", Median(theirs), Median(ours) / Median(theirs), 0.8);
   }
 }
 

@@ -153,7 +153,7 @@ void CompareEarly(const std::string& only, const std::string& name, Party& party
     late.push_back(b);
     ratios.push_back(a / b);
   }
-  Print(name, Median(early), "steps/s", "announced by the call", Median(late), Median(ratios), -1);
+  Print(name, Median(early), "steps/s", "announced by the call", Median(late), Median(ratios), kNoReach);
 }
 
 int Main(const std::string& only) {
@@ -190,9 +190,9 @@ int Main(const std::string& only) {
         ratios[1].push_back(got[2] / got[1]);
         ratios[2].push_back(got[3] / got[1]);
       }
-      Print(what + ", TCP", Median(rates[1]), "GB/s", "raw TCP, same bytes", Median(rates[0]), Median(ratios[0]), -1);
-      Print(what + ", unix socket", Median(rates[2]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[1]), -1);
-      Print(what + ", shared memory", Median(rates[3]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[2]), -1);
+      Print(what + ", TCP", Median(rates[1]), "GB/s", "raw TCP, same bytes", Median(rates[0]), Median(ratios[0]), kNoReach);
+      Print(what + ", unix socket", Median(rates[2]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[1]), kNoReach);
+      Print(what + ", shared memory", Median(rates[3]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[2]), kNoReach);
     }
   }
   CompareEarly(only, "step of 2 ms and a PushPull of 512 KB, announced early", steps, kMb / 2, 2000);

@@ -279,11 +279,8 @@ int Main(int argc, char** argv) {
   }
   const double rate = kBatch / Median(ours), reference = kBatch / Median(theirs);
   std::fprintf(stderr, "%s: step %.3f ms, its primitives alone %.3f ms\n", step.backend().c_str(), Median(ours) * 1e3, Median(theirs) * 1e3);
-  std::printf(
-      "{\"name\": \"training step, CNN conv16-pool-conv32-pool-dense128, batch 128, one thread\", \"value\": %.1f, \"unit\": \"examples/CPU s\", "
-      "\"reference_name\": \"sum of its oneDNN primitives timed "
-      "alone\", \"reference_value\": %.1f, \"ratio\": %.3f, \"reach\": 0.6}\n",
-      rate, reference, rate / reference);
+  bench::Print("training step, CNN conv16-pool-conv32-pool-dense128, batch 128, one thread", rate, "examples/CPU s",
+               "sum of its oneDNN primitives timed alone", reference, rate / reference, 0.6);
   return 0;
 }
 
