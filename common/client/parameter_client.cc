@@ -44,8 +44,8 @@ absl::Status CheckFits(const Asked& asked, const v1::ResponseHeader& header) {
 absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::ReceivedFrame frame) {
   const std::span<const std::byte> bytes(frame.bytes.data(), frame.bytes.size());
   EG_ASSIGN_OR_RETURN(wire::Response response, wire::ParseResponse(bytes));
-  if (response.header.has_error()) return FromErrorDetail(response.header.error());
-  EG_RETURN_IF_ERROR(CheckFits(asked, response.header));
+  if (response.header->has_error()) return FromErrorDetail(response.header->error());
+  EG_RETURN_IF_ERROR(CheckFits(asked, *response.header));
   ParameterClient::Answer answer;
   answer.header = std::move(response.header);
   answer.payloads = std::move(response.payloads);
@@ -182,7 +182,7 @@ ParameterClient::~ParameterClient() {
   impl_->Retire([](const std::string&) { return true; });
 }
 
-void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
+void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header, std::vector<tensor::SharedBytes> payloads,
                            std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
                            Announced announced, std::vector<tensor::SharedBytes> ids) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
@@ -201,7 +201,7 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader heade
   for (const auto& pull : header.pulls()) asked.pulls.push_back(pull.shard());
   header.set_response_bytes_max(response_bytes_max);
   if (header.client_name().empty()) header.set_client_name(CleanText(impl_->client_name, 256));
-  transport::Frame frame{wire::BuildRequest(std::move(header), std::move(payloads), std::move(ids))};
+  transport::Frame frame{wire::BuildRequest(&header, std::move(payloads), std::move(ids))};
   const std::uint64_t ticket = announced == nullptr ? 0 : announced->Take(peer, frame.size(), response_bytes_max);
   {
     MutexLock lock(&impl_->mu);

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/transport/transport.h"
+#include "common/wire/data_frame.h"
 #include "evergrad/v1/data.pb.h"
 #include "evergrad/v1/types.pb.h"
 
@@ -29,14 +30,14 @@ class ParameterClient {
   // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address and identity; with TLS the
   // server's certificate must be for endpoint.server()).
   // payloads: one per push. ids: none, or one list of int64 for each push and then for each pull (wire::BuildRequest).
-  // client_name and response_bytes_max of the header are filled in. `done` is called exactly once and gets the parsed answer,
+  // client_name and response_bytes_max of the header are filled in; it is not kept (hundreds of sections are better made in a wire::Packed). `done` is called exactly once and gets the parsed answer,
   // whose payload spans live as long as `frame`: one result per section, each for the shard that was asked for.
   // Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the
   // same identity. kInternal: the answer does not fit the request. What the server said about the frame as a whole comes
   // with its origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
-    v1::ResponseHeader header;
+    wire::Packed<v1::ResponseHeader> header;
     std::vector<std::span<const std::byte>> payloads;
   };
   // Room that was asked for ahead of a request; whoever lets go of it unused gives it back. Outlives the client safely.
@@ -45,7 +46,7 @@ class ParameterClient {
     void operator()(Announcement* announcement) const;
   };
   using Announced = std::unique_ptr<Announcement, AnnouncementDeleter>;
-  void Send(const v1::Endpoint& endpoint, v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
+  void Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header, std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done, Announced announced = nullptr,
             std::vector<tensor::SharedBytes> ids = {});
   // Asks `endpoint` for room for a request of at most `request_bytes` (RequestBytesMax) while what it will carry is still being

@@ -36,58 +36,89 @@ std::uint32_t LoadLength(const std::byte* in) {
   return value;
 }
 
+using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
+
 // Bytes that lie behind each other, whatever pieces they come in, and the fields of the header that say where: `place` is told offset and length.
-struct Payload {
+struct Part {
   std::span<tensor::SharedBytes> pieces;
-  std::function<void(std::uint64_t offset, std::uint64_t bytes)> place;
-  std::uint64_t bytes = 0;
+  Place place;
+  std::uint64_t bytes = 0, offset = 0;
 };
 
-// The offsets are part of the header that they come after: its size is first taken with the widest offsets, and the rest up to the first
-// payload is padding.
+// Memory that goes on where `last` ends, `gap` zeros included, as whoever made both has written them (data_frame.h).
+bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::SharedBytes& piece) {
+  return last.owner != nullptr && last.owner == piece.owner && last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
+}
+
+// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are part of the header that they come after: its size is
+// first taken with the widest offsets, and the rest up to the first part is padding.
 template <class Header>
-std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Payload> payloads) {
-  std::uint64_t payload_bytes = 0;
+std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied, std::vector<Part> parts) {
+  std::uint64_t bytes = 0;
   std::size_t piece_count = 0;
-  for (Payload& payload : payloads) {
-    for (const auto& piece : payload.pieces) payload.bytes += piece.bytes.size();
-    payload.place(payload.bytes == 0 ? 0 : kWidestOffset, payload.bytes);
-    payload_bytes += RoundUp(payload.bytes, kAlignment);
-    piece_count += payload.pieces.size();
+  for (std::vector<Part>* list : {&copied, &parts}) {
+    for (Part& part : *list) {
+      for (const auto& piece : part.pieces) part.bytes += piece.bytes.size();
+      part.place(part.bytes == 0 ? 0 : kWidestOffset, part.bytes);
+      bytes += RoundUp(part.bytes, kAlignment);
+      piece_count += part.pieces.size();
+    }
   }
-  const std::uint64_t first_payload = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
-  EG_CHECK_MSG(first_payload + payload_bytes <= kWidestOffset, "a frame stays below 4 GiB");
-  std::uint64_t end = first_payload;
-  for (std::size_t i = 0; i < payloads.size(); ++i) {
-    if (payloads[i].bytes == 0) continue;
-    payloads[i].place(end, payloads[i].bytes);
-    end = RoundUp(end + payloads[i].bytes, kAlignment);
+  const std::uint64_t first_part = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
+  EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame stays below 4 GiB");
+  std::uint64_t at = first_part, end = 0, head_bytes = 0;  // where the next one goes, where the frame ends, what is one piece with the header
+  for (std::vector<Part>* list : {&copied, &parts}) {
+    for (Part& part : *list) {
+      if (part.bytes == 0) continue;
+      part.offset = at;
+      part.place(at, part.bytes);
+      end = at + part.bytes;
+      at = RoundUp(end, kAlignment);
+    }
+    if (list == &copied) head_bytes = at;
   }
 
   const std::uint64_t header_bytes = header.ByteSizeLong();
-  const bool has_payload = end > first_payload;
-  auto head = std::make_shared<std::string>(has_payload ? first_payload : kLengthBytes + header_bytes, '\0');
-  auto* head_data = reinterpret_cast<std::byte*>(head->data());
-  StoreLength(static_cast<std::uint32_t>(header_bytes), head_data);
-  EG_CHECK(header.SerializeToArray(head_data + kLengthBytes, static_cast<int>(header_bytes)));
+  if (end == 0) head_bytes = end = kLengthBytes + header_bytes;
+  head_bytes = std::min(head_bytes, end);  // Padding goes before a part, so that a frame never ends in it.
+  auto head = std::make_shared<tensor::AlignedBuffer>(head_bytes);
+  StoreLength(static_cast<std::uint32_t>(header_bytes), head->data());
+  EG_CHECK(header.SerializeToArray(head->data() + kLengthBytes, static_cast<int>(header_bytes)));
+  std::uint64_t written = kLengthBytes + header_bytes;
+  for (const Part& part : copied) {
+    if (part.bytes == 0) continue;
+    std::memset(head->data() + written, 0, part.offset - written);
+    written = part.offset;
+    for (const auto& piece : part.pieces) {
+      if (!piece.bytes.empty()) std::memcpy(head->data() + written, piece.bytes.data(), piece.bytes.size());
+      written += piece.bytes.size();
+    }
+  }
+  if (written < head_bytes) std::memset(head->data() + written, 0, head_bytes - written);
 
   std::vector<tensor::SharedBytes> pieces;
-  pieces.reserve(1 + payloads.size() + piece_count);
-  pieces.push_back({head, {head_data, head->size()}});
-  std::uint64_t gap = 0;  // Padding goes before a payload, so that a frame never ends in it.
-  for (auto& payload : payloads) {
-    if (payload.bytes == 0) continue;
-    if (gap > 0) pieces.push_back({nullptr, {kZeros.data(), gap}});
-    gap = RoundUp(payload.bytes, kAlignment) - payload.bytes;
-    for (auto& piece : payload.pieces) {
-      if (!piece.bytes.empty()) pieces.push_back(std::move(piece));
+  pieces.reserve(1 + parts.size() + piece_count);
+  pieces.push_back({head, {head->data(), head->size()}});
+  std::uint64_t gap = 0;
+  for (Part& part : parts) {
+    if (part.bytes == 0) continue;
+    for (tensor::SharedBytes& piece : part.pieces) {
+      if (piece.bytes.empty()) continue;
+      if (tensor::SharedBytes& last = pieces.back(); GoesOn(last, gap, piece)) {
+        last.bytes = {last.bytes.data(), last.bytes.size() + gap + piece.bytes.size()};
+      } else {
+        if (gap > 0) pieces.push_back({nullptr, {kZeros.data(), gap}});
+        pieces.push_back(std::move(piece));
+      }
+      gap = 0;
     }
+    gap = RoundUp(part.bytes, kAlignment) - part.bytes;
   }
   return pieces;
 }
 
 template <class Header>
-absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Header* header) {
+absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Packed<Header>* header) {
   if (frame.size() < kLengthBytes) {
     return absl::InvalidArgumentError(absl::StrCat("frame shorter than its length field: bytes=", frame.size(), " want>=", kLengthBytes));
   }
@@ -97,39 +128,61 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Head
                                                    " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
   google::protobuf::LogSilencer silencer;  // Bytes of a stranger must not fill the log.
-  if (!header->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
+  *header = Packed<Header>(header_bytes);
+  if (!(*header)->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
     return absl::InvalidArgumentError(absl::StrCat("header is not a protobuf message: offset=4 bytes=", header_bytes));
   }
   return kLengthBytes + header_bytes;
 }
 
-// Hands out byte ranges of a frame in rising order: none overlaps another or leaves the frame.
+// Hands out byte ranges of a frame: none leaves it, and once Check has said so, none overlaps another.
 class Ranges {
  public:
-  Ranges(std::span<const std::byte> frame, std::uint64_t header_end) : frame_(frame), end_(header_end) {}
+  Ranges(std::span<const std::byte> frame, std::uint64_t header_end, int sections) : frame_(frame), header_end_(header_end) {
+    taken_.reserve(static_cast<std::size_t>(sections));
+  }
 
-  absl::StatusOr<std::span<const std::byte>> Take(absl::string_view field, int index, std::uint64_t offset, std::uint64_t bytes) {
+  absl::StatusOr<std::span<const std::byte>> Take(const char* field, int index, std::uint64_t offset, std::uint64_t bytes) {
     if (bytes == 0) return std::span<const std::byte>();
     const auto end = CheckedAdd(offset, bytes);
     if (offset % kAlignment != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("offset not aligned: field=", field, "[", index, "] offset=", offset, " want multiple of ", kAlignment));
     }
-    if (offset < end_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("bytes overlap what is before them: field=", field, "[", index, "] offset=", offset, " want>=", end_));
-    }
+    if (offset < header_end_) return Overlap({offset, 0, field, index}, header_end_);
     if (!end || *end > frame_.size()) {
       return absl::InvalidArgumentError(
           absl::StrCat("bytes leave the frame: field=", field, "[", index, "] offset=", offset, " bytes=", bytes, " frame=", frame_.size()));
     }
-    end_ = *end;
+    sorted_ = sorted_ && (taken_.empty() || offset >= taken_.back().end);
+    taken_.push_back({offset, *end, field, index});
     return frame_.subspan(offset, bytes);
   }
 
+  absl::Status Check() {
+    if (sorted_) return absl::OkStatus();
+    std::ranges::stable_sort(taken_, {}, &Taken::offset);
+    for (std::size_t i = 1; i < taken_.size(); ++i) {
+      if (taken_[i].offset < taken_[i - 1].end) return Overlap(taken_[i], taken_[i - 1].end);
+    }
+    return absl::OkStatus();
+  }
+
  private:
-  std::span<const std::byte> frame_;
-  std::uint64_t end_;
+  struct Taken {
+    std::uint64_t offset, end;
+    const char* field;
+    int index;
+  };
+  static absl::Status Overlap(const Taken& taken, std::uint64_t want) {
+    return absl::InvalidArgumentError(absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index,
+                                                   "] offset=", taken.offset, " want>=", want));
+  }
+
+  const std::span<const std::byte> frame_;
+  const std::uint64_t header_end_;
+  std::vector<Taken> taken_;
+  bool sorted_ = true;
 };
 
 absl::Status CheckSections(absl::string_view field, int count) {
@@ -137,34 +190,33 @@ absl::Status CheckSections(absl::string_view field, int count) {
   return absl::InvalidArgumentError(absl::StrCat("too many sections: field=", field, " got=", count, " max=", kSectionsMax));
 }
 
-// Ids lie behind the payload of their section (a push) or alone (a pull).
+// `field` names them: "pulls.ids".
 template <class Section>
-absl::StatusOr<std::span<const std::int64_t>> TakeIds(absl::string_view field, int index, const Section& section, Ranges* ranges) {
+absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int index, const Section& section, Ranges* ranges) {
   if (!section.has_ids()) return std::span<const std::int64_t>();
   const auto& ids = section.ids();
   const auto bytes = CheckedMul(ids.count(), sizeof(std::int64_t));
   if (!bytes || *bytes != ids.bytes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ids length mismatch: field=", field, "[", index, "].ids count=", ids.count(), " bytes=", ids.bytes()));
+        absl::StrCat("ids length mismatch: field=", field, "[", index, "] count=", ids.count(), " bytes=", ids.bytes()));
   }
-  const auto taken = ranges->Take(absl::StrCat(field, ".ids"), index, ids.offset(), ids.bytes());
+  const auto taken = ranges->Take(field, index, ids.offset(), ids.bytes());
   if (!taken.ok()) return taken.status();
   if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "].ids want multiple of ", alignof(std::int64_t)));
+    return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "] want multiple of ", alignof(std::int64_t)));
   return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()), ids.count());
 }
 
 // Write into a section where its bytes lie.
 template <class Section>
-auto PlacePayload(Section* section) {
+Place PlacePayload(Section* section) {
   return [section](std::uint64_t offset, std::uint64_t bytes) {
     section->set_payload_bytes(bytes);
     section->set_payload_offset(offset);
   };
 }
 template <class Section>
-auto PlaceIds(Section* section) {
+Place PlaceIds(Section* section) {
   return [section](std::uint64_t offset, std::uint64_t bytes) {
     if (bytes == 0) return;
     section->mutable_ids()->set_count(bytes / sizeof(std::int64_t));
@@ -175,58 +227,66 @@ auto PlaceIds(Section* section) {
 
 }  // namespace
 
-std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
+std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header, std::vector<tensor::SharedBytes> payloads,
                                               std::vector<tensor::SharedBytes> ids) {
-  const auto pushes = static_cast<std::size_t>(header.pushes_size()), pulls = static_cast<std::size_t>(header.pulls_size());
+  const auto pushes = static_cast<std::size_t>(header->pushes_size()), pulls = static_cast<std::size_t>(header->pulls_size());
   EG_CHECK_MSG(payloads.size() == pushes, "one payload a section");
   EG_CHECK_MSG(ids.empty() || ids.size() == pushes + pulls, "one list of ids a section");
-  std::vector<Payload> parts;
-  parts.reserve(pushes + ids.size());
-  for (std::size_t i = 0; i < pushes; ++i) {
-    v1::PushSection* section = header.mutable_pushes(static_cast<int>(i));
-    parts.push_back({{&payloads[i], 1}, PlacePayload(section)});
-    if (!ids.empty()) parts.push_back({{&ids[i], 1}, PlaceIds(section)});
+  std::vector<Part> lists, parts;
+  lists.reserve(ids.size());
+  parts.reserve(pushes);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    lists.push_back({{&ids[i], 1}, i < pushes ? PlaceIds(header->mutable_pushes(static_cast<int>(i))) : PlaceIds(header->mutable_pulls(static_cast<int>(i - pushes)))});
   }
-  for (std::size_t i = pushes; i < ids.size(); ++i) parts.push_back({{&ids[i], 1}, PlaceIds(header.mutable_pulls(static_cast<int>(i - pushes)))});
-  return Build(header, std::move(parts));
+  for (std::size_t i = 0; i < pushes; ++i) parts.push_back({{&payloads[i], 1}, PlacePayload(header->mutable_pushes(static_cast<int>(i)))});
+  return Build(*header, std::move(lists), std::move(parts));
 }
 
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads) {
-  std::vector<std::vector<tensor::SharedBytes>> pieces;
-  for (auto& payload : payloads) pieces.push_back({std::move(payload)});
-  return BuildResponseOfPieces(std::move(header), std::move(pieces));
+  std::vector<std::span<tensor::SharedBytes>> pieces;
+  for (auto& payload : payloads) pieces.push_back({&payload, 1});
+  return BuildResponseOfPieces(&header, pieces, {});
 }
 
-std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader header, std::vector<std::vector<tensor::SharedBytes>> payloads) {
-  EG_CHECK_MSG(static_cast<std::size_t>(header.pulls_size()) == payloads.size(), "one payload a section");
-  std::vector<Payload> parts;
+std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
+                                                       std::span<const std::uint32_t> order) {
+  EG_CHECK_MSG(static_cast<std::size_t>(header->pulls_size()) == payloads.size(), "one payload a section");
+  EG_CHECK_MSG(order.empty() || order.size() == payloads.size(), "an order of all sections");
+  std::vector<Part> parts;
   parts.reserve(payloads.size());
-  for (std::size_t i = 0; i < payloads.size(); ++i) parts.push_back({payloads[i], PlacePayload(header.mutable_pulls(static_cast<int>(i)))});
-  return Build(header, std::move(parts));
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    const std::size_t section = order.empty() ? i : order[i];
+    parts.push_back({payloads[section], PlacePayload(header->mutable_pulls(static_cast<int>(section)))});
+  }
+  return Build(*header, {}, std::move(parts));
 }
 
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame) {
   Request request;
   const auto header_end = ParseHeader(frame, &request.header);
   if (!header_end.ok()) return header_end.status();
-  if (auto s = CheckSections("pushes", request.header.pushes_size()); !s.ok()) return s;
-  if (auto s = CheckSections("pulls", request.header.pulls_size()); !s.ok()) return s;
-  Ranges ranges(frame, *header_end);
-  request.payloads.reserve(static_cast<std::size_t>(request.header.pushes_size()));
-  for (int i = 0; i < request.header.pushes_size(); ++i) {
-    const auto& push = request.header.pushes(i);
+  const int pushes = request.header->pushes_size(), pulls = request.header->pulls_size();
+  if (auto s = CheckSections("pushes", pushes); !s.ok()) return s;
+  if (auto s = CheckSections("pulls", pulls); !s.ok()) return s;
+  Ranges ranges(frame, *header_end, 2 * pushes + pulls);
+  request.payloads.reserve(static_cast<std::size_t>(pushes));
+  request.push_ids.reserve(static_cast<std::size_t>(pushes));
+  request.pull_ids.reserve(static_cast<std::size_t>(pulls));
+  for (int i = 0; i < pushes; ++i) {
+    const auto& push = request.header->pushes(i);
     auto payload = ranges.Take("pushes", i, push.payload_offset(), push.payload_bytes());
     if (!payload.ok()) return payload.status();
     request.payloads.push_back(*payload);
-    const auto ids = TakeIds("pushes", i, push, &ranges);
+    const auto ids = TakeIds("pushes.ids", i, push, &ranges);
     if (!ids.ok()) return ids.status();
     request.push_ids.push_back(*ids);
   }
-  for (int i = 0; i < request.header.pulls_size(); ++i) {
-    const auto ids = TakeIds("pulls", i, request.header.pulls(i), &ranges);
+  for (int i = 0; i < pulls; ++i) {
+    const auto ids = TakeIds("pulls.ids", i, request.header->pulls(i), &ranges);
     if (!ids.ok()) return ids.status();
     request.pull_ids.push_back(*ids);
   }
+  if (auto s = ranges.Check(); !s.ok()) return s;
   return request;
 }
 
@@ -234,16 +294,17 @@ absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame) {
   Response response;
   const auto header_end = ParseHeader(frame, &response.header);
   if (!header_end.ok()) return header_end.status();
-  if (auto s = CheckSections("pushes", response.header.pushes_size()); !s.ok()) return s;
-  if (auto s = CheckSections("pulls", response.header.pulls_size()); !s.ok()) return s;
-  Ranges ranges(frame, *header_end);
-  response.payloads.reserve(static_cast<std::size_t>(response.header.pulls_size()));
-  for (int i = 0; i < response.header.pulls_size(); ++i) {
-    const auto& pull = response.header.pulls(i);
+  if (auto s = CheckSections("pushes", response.header->pushes_size()); !s.ok()) return s;
+  if (auto s = CheckSections("pulls", response.header->pulls_size()); !s.ok()) return s;
+  Ranges ranges(frame, *header_end, response.header->pulls_size());
+  response.payloads.reserve(static_cast<std::size_t>(response.header->pulls_size()));
+  for (int i = 0; i < response.header->pulls_size(); ++i) {
+    const auto& pull = response.header->pulls(i);
     auto payload = ranges.Take("pulls", i, pull.payload_offset(), pull.payload_bytes());
     if (!payload.ok()) return payload.status();
     response.payloads.push_back(*payload);
   }
+  if (auto s = ranges.Check(); !s.ok()) return s;
   return response;
 }
 

@@ -39,7 +39,7 @@ const char* MessageKindName(MessageKind kind);
 
 inline constexpr std::size_t kStreamHeaderBytes = 64;
 inline constexpr std::uint32_t kStreamMagic = 0x31534745;  // "EGS1"
-inline constexpr std::uint16_t kStreamVersion = 2;
+inline constexpr std::uint16_t kStreamVersion = 3;
 // Request and answer together up to this need no grant.
 inline constexpr std::uint64_t kUngrantedBytesMax = 64u << 10;
 // Payload of one message; a receiver refuses more.

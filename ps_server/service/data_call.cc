@@ -35,7 +35,7 @@ v1::PullAnswer AnswerOf(const DataCall::PullOutcome& outcome) {
   return v1::PULL_INVALID;
 }
 
-std::uint64_t BytesOf(const std::vector<tensor::SharedBytes>& pieces) {
+std::uint64_t BytesOf(std::span<const tensor::SharedBytes> pieces) {
   std::uint64_t bytes = 0;
   for (const tensor::SharedBytes& piece : pieces) bytes += piece.bytes.size();
   return bytes;
@@ -44,17 +44,18 @@ std::uint64_t BytesOf(const std::vector<tensor::SharedBytes>& pieces) {
 }  // namespace
 
 DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
-                   std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
+                   std::uint32_t executors, std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
                    fault::Failpoints* failpoints)
     : frame_(std::move(frame)),
       request_(std::move(request)),
       responder_(std::move(responder)),
+      executors_(executors),
       answer_bytes_max_(answer_bytes_max),
       largest_frame_(std::move(largest_frame)),
       counters_(std::move(counters)),
       failpoints_(failpoints),
-      pushes_(static_cast<std::size_t>(request_.header.pushes_size())),
-      pulls_(static_cast<std::size_t>(request_.header.pulls_size())),
+      pushes_(static_cast<std::size_t>(request_.header->pushes_size())),
+      pulls_(static_cast<std::size_t>(request_.header->pulls_size())),
       remaining_(pushes_.size() + pulls_.size()) {
   if (counters_ != nullptr) counters_->bytes_received.fetch_add(frame_.bytes.size(), std::memory_order_relaxed);
 }
@@ -71,18 +72,19 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
   return true;
 }
 
-void DataCall::FinishSection() {
-  if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) Answer();
+void DataCall::FinishSections(std::size_t count) {
+  if (remaining_.fetch_sub(count, std::memory_order_acq_rel) == count) Answer();
 }
 
 void DataCall::Answer() {
-  v1::ResponseHeader header;
+  auto packed = wire::Packed<v1::ResponseHeader>::OfSections(pushes_.size() + pulls_.size());
+  v1::ResponseHeader& header = *packed;
   for (std::size_t i = 0; i < pushes_.size(); ++i) {
     PushOutcome& outcome = pushes_[i];
     if (counters_ != nullptr && outcome.result.code == PushCode::kApplied) counters_->updates_applied.fetch_add(1, std::memory_order_relaxed);
     if (counters_ != nullptr && outcome.result.code == PushCode::kDuplicate) counters_->duplicates_refused.fetch_add(1, std::memory_order_relaxed);
     v1::PushResult* result = header.add_pushes();
-    result->set_shard(request_.header.pushes(static_cast<int>(i)).shard());
+    result->set_shard(request_.header->pushes(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome.result.code));
     if (outcome.result.code == PushCode::kStale) *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
@@ -92,19 +94,19 @@ void DataCall::Answer() {
   // A pull beyond it is refused, and those before it are served.
   const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
-  std::vector<std::vector<tensor::SharedBytes>> payloads(pulls_.size());
+  std::vector<std::span<tensor::SharedBytes>> payloads(pulls_.size());
   for (std::size_t i = 0; i < pulls_.size(); ++i) {
     PullOutcome& outcome = pulls_[i];
     const std::uint64_t bytes = BytesOf(outcome.result.chunks);
     if (bytes > left) {
-      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header.pulls(static_cast<int>(i)).shard(),
+      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header->pulls(static_cast<int>(i)).shard(),
                                      " bytes=", bytes, " reserved=", bytes_max, " left=", left);
     } else {
       left -= bytes;
-      payloads[i] = std::move(outcome.result.chunks);
+      payloads[i] = std::span(outcome.result.chunks.data(), outcome.result.chunks.size());
     }
     v1::PullResult* result = header.add_pulls();
-    result->set_shard(request_.header.pulls(static_cast<int>(i)).shard());
+    result->set_shard(request_.header->pulls(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome));
     if (!outcome.invalid.empty()) result->set_message(std::move(outcome.invalid));
     if (result->answer() == v1::PULL_STALE) *result->mutable_version() = client::ToProto(outcome.version);
@@ -114,6 +116,13 @@ void DataCall::Answer() {
       result->set_dtype(client::ToProto(outcome.result.wire));
     }
   }
+  std::vector<std::uint32_t> order;  // by executor
+  order.reserve(pulls_.size());
+  for (std::uint32_t executor = 0; executor < executors_ && order.size() < pulls_.size(); ++executor) {
+    for (std::size_t i = 0; i < pulls_.size(); ++i) {
+      if (request_.header->pulls(static_cast<int>(i)).shard() % executors_ == executor) order.push_back(static_cast<std::uint32_t>(i));
+    }
+  }
   // The request's bytes and their place in the budget go before the answer takes its own way.
   request_ = {};
   frame_ = {};
@@ -121,7 +130,7 @@ void DataCall::Answer() {
     responder_->Fail(absl::InternalError("answer lost by a failpoint"));
     return;
   }
-  transport::Frame answer{wire::BuildResponseOfPieces(std::move(header), std::move(payloads))};
+  transport::Frame answer{wire::BuildResponseOfPieces(&header, payloads, order)};
   const std::uint64_t answer_bytes = BytesOf(answer.pieces);
   NoteFrame(answer_bytes, largest_frame_.get());
   if (counters_ != nullptr) counters_->bytes_sent.fetch_add(answer_bytes, std::memory_order_relaxed);

@@ -31,9 +31,10 @@ class DataCall {
     std::string invalid;  // not "": the section was malformed
   };
 
-  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved.
-  DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint64_t answer_bytes_max,
-           std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints);
+  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved. `executors`: shard
+  // s is on the one of number s % executors, which writes values that it copies behind each other.
+  DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
+           std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints);
 
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
@@ -45,13 +46,14 @@ class DataCall {
 
   // A test's failpoint takes the answer away: the caller gets Internal instead.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
-  // One more section has its outcome. The last one answers.
-  void FinishSection();
+  // So many more sections have their outcomes. The last one answers.
+  void FinishSections(std::size_t count);
+  void FinishSection() { FinishSections(1); }
   // For a request without sections.
   void Answer();
 
   // What was reserved for the answer is what it may take.
-  std::uint64_t answer_bytes_max() const { return std::min(request_.header.response_bytes_max(), answer_bytes_max_); }
+  std::uint64_t answer_bytes_max() const { return std::min(request_.header->response_bytes_max(), answer_bytes_max_); }
 
   static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
   // The answer to a frame that was not understood: nothing has changed.
@@ -61,6 +63,7 @@ class DataCall {
   transport::ReceivedFrame frame_;
   wire::Request request_;  // views into frame_
   std::unique_ptr<transport::DataResponder> responder_;
+  const std::uint32_t executors_;
   const std::uint64_t answer_bytes_max_;
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;  // a metric of the host
   const std::shared_ptr<JobCounters> counters_;                      // of its job, shared with the table; null: it is not known

@@ -90,7 +90,7 @@ class PeerFile final : public fs::ReadableFile {
   }
 
   absl::Status Check(const Piece& piece) {
-    const v1::PullResult& result = piece.answer->header.pulls(0);
+    const v1::PullResult& result = piece.answer->header->pulls(0);
     if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes) return absl::OkStatus();
     here_ = nullptr;
     return absl::NotFoundError(absl::StrCat("a moved shard is not at ps_server/", image_.server.server(), " any more: shard=", image_.shard.ToString(),

@@ -17,7 +17,7 @@ constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
-  const v1::RequestHeader& header = call.request().header;
+  const v1::RequestHeader& header = *call.request().header;
   const int i = static_cast<int>(section.index);
   return {JobUid(header.job_uid()), ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
 }
@@ -135,6 +135,7 @@ void ShardLane::Turn() {
       ready_.push_back(key);
     }
   }
+  FinishReadings();
   room_ = nullptr;
   if (!ready_.empty()) PostTurn();
 }
@@ -158,7 +159,9 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
     }
   }
   tensor::SharedBytes place{room_, room_left_.first(bytes)};
-  room_left_ = room_left_.subspan(std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)));
+  const std::span<std::byte> padding = room_left_.subspan(bytes, std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
+  std::fill(padding.begin(), padding.end(), std::byte{0});  // the frame may go on behind it
+  room_left_ = room_left_.subspan(bytes + padding.size());
   return place;
 }
 
@@ -170,6 +173,7 @@ void ShardLane::PostTurn() {
 }
 
 std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
+  if (slot->applying || slot->queue.front().is_push || slot->queue.front().call != reading_for_) FinishReadings();
   if (slot->applying) return ContinuePush(slot);
   Section section = std::move(slot->queue.front());
   slot->queue.pop_front();
@@ -194,14 +198,12 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
     }
   }
   if (section.is_push) return kSectionCost + BeginPush(slot, std::move(section));
-  const std::uint64_t bytes = RunPull(slot, section);
-  section.call->FinishSection();
-  return kSectionCost + bytes;
+  return kSectionCost + RunPull(slot, std::move(section));
 }
 
 std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   Shard* const shard = slot->shard.get();
-  const v1::PushSection& from = section.call->request().header.pushes(static_cast<int>(section.index));
+  const v1::PushSection& from = section.call->request().header->pushes(static_cast<int>(section.index));
   const std::string defect = DefectOf(from);
   Push push;
   push.epoch = client::FromProto<ShardEpoch>(from.epoch());
@@ -258,7 +260,7 @@ void ShardLane::EndApply(Slot* slot) {
 
 // Line 22. Not by way of the shard: its next owner asks under the old epoch, of a state that nobody is served from any more.
 std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
-  const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
+  const v1::PullSection& from = section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
   absl::StatusOr<tensor::SharedBytes> piece = absl::NotFoundError("shard has no image");
   if (options_.images != nullptr) {
@@ -278,41 +280,61 @@ std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
   return 256;
 }
 
-std::uint64_t ShardLane::RunPull(Slot* slot, const Section& section) {
+std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
   Shard* const shard = slot->shard.get();
-  const v1::PullSection& from = section.call->request().header.pulls(static_cast<int>(section.index));
+  const v1::PullSection& from = section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
-  if (from.has_image()) return ReadImage(shard, section);
+  if (from.has_image()) {
+    const std::uint64_t bytes = ReadImage(shard, section);
+    section.call->FinishSection();
+    return bytes;
+  }
+  struct Rows {
+    ShardLane* lane;
+    DataCall* call;
+    tensor::SharedBytes place;
+  } rows{this, section.call.get(), {}};
   Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
             RowsOf(from, section.call->request().pull_ids[section.index])};
-  const std::uint64_t copied = shard->ReadBytes(pull);
-  if (copied != 0 && !section.call->ReserveCopy(copied, &outcome.invalid)) {
-    options_.metrics->pulls[3]->Add();
-    return 0;
-  }
-  tensor::SharedBytes rows;
-  if (copied != 0) {
-    rows = RoomFor(*section.call, copied);
-    pull.into = const_cast<std::byte*>(rows.bytes.data());
-  }
+  pull.room = [r = &rows](std::uint64_t bytes, std::string* why_not) -> std::byte* {
+    if (!r->call->ReserveCopy(bytes, why_not)) return nullptr;
+    r->place = r->lane->RoomFor(*r->call, bytes);
+    return const_cast<std::byte*>(r->place.bytes.data());
+  };
+  pull.readings = &readings_;
   outcome.result = shard->Read(pull);
-  if (copied != 0 && outcome.result.code == PullCode::kValues) outcome.result.chunks.push_back(std::move(rows));
   outcome.invalid = std::move(outcome.result.invalid);
+  const bool copied = rows.place.owner != nullptr;
+  std::uint64_t bytes = 0;
   if (!outcome.invalid.empty()) {
     options_.metrics->pulls[3]->Add();
-    return 0;
+  } else {
+    options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
+    if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
+    if (outcome.result.code == PullCode::kValues) {
+      if (copied) outcome.result.chunks.push_back(std::move(rows.place));
+      for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
+      options_.metrics->pull_bytes->Add(bytes);
+      ++slot->traffic.pulls;
+      slot->traffic.bytes_sent += bytes;
+      slot->traffic.bytes_received += section.call->request().pull_ids[section.index].size_bytes();
+    }
   }
-  options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
-  if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
-  if (outcome.result.code == PullCode::kValues) {
-    std::uint64_t bytes = 0;
-    for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
-    options_.metrics->pull_bytes->Add(bytes);
-    ++slot->traffic.pulls;
-    slot->traffic.bytes_sent += bytes;
-    slot->traffic.bytes_received += section.call->request().pull_ids[section.index].size_bytes();
+  if (!copied) {
+    const std::uint64_t cost = outcome.result.chunks.size() * 256;  // references have no bytes
+    section.call->FinishSection();
+    return cost;
   }
-  return (copied != 0 ? 0 : outcome.result.chunks.size() * 256) + copied;  // references have no bytes
+  reading_for_ = std::move(section.call);
+  ++reading_sections_;
+  return bytes;
+}
+
+void ShardLane::FinishReadings() {
+  if (reading_for_ == nullptr) return;
+  storage::EmbeddingTable::ReadAll(readings_);
+  readings_.clear();
+  std::exchange(reading_for_, nullptr)->FinishSections(std::exchange(reading_sections_, 0));
 }
 
 void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done) {

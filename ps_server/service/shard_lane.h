@@ -109,7 +109,8 @@ class ShardLane {
   std::uint64_t ContinuePush(Slot* slot);
   void AfterApplied(const Section& section, Slot* slot);
   void EndApply(Slot* slot);
-  std::uint64_t RunPull(Slot* slot, const Section& section);
+  std::uint64_t RunPull(Slot* slot, Section section);
+  void FinishReadings();
   tensor::SharedBytes RoomFor(const DataCall& call, std::uint64_t bytes);
   std::uint64_t ReadImage(Shard* shard, const Section& section);
   void AnswerUnheld(const Section& section);
@@ -129,6 +130,10 @@ class ShardLane {
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;
   const DataCall* room_of_ = nullptr;  // only compared
+  // Rows that sections of one request are about to get: read together, before anything else happens to a shard, and at the latest at the end of a turn.
+  std::vector<storage::EmbeddingTable::Reading> readings_;
+  std::shared_ptr<DataCall> reading_for_;  // null: there are none
+  std::size_t reading_sections_ = 0;
 };
 
 }  // namespace evergrad::ps_server

@@ -32,7 +32,6 @@ class Contents {
   // Values that the pull asks for. What does not fit what is held: `invalid` says so.
   virtual void Read(const Pull& pull, PullResult* result, absl::string_view where) const = 0;
   // Bytes of the values that such a pull returns, or 0 for one that is not valid.
-  virtual std::uint64_t ReadBytes(const Pull& pull) const = 0;
 
   // As Shard's.
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;

@@ -203,13 +203,11 @@ void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view
     return;
   }
   result->wire = wire_;
-  if (wire_ == tensor::WireType::kFloat32) {
-    result->chunks = values_.Share();
-    return;
-  }
-  result->chunks = wire_values_.Share();
+  const bool narrow = wire_ != tensor::WireType::kFloat32;
+  std::vector<tensor::SharedBytes> chunks = (narrow ? wire_values_ : values_).Share();
   // Of an odd number the last float is half a pair.
-  if (values_.size() % 2 == 1) result->chunks.back().bytes = result->chunks.back().bytes.first(result->chunks.back().bytes.size() - tensor::WireBytes(wire_));
+  if (narrow && values_.size() % 2 == 1) chunks.back().bytes = chunks.back().bytes.first(chunks.back().bytes.size() - tensor::WireBytes(wire_));
+  result->chunks.assign(std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
 
 void DenseContents::Cut(std::uint64_t, ShardCut* cut) {

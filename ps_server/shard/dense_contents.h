@@ -26,7 +26,6 @@ class DenseContents final : public Contents {
   bool applying() const override { return applying_; }
   std::uint64_t Continue(std::uint64_t bytes_max) override;
   void Read(const Pull& pull, PullResult* result, absl::string_view where) const override;
-  std::uint64_t ReadBytes(const Pull&) const override { return 0; }  // references
   void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) override;
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t, std::uint64_t) override { return absl::AbortedError("a dense shard has no slices"); }
   void EndCut(std::uint64_t) override {}

@@ -182,8 +182,6 @@ PullResult Shard::Read(const Pull& pull) const {
   return result;
 }
 
-std::uint64_t Shard::ReadBytes(const Pull& pull) const { return contents_->ReadBytes(pull); }
-
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused) {
   if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime) return false;
   if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn) return false;  // the next owner is told the whole

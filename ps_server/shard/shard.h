@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
@@ -67,13 +68,16 @@ struct Pull {
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
   TableRows rows_of = {};  // of a slot, which never answers kUnchanged; a dense shard refuses it
-  std::byte* into = nullptr;  // of a slot: the rows are written here, ReadBytes of them, and `chunks` stays empty; aligned for floats
+  // Of a slot. Null: the rows are copied at once, to memory of their own. Else Read asks here for memory for so many bytes, aligned for floats, or none and
+  // why; to be read into that by EmbeddingTable::ReadAll before anything at the shard changes is then what is appended to `readings`.
+  std::function<std::byte*(std::uint64_t bytes, std::string* why_not)> room = nullptr;
+  std::vector<storage::EmbeddingTable::Reading>* readings = nullptr;
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
   MapVersion start;
   std::uint64_t vlsn = 0;
-  std::vector<tensor::SharedBytes> chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
+  absl::InlinedVector<tensor::SharedBytes, 1> chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
   tensor::WireType wire = tensor::WireType::kFloat32;  // kValues, kUnchanged: of the values, as Push's
   std::string invalid;                      // not "": the section does not fit the shard, and the rest means nothing
 };
@@ -168,8 +172,6 @@ class Shard {
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
   PullResult Read(const Pull& pull) const;
-  // Bytes that Read copies for this pull: of a slot those of the rows asked for, as on the wire, of a dense shard none.
-  std::uint64_t ReadBytes(const Pull& pull) const;
   // Line 20a: from now on every push is answered kRefused; nothing enters the ledger.
   void Seal() { sealed_ = true; }
   // Line 22: from now on every push and pull is answered kStale and every Close ignored; nothing changes any more. An apply in progress is gone on

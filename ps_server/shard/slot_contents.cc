@@ -135,12 +135,6 @@ std::uint64_t SlotContents::Continue(std::uint64_t bytes_max) {
   return bytes;
 }
 
-std::uint64_t SlotContents::ReadBytes(const Pull& pull) const {
-  std::uint64_t bytes = 0;
-  tensor::WireType wire = tensor::WireType::kSeveral;
-  return Misfit(pull.rows_of, &bytes, &wire).empty() ? bytes : 0;
-}
-
 void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view where) const {
   std::uint64_t bytes = 0;
   result->wire = tensor::WireType::kSeveral;
@@ -148,21 +142,27 @@ void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view 
     result->invalid = absl::StrCat(defect, ": ", where);
     return;
   }
-  std::shared_ptr<tensor::AlignedBuffer> buffer;
-  if (pull.into == nullptr) {
-    buffer = std::make_shared<tensor::AlignedBuffer>(bytes);
+  std::vector<storage::EmbeddingTable::Reading> own;
+  std::vector<storage::EmbeddingTable::Reading>* const readings = pull.room ? pull.readings : &own;
+  std::byte* out = nullptr;
+  if (pull.room) {
+    out = pull.room(bytes, &result->invalid);
+    if (out == nullptr) return;
+  } else {
+    const auto buffer = std::make_shared<tensor::AlignedBuffer>(bytes);
     result->chunks = {tensor::SharedBytes{buffer, {buffer->data(), buffer->size()}}};
+    out = buffer->data();
   }
-  std::byte* out = pull.into != nullptr ? pull.into : buffer->data();
   std::size_t first_id = 0;
   for (std::size_t k = 0; k < pull.rows_of.tables.size(); ++k) {
     const storage::EmbeddingTable& table = *tables_[pull.rows_of.tables[k]];
     const std::size_t n = pull.rows_of.rows[k];
     const tensor::WireType wire = wire_of(pull.rows_of.tables[k]);
-    table.Read(pull.rows_of.ids.subspan(first_id, n), wire, out);
+    readings->push_back({&table, pull.rows_of.ids.subspan(first_id, n), wire, out});
     first_id += n;
     out += n * table.dimension() * tensor::WireBytes(wire);
   }
+  storage::EmbeddingTable::ReadAll(own);
 }
 
 void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {

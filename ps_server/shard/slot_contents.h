@@ -22,7 +22,6 @@ class SlotContents final : public Contents {
   bool applying() const override { return applying_; }
   std::uint64_t Continue(std::uint64_t bytes_max) override;
   void Read(const Pull& pull, PullResult* result, absl::string_view where) const override;
-  std::uint64_t ReadBytes(const Pull& pull) const override;
   void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) override;
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) override;
   void EndCut(std::uint64_t serial) override;

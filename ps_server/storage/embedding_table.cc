@@ -306,33 +306,42 @@ std::uint64_t EmbeddingTable::bytes_of(std::uint64_t rows, std::uint64_t waiting
 
 // ---------------------------------------------------------------- reading
 
-void EmbeddingTable::Read(std::span<const std::int64_t> ids, tensor::WireType wire, std::byte* out) const {
-  EG_CHECK(!applying());
-  const Parts& p = *parts_;
-  const std::size_t n = ids.size(), dimension = p.dimension, bytes = dimension * sizeof(float), groups = (n + kGroup - 1) / kGroup;
-  const bool narrow = wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(out) % alignof(float) != 0;
-  const std::size_t wire_bytes = dimension * tensor::WireBytes(wire);
+void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
   float made[kRowFloatsMax];  // a row that is not there, on its way to another type
   // Four steps: home in the index; row if the home has it; row of the few that stand in the line behind it; values.
   struct Group {
+    const Reading* of;
     std::size_t first, size;
     std::uint64_t hashes[kGroup];
     RowIndex::Line* homes[kGroup];
     const float* rows[kGroup];  // null: no row
     std::uint32_t later[kGroup], laters;
   } ring[kRing];
-  for (std::size_t step = 0; step < groups + 3 * kDelay; ++step) {
-    if (step < groups) {
+  const Reading* next = readings.data();
+  const Reading* const end = next + readings.size();
+  std::size_t next_id = 0, groups = 0;  // of `next`; those that have begun
+  for (const Reading& reading : readings) EG_CHECK(!reading.table->applying());
+  for (std::size_t step = 0;; ++step) {
+    while (next != end && next_id == next->ids.size()) ++next, next_id = 0;
+    if (next != end) {
       Group& g = ring[step % kRing];
-      g.first = step * kGroup;
-      g.size = std::min(kGroup, n - g.first);
+      const Parts& p = *next->table->parts_;
+      g.of = next;
+      g.first = next_id;
+      g.size = std::min(kGroup, next->ids.size() - next_id);
+      next_id += g.size;
+      ++groups;
       for (std::size_t k = 0; k < g.size; ++k) {
-        g.hashes[k] = p.HashOf(ids[g.first + k]);
+        g.hashes[k] = p.HashOf(g.of->ids[g.first + k]);
         g.homes[k] = p.index.AskFor(g.hashes[k]);
       }
+    } else if (step >= groups + 3 * kDelay) {
+      return;
     }
     if (step >= kDelay && step - kDelay < groups) {
       Group& g = ring[(step - kDelay) % kRing];
+      const Parts& p = *g.of->table->parts_;
+      const std::size_t bytes = p.dimension * sizeof(float);
       g.laters = 0;
       for (std::size_t k = 0; k < g.size; ++k) {
         const std::uint32_t row = p.index.RowInHome(g.homes[k], g.hashes[k]);
@@ -347,20 +356,25 @@ void EmbeddingTable::Read(std::span<const std::int64_t> ids, tensor::WireType wi
     }
     if (step >= 2 * kDelay && step - 2 * kDelay < groups) {
       Group& g = ring[(step - 2 * kDelay) % kRing];
+      const Parts& p = *g.of->table->parts_;
       for (std::size_t l = 0; l < g.laters; ++l) {
         const std::uint32_t k = g.later[l];
         const RowIndex::Ref e = p.index.Find(g.homes[k], g.hashes[k]);
         if (!e || !IsRow(e)) continue;
         g.rows[k] = p.arena.At(e.row());
-        PrefetchRow<0>(g.rows[k], bytes);
+        PrefetchRow<0>(g.rows[k], p.dimension * sizeof(float));
       }
     }
     if (step < 3 * kDelay) continue;
     const Group& g = ring[(step - 3 * kDelay) % kRing];
-    float* to = narrow ? made : reinterpret_cast<float*>(out) + g.first * dimension;
+    const Parts& p = *g.of->table->parts_;
+    const std::size_t dimension = p.dimension, wire_bytes = dimension * tensor::WireBytes(g.of->wire);
+    std::byte* const out = g.of->out + g.first * wire_bytes;
+    const bool narrow = g.of->wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(out) % alignof(float) != 0;
+    float* to = narrow ? made : reinterpret_cast<float*>(out);
     const auto absent = [&](std::size_t k) {
-      if (settings_.admit_after > 1) {
-        std::fill_n(to, dimension, settings_.default_row);
+      if (g.of->table->settings_.admit_after > 1) {
+        std::fill_n(to, dimension, g.of->table->settings_.default_row);
       } else {
         p.initial.Fill(p.RowKey(g.hashes[k]), {to, dimension});
       }
@@ -368,7 +382,7 @@ void EmbeddingTable::Read(std::span<const std::int64_t> ids, tensor::WireType wi
     if (narrow) {
       for (std::size_t k = 0; k < g.size; ++k) {
         if (g.rows[k] == nullptr) absent(k);
-        tensor::Narrow(wire, g.rows[k] != nullptr ? g.rows[k] : made, dimension, out + (g.first + k) * wire_bytes);
+        tensor::Narrow(g.of->wire, g.rows[k] != nullptr ? g.rows[k] : made, dimension, out + k * wire_bytes);
       }
     } else if (dimension == 16) {
       for (std::size_t k = 0; k < g.size; ++k, to += 16) g.rows[k] != nullptr ? Copy(g.rows[k], 16, to) : absent(k);

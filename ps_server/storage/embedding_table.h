@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -107,7 +108,16 @@ class EmbeddingTable {
   // value, f(seed, table name, id), or `default_row` when ids wait for their admission. Changes nothing.
   // `wire`: converted to it (tensor/convert.h); `out` may then lie at any address.
   void Read(std::span<const std::int64_t> ids, float* out) const { Read(ids, tensor::WireType::kFloat32, reinterpret_cast<std::byte*>(out)); }
-  void Read(std::span<const std::int64_t> ids, tensor::WireType wire, std::byte* out) const;
+  void Read(std::span<const std::int64_t> ids, tensor::WireType wire, std::byte* out) const { ReadAll({{this, ids, wire, out}}); }
+  // Several reads, of several tables: the memory is asked for the rows of the next one while those of the one before are on their way.
+  struct Reading {
+    const EmbeddingTable* table = nullptr;
+    std::span<const std::int64_t> ids;
+    tensor::WireType wire = tensor::WireType::kFloat32;
+    std::byte* out = nullptr;
+  };
+  static void ReadAll(std::span<const Reading> readings);
+  static void ReadAll(std::initializer_list<Reading> readings) { ReadAll(std::span(readings.begin(), readings.size())); }
 
   // All that can fail. ResourceExhausted: above bytes_max or the server's limit with nothing that may give way, or no memory; the table is as it was.
   // InvalidArgument: global_step does not fit 32 bits. `global_step` may go back a little: the table's time is the highest that it has seen,

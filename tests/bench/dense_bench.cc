@@ -99,7 +99,7 @@ class ShardClient {
     client_.Send(endpoint_, std::move(header), std::move(payloads), wish_.pull, std::chrono::seconds(20),
                  [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-                   if (wish_.push > 0) EG_CHECK(answer->header.pushes(0).answer() == v1::APPLIED);
+                   if (wish_.push > 0) EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
                    if (wish_.pull > 0) EG_CHECK(answer->payloads[0].size() == wish_.pull);
                    *answer = {};  // Its memory is the next one's.
                    ++done_;

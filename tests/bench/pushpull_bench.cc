@@ -201,7 +201,7 @@ class PushPulls {
     client_.Send(endpoint_, std::move(header), {{gradient_, *gradient_}}, gradient_->size() + 64, std::chrono::seconds(10),
                  [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-                   EG_CHECK(answer->header.pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == gradient_->size());
+                   EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == gradient_->size());
                    if (Clock::now() < end_) return Send(Next());
                    MutexLock lock(&mu_);
                    if (--live_ == 0) idle_.NotifyAll();

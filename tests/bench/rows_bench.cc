@@ -6,7 +6,7 @@
 // Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's SlotRows does that while its batch is read;
 // ps-lite's keys are sorted, too). Rows of the answers are left where they arrived.
 //
-//   rows_bench [PART]                         only the figures whose name contains PART
+//   rows_bench [--seconds S] [PART]           only the figures whose name contains PART; S a round, as a profiler wants them longer
 //   rows_bench --servers HOST:PORT,… [PART]   over TCP against each bench_server that was started elsewhere: slots are spread over them
 #include <signal.h>
 #include <spawn.h>
@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -45,7 +46,6 @@ using bench::kEpoch, bench::kLaneRingBytes, bench::kSlots, bench::kTable;
 
 constexpr std::size_t kIds = 13312, kBatches = 48;
 constexpr int kInFlight = 4, kRounds = 5;
-constexpr double kRoundSeconds = 0.5;
 
 double MyCpu() { return bench::UsageOf(getpid()).cpu; }
 double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -171,7 +171,8 @@ class Wire {
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
     const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());  // shared by the answers
     for (std::size_t s = 0; s < endpoints_.size(); ++s) {
-      v1::RequestHeader header;
+      auto packed = wire::Packed<v1::RequestHeader>::OfSections(kSlots / endpoints_.size());
+      v1::RequestHeader& header = *packed;
       header.set_job_uid(dimension_);
       std::vector<tensor::SharedBytes> payloads, ids;
       std::uint64_t rows = 0;
@@ -200,8 +201,8 @@ class Wire {
           [this, rows, missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
             EG_CHECK_MSG(answer.ok(), answer.status().ToString());
             std::uint64_t bytes = 0;
-            for (const auto& result : answer->header.pushes()) EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
-            for (const auto& result : answer->header.pulls()) EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
+            for (const auto& result : answer->header->pushes()) EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
+            for (const auto& result : answer->header->pulls()) EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
             for (const auto& payload : answer->payloads) bytes += payload.size();
             EG_CHECK(push_ || bytes == rows * dimension_ * sizeof(float));
             rows_ += rows;
@@ -234,7 +235,7 @@ class Wire {
 // ---------------------------------------------------------------- figures
 
 template <std::size_t kDimension>
-void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers) {
+void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers, double round_seconds) {
   const std::string name = " of dim " + std::to_string(kDimension) + ", " + std::to_string(rows / 1000000) + " M rows, depth 4";
   struct Figure {
     std::string name;
@@ -285,23 +286,24 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   const auto alone = [&](bool push) {
     const auto begin = Clock::now();
     std::uint64_t done = 0;
-    for (; Seconds(begin) < kRoundSeconds / 2; ++done) {
+    for (; Seconds(begin) < round_seconds / 2; ++done) {
       const std::int64_t* const ids = batches[done % kBatches].data();
       push ? plain.Update(ids, kIds, gradient.data()) : plain.Read(ids, kIds, out.data());
     }
     return static_cast<double>(done * kIds) / Seconds(begin);
   };
+  std::fprintf(stderr, "tables of %zu are filled\n", static_cast<std::size_t>(rows));
   for (int round = 0; round < kRounds + 1; ++round) {
     for (Figure& f : figures) {
       Wire& wire = f.lane ? lane : tcp;
       const double server_cpu = child != nullptr ? child->cpu() : 0, client_cpu = MyCpu();
-      const double a = wire.Measure(batches, f.push, kRoundSeconds);
+      const double a = wire.Measure(batches, f.push, round_seconds);
       const double server_used = child != nullptr ? child->cpu() - server_cpu : 0, client_used = MyCpu() - client_cpu;
       const double before = MyCpu(), b = alone(f.push), used = MyCpu() - before;
       if (round == 0) continue;  // warm-up
       f.client_cpu.push_back(client_used / static_cast<double>(wire.rows()));
       f.server_cpu.push_back(server_used / static_cast<double>(wire.rows()));
-      f.their_cpu.push_back(used / (b * kRoundSeconds / 2));
+      f.their_cpu.push_back(used / (b * round_seconds / 2));
       f.ours.push_back(a);
       f.theirs.push_back(b);
       f.ratios.push_back(a / b);
@@ -329,12 +331,15 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   std::string only;
   std::vector<std::string> servers;
+  double round_seconds = 0.5;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--servers" && i + 1 < argc) {
       servers = bench::SplitServers(argv[++i]);
+    } else if (argument == "--seconds" && i + 1 < argc && std::atof(argv[i + 1]) > 0) {
+      round_seconds = std::atof(argv[++i]);
     } else if (argument.rfind("--", 0) == 0) {
-      std::fprintf(stderr, "usage: rows_bench [--servers HOST:PORT,...] [PART]\n");
+      std::fprintf(stderr, "usage: rows_bench [--servers HOST:PORT,...] [--seconds S] [PART]\n");
       return 2;
     } else {
       only = argument;
@@ -343,7 +348,8 @@ int Main(int argc, char** argv) {
   if (only.empty() && servers.empty()) {
     // Each part in a process of its own: it forks its server, which must be before gRPC has threads.
     for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
-      const char* const arguments[] = {argv[0], part, nullptr};
+      const std::string seconds = std::to_string(round_seconds);
+      const char* const arguments[] = {argv[0], "--seconds", seconds.c_str(), part, nullptr};
       pid_t pid = 0;
       int status = 0;
       if (posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char* const*>(arguments), environ) != 0 ||
@@ -355,8 +361,8 @@ int Main(int argc, char** argv) {
     return 0;
   }
   for (const std::uint64_t rows : {2000000ull, 8000000ull}) {
-    Measure<16>(only, rows, servers);
-    Measure<64>(only, rows, servers);
+    Measure<16>(only, rows, servers, round_seconds);
+    Measure<64>(only, rows, servers, round_seconds);
   }
   return 0;
 }

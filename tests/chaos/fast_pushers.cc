@@ -80,10 +80,10 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   push.set_rows(team.held.state.row_end() - team.held.state.row_begin());
   client.Send(team.endpoint, std::move(header), {{team.zeros, std::span(*team.zeros)}}, 0, kPushDeadline,
               [&team, &client, pusher, from, to](auto answer) {
-                const bool good = answer.ok() && answer->header.pushes(0).answer() == team.want;
+                const bool good = answer.ok() && answer->header->pushes(0).answer() == team.want;
                 if (!good)
                   std::fprintf(stderr, "pusher %d: %s\n", pusher,
-                               answer.ok() ? answer->header.ShortDebugString().c_str() : answer.status().ToString().c_str());
+                               answer.ok() ? answer->header->ShortDebugString().c_str() : answer.status().ToString().c_str());
                 ++(good ? team.good : team.other);
                 if (good && from + 1 < to) return Push(team, client, pusher, from + 1, to);
                 if (--team.live == 0) team.over.Set();

@@ -205,8 +205,8 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     v1::RequestHeader header = Good(of, &payloads);
     c.spoil(header, *header.mutable_pushes(0), payloads);
     const auto answer = Send(client, address, std::move(header), std::move(payloads));
-    if (!answer.ok() || answer->header.pushes_size() != 1) return Say(false, c.name, answer.ok() ? "no section" : answer.status().ToString());
-    const v1::PushResult& got = answer->header.pushes(0);
+    if (!answer.ok() || answer->header->pushes_size() != 1) return Say(false, c.name, answer.ok() ? "no section" : answer.status().ToString());
+    const v1::PushResult& got = answer->header->pushes(0);
     Say(got.answer() == c.want && got.message().find(c.words) != std::string::npos, c.name,
         absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
   };
@@ -225,7 +225,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     header.mutable_pushes(0)->clear_attempt();
     header.mutable_pushes(0)->set_rows(0);
     const auto answer = Send(client, address, std::move(header), std::move(payloads));
-    ++answers[answer.ok() ? v1::PushAnswer_Name(answer->header.pushes(0).answer()) : answer.status().ToString()];
+    ++answers[answer.ok() ? v1::PushAnswer_Name(answer->header->pushes(0).answer()) : answer.status().ToString()];
   }
   std::string seen;
   int typed = 0;
@@ -259,9 +259,9 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
     const auto got = SendRaw(*stream, {{Bytes(std::move(bytes))}});
     if (!got.ok()) return Say(false, name, got.status().ToString());
     const auto parsed = wire::ParseResponse({got->bytes.data(), got->bytes.size()});
-    const bool typed = parsed.ok() && parsed->header.has_error() && parsed->header.pushes_size() == 0 && !parsed->header.error().retryable();
-    Say(typed && parsed->header.error().message().find(words) != std::string::npos, name,
-        parsed.ok() ? parsed->header.error().message() : parsed.status().ToString());
+    const bool typed = parsed.ok() && parsed->header->has_error() && parsed->header->pushes_size() == 0 && !parsed->header->error().retryable();
+    Say(typed && parsed->header->error().message().find(words) != std::string::npos, name,
+        parsed.ok() ? parsed->header->error().message() : parsed.status().ToString());
   };
   refused("bytes beyond the frame", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(1 << 20); }), "leave the frame");
   refused("bytes that overflow", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(~0ull); }), "leave the frame");

@@ -168,7 +168,8 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
   request->server = server;
-  v1::RequestHeader header;
+  auto packed = wire::Packed<v1::RequestHeader>::OfSections(pushes.size() + pulls.size());
+  v1::RequestHeader& header = *packed;
   header.set_job_uid(env_.job.value());
   *header.mutable_client() = env_.registration;
   std::vector<tensor::SharedBytes> payloads, ids;
@@ -269,7 +270,7 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   --in_flight_;
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
   const client::ParameterClient::Answer& got = **answer;
-  const v1::ResponseHeader& header = got.header;
+  const v1::ResponseHeader& header = *got.header;
   if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||
       static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() || got.payloads.size() != request->pulls.size()) {
     return OnCallFailed(*request, absl::InternalError("answer does not fit the request"));

@@ -175,12 +175,12 @@ std::unique_ptr<transport::Server> Serve(transport::Transport& transport, const 
     {
       const auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
       if (!request.ok()) return responder->Fail(request.status());
-      for (const auto& push : request->header.pushes()) {
+      for (const auto& push : request->header->pushes()) {
         auto* result = header.add_pushes();
         result->set_shard(push.shard());
         result->set_answer(v1::APPLIED);
       }
-      for (const auto& pull : request->header.pulls()) {
+      for (const auto& pull : request->header->pulls()) {
         auto* result = header.add_pulls();
         result->set_shard(pull.shard());
         result->set_answer(v1::VALUES);

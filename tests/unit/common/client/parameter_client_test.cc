@@ -77,8 +77,8 @@ TEST_CASE("a request arrives whole, and its answer comes back with its payload")
   const transport::ReceivedFrame arrived = FrameOf(call.bytes);
   const auto request = wire::ParseRequest({arrived.bytes.data(), arrived.bytes.size()});
   REQUIRE(request.ok());
-  CHECK(request->header.client_name() == "worker/0");
-  CHECK(request->header.response_bytes_max() == 4096);
+  CHECK(request->header->client_name() == "worker/0");
+  CHECK(request->header->response_bytes_max() == 4096);
   REQUIRE(request->payloads.size() == 1);
   CHECK(std::string(reinterpret_cast<const char*>(request->payloads[0].data()), request->payloads[0].size()) == "gradient");
 
@@ -86,7 +86,7 @@ TEST_CASE("a request arrives whole, and its answer comes back with its payload")
   std::exchange(call.done, nullptr)(FrameOf(answer));
   REQUIRE(stage.answers.size() == 1);
   REQUIRE(stage.answers[0].ok());
-  CHECK(stage.answers[0]->header.pushes(0).answer() == v1::APPLIED);
+  CHECK(stage.answers[0]->header->pushes(0).answer() == v1::APPLIED);
   REQUIRE(stage.answers[0]->payloads.size() == 1);
   const auto payload = stage.answers[0]->payloads[0];
   CHECK(std::string(reinterpret_cast<const char*>(payload.data()), payload.size()) == "values!!");

@@ -78,8 +78,8 @@ TEST_CASE("a request survives the trip, its payloads at 64-byte aligned offsets"
     for (const auto& payload : request->payloads) {
       if (!payload.empty()) CHECK(reinterpret_cast<std::uintptr_t>(payload.data()) % 64 == 0);
     }
-    CHECK(request->header.client_name() == "worker/0");
-    CHECK(request->header.pulls_size() == 1);
+    CHECK(request->header->client_name() == "worker/0");
+    CHECK(request->header->pulls_size() == 1);
   }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("a response with results but no payload is header only") {
   const auto response = ParseResponse(View(flat));
   REQUIRE(response.ok());
   CHECK(response->payloads.size() == 1);
-  CHECK(response->header.pulls(0).answer() == v1::UNCHANGED);
+  CHECK(response->header->pulls(0).answer() == v1::UNCHANGED);
 }
 
 TEST_CASE("a response from pieces has the bytes of one from whole payloads, and holds each piece") {
@@ -113,10 +113,73 @@ TEST_CASE("a response from pieces has the bytes of one from whole payloads, and 
   for (std::uint32_t shard : {0u, 1u, 2u}) header.add_pulls()->set_shard(shard);
   const auto piece = Bytes("0123456");
   const auto whole = BuildResponse(header, {Bytes("01234560123456xyz"), {}, Bytes("tail")});
-  auto pieces = BuildResponseOfPieces(header, {{piece, piece, Bytes(""), Bytes("xyz")}, {}, {Bytes("ta"), Bytes("il")}});
+  std::vector<tensor::SharedBytes> first = {piece, piece, Bytes(""), Bytes("xyz")}, third = {Bytes("ta"), Bytes("il")};
+  const std::vector<std::span<tensor::SharedBytes>> payloads = {first, {}, third};
+  auto pieces = BuildResponseOfPieces(&header, payloads, {});
   CHECK(Text(View(Flat(pieces))) == Text(View(Flat(whole))));
   CHECK(pieces[1].bytes.data() == piece.bytes.data());
   CHECK(piece.owner.use_count() == 3);
+}
+
+TEST_CASE("pieces that lie behind each other in one owner's memory leave as one, in the order that they were given") {
+  const auto memory = std::make_shared<std::string>(300, 'm');
+  const auto part = [&](std::size_t at, std::size_t n, bool other_owner = false) {
+    return tensor::SharedBytes{other_owner ? std::make_shared<std::shared_ptr<std::string>>(memory) : std::shared_ptr<const void>(memory),
+                               {reinterpret_cast<const std::byte*>(memory->data()) + at, n}};
+  };
+  std::fill_n(memory->begin() + 10, 54, '\0');  // padding that its owner has written
+  v1::ResponseHeader header;
+  for (std::uint32_t shard = 0; shard < 5; ++shard) header.add_pulls()->set_shard(shard);
+  std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)}, c = {part(128, 32), part(160, 1)}, d = {part(192, 8, true)}, e = {part(256, 9)};
+  const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
+  const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
+  const auto pieces = BuildResponseOfPieces(&header, payloads, order);
+  // The header; a, its padding, b and c; padding; d; padding; e.
+  REQUIRE(pieces.size() == 6);
+  CHECK(pieces[1].bytes.data() == reinterpret_cast<const std::byte*>(memory->data()));
+  CHECK(pieces[1].bytes.size() == 161);
+  const auto flat = Flat(pieces);
+  const auto response = ParseResponse(View(flat));
+  REQUIRE(response.ok());
+  CHECK(Text(response->payloads[0]) == std::string(9, 'm'));
+  CHECK(Text(response->payloads[1]) == std::string(10, 'm'));
+  CHECK(Text(response->payloads[3]) == std::string(33, 'm'));
+  CHECK(response->payloads[1].data() < response->payloads[0].data());
+}
+
+TEST_CASE("ids lie in one piece with the header, and payloads behind them") {
+  for (const std::size_t count : {1u, 7u, 8u, 1000u}) {
+    const std::string payload(100, 'p'), list(count * 8, 'i'), none;
+    const auto pieces = BuildRequest(TwoPushesOnePull(), {Bytes(payload), Bytes(payload), Bytes(none)}, {Bytes(list), Bytes(none), Bytes(none), Bytes(list)});
+    REQUIRE(pieces.size() == 4);  // header and ids, payload, padding, payload
+    const auto flat = Flat(pieces);
+    const auto request = ParseRequest(View(flat));
+    REQUIRE(request.ok());
+    CHECK(request->push_ids[0].size() == count);
+    CHECK(request->push_ids[1].empty());
+    CHECK(request->pull_ids[0].size() == count);
+    CHECK(Text(std::as_bytes(request->push_ids[0])) == list);
+    CHECK(Text(std::as_bytes(request->pull_ids[0])) == list);
+    CHECK(Text(request->payloads[1]) == payload);
+    for (std::size_t at = request->header->ByteSizeLong() + 4; at < flat.size(); ++at) {
+      const char c = static_cast<char>(flat.data()[at]);
+      if (c != 'i' && c != 'p') REQUIRE(c == '\0');
+    }
+  }
+}
+
+TEST_CASE("parts of a frame may lie in any order, but not on each other") {
+  auto header = TwoPushesOnePull();
+  const auto place = [&](int push, std::uint64_t offset, std::uint64_t bytes) {
+    header.mutable_pushes(push)->set_payload_offset(offset);
+    header.mutable_pushes(push)->set_payload_bytes(bytes);
+  };
+  place(0, 512, 65), place(1, 256, 64), place(2, 384, 128);
+  CHECK(ParseText(Crafted(header, 1000)).ok());
+  place(2, 384, 129);
+  const auto status = ParseText(Crafted(header, 1000));
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(status.message()).find("overlap what is before them: field=pushes[0] offset=512 want>=513") != std::string::npos);
 }
 
 TEST_CASE("the bytes of a request are the golden ones") {
@@ -168,12 +231,12 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
            h->mutable_pushes(i)->set_payload_bytes(64);
          }
        }},
-      {"ids length mismatch: field=pulls[0]",
+      {"ids length mismatch: field=pulls.ids[0]",
        [](auto* h) {
          h->mutable_pulls(0)->mutable_ids()->set_count(2);
          h->mutable_pulls(0)->mutable_ids()->set_bytes(8);
        }},
-      {"ids length mismatch: field=pushes[0]", [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
+      {"ids length mismatch: field=pushes.ids[0]", [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
       {"leave the frame: field=pulls.ids[0]",
        [](auto* h) {
          auto* ids = h->mutable_pulls(0)->mutable_ids();

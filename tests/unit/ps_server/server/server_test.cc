@@ -223,7 +223,7 @@ struct ServerFixture {
     endpoint.set_address(server->address());
     runtime::Event done;
     absl::StatusOr<client::ParameterClient::Answer> result = absl::UnknownError("no answer");
-    worker->Send(endpoint, header, payloads, shards * rows * 4, 20s, [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
+    worker->Send(endpoint, std::move(header), payloads, shards * rows * 4, 20s, [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
       result = std::move(answer);
       done.Set();
     });
@@ -257,7 +257,7 @@ TEST_CASE("assign, push, close, report, leave: a server's life in one session") 
     const auto answer = f.PushPull(3, 0, update);
     REQUIRE(answer.ok());
     for (int i = 0; i < 3; ++i) {
-      CHECK(answer->header.pushes(i).answer() == v1::APPLIED);
+      CHECK(answer->header->pushes(i).answer() == v1::APPLIED);
       CHECK(ValuesOf(*answer, static_cast<std::size_t>(i)) == Floats(4, static_cast<float>(update + 1)));
     }
   }
@@ -272,8 +272,8 @@ TEST_CASE("assign, push, close, report, leave: a server's life in one session") 
   CHECK(coordinator.Next(v1::TaskMessage::kClosed).closed().taken());
   const auto late = f.PushPull(2, 0, 9);
   REQUIRE(late.ok());
-  CHECK(late->header.pushes(0).answer() == v1::APPLIED);
-  CHECK(late->header.pushes(1).answer() == v1::DUPLICATE);
+  CHECK(late->header->pushes(0).answer() == v1::APPLIED);
+  CHECK(late->header->pushes(1).answer() == v1::DUPLICATE);
 
   v1::CoordinatorMessage report;
   report.mutable_report_shards()->set_request_id(1);
@@ -318,7 +318,7 @@ TEST_CASE("cut from the coordinator it goes on serving, and tells the next sessi
   coordinator.reset();  // gone altogether
   const auto answer = f.PushPull(1, 0, 0);
   REQUIRE(answer.ok());
-  CHECK(answer->header.pushes(0).answer() == v1::APPLIED);
+  CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
   Coordinator next(f.transport.get(), address, [](int) { return Coordinator::Registered(2); });
   hello = next.Next(v1::TaskMessage::kHello).hello();
   REQUIRE(hello.shards_size() == 1);
@@ -333,7 +333,7 @@ TEST_CASE("cut from the coordinator it goes on serving, and tells the next sessi
   report.mutable_report_shards()->set_request_id(1);
   next.Send(report);
   CHECK(next.Next(v1::TaskMessage::kShardReport).shard_report().shards_size() == 0);
-  CHECK(f.PushPull(1, 0, 1)->header.pushes(0).answer() == v1::STALE);
+  CHECK(f.PushPull(1, 0, 1)->header->pushes(0).answer() == v1::STALE);
   CHECK_FALSE(next.waited_in_vain());
 }
 
@@ -481,7 +481,7 @@ TEST_CASE("what one server has written, another one goes on with; its failpoints
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
   const auto answer = f.PushPull(1, 0, 2);
   REQUIRE(answer.ok());
-  CHECK(answer->header.pushes(0).answer() == v1::DUPLICATE);
+  CHECK(answer->header->pushes(0).answer() == v1::DUPLICATE);
   CHECK(ValuesOf(*answer, 0) == Floats(4, 3));
   CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
   coordinator.Send(assign);  // a repeat of what is held reads no file
@@ -541,7 +541,7 @@ TEST_CASE("failpoint ledger.off: a repeat is applied again, which is what proves
   REQUIRE(f.PushPull(1, 0, 0).ok());
   const auto again = f.PushPull(1, 0, 0);
   REQUIRE(again.ok());
-  CHECK(again->header.pushes(0).answer() == v1::APPLIED);
+  CHECK(again->header->pushes(0).answer() == v1::APPLIED);
   CHECK(ValuesOf(*again, 0) == Floats(4, 2));
 }
 

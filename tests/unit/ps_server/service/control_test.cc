@@ -376,12 +376,12 @@ TEST_CASE("the newest version that passed by is what a stale push is told") {
   f.Take();
   RequestBuilder request;
   request.Push(1, 0, 0, Floats(4, 1));
-  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header.pushes(0).version()) == kStart);
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) == kStart);
   v1::CoordinatorMessage map;
   map.mutable_map()->set_job_uid(kJob);
   *map.mutable_map()->mutable_version() = client::ToProto(MapVersion{1, 6});
   f.control->OnMessage(map);
-  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header.pushes(0).version()) == MapVersion{1, 6});
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) == MapVersion{1, 6});
 }
 
 TEST_CASE("a report of many shards comes in several messages, each far below the limit of one") {

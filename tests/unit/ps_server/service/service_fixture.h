@@ -40,8 +40,8 @@ struct Reply {
   tensor::AlignedBuffer frame;
   wire::Response response;
 
-  v1::PushAnswer push(int i = 0) const { return response.header.pushes(i).answer(); }
-  v1::PullAnswer pull(int i = 0) const { return response.header.pulls(i).answer(); }
+  v1::PushAnswer push(int i = 0) const { return response.header->pushes(i).answer(); }
+  v1::PullAnswer pull(int i = 0) const { return response.header->pulls(i).answer(); }
   std::vector<float> values(std::size_t i = 0) const {
     const auto bytes = response.payloads.at(i);
     std::vector<float> floats(bytes.size() / sizeof(float));

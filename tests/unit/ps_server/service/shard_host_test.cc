@@ -29,17 +29,17 @@ TEST_CASE("one request is split over its shards and answered once, in its own or
   for (const std::uint32_t shard : {6u, 1u, 5u}) request.Pull(shard);
   const auto reply = f.Send(request);
   REQUIRE(reply->answered);
-  REQUIRE(reply->response.header.pushes_size() == 4);
+  REQUIRE(reply->response.header->pushes_size() == 4);
   for (int i = 0; i < 4; ++i) {
     CHECK(reply->push(i) == v1::APPLIED);
-    CHECK(reply->response.header.pushes(i).shard() == request.header.pushes(i).shard());
+    CHECK(reply->response.header->pushes(i).shard() == request.header.pushes(i).shard());
   }
-  REQUIRE(reply->response.header.pulls_size() == 3);
+  REQUIRE(reply->response.header->pulls_size() == 3);
   CHECK(reply->values(0) == Floats(4, 7));  // the push of the same request came first
   CHECK(reply->values(1) == Floats(4, 0));
   CHECK(reply->values(2) == Floats(4, 6));
-  CHECK(reply->response.header.pulls(0).vlsn() == 1);
-  CHECK(client::FromProto<MapVersion>(reply->response.header.pulls(0).start()) == kStart);
+  CHECK(reply->response.header->pulls(0).vlsn() == 1);
+  CHECK(client::FromProto<MapVersion>(reply->response.header->pulls(0).start()) == kStart);
 }
 
 TEST_CASE("a repeated request is a duplicate and still returns current values") {
@@ -65,8 +65,8 @@ TEST_CASE("an unchanged shard costs no payload") {
   RequestBuilder second;
   v1::PullSection& pull = second.Pull(0);
   pull.set_has(true);
-  *pull.mutable_have_start() = held->response.header.pulls(0).start();
-  pull.set_have_vlsn(held->response.header.pulls(0).vlsn());
+  *pull.mutable_have_start() = held->response.header->pulls(0).start();
+  pull.set_have_vlsn(held->response.header->pulls(0).vlsn());
   const auto unchanged = f.Send(second);
   CHECK(unchanged->pull() == v1::UNCHANGED);
   CHECK(unchanged->values().empty());
@@ -147,8 +147,8 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
     const auto reply = f.Send(request);
     REQUIRE(reply->answered);
     CHECK(reply->push(0) == c.want);
-    CHECK_THAT(reply->response.header.pushes(0).message(), Catch::Matchers::Contains(c.words));
-    if (c.want == v1::STALE) CHECK(client::FromProto<MapVersion>(reply->response.header.pushes(0).version()) == MapVersion{1, 9});
+    CHECK_THAT(reply->response.header->pushes(0).message(), Catch::Matchers::Contains(c.words));
+    if (c.want == v1::STALE) CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) == MapVersion{1, 9});
     CHECK(reply->push(1) == v1::APPLIED);
     CHECK(f.Report()[0].SerializeAsString() == before);
   }
@@ -164,7 +164,7 @@ TEST_CASE("S6: a job that is not held is stale, with no version known") {
   const auto reply = f.Send(request);
   CHECK(reply->push() == v1::STALE);
   CHECK(reply->pull() == v1::PULL_STALE);
-  CHECK(client::FromProto<MapVersion>(reply->response.header.pushes(0).version()) == MapVersion{0, 0});
+  CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) == MapVersion{0, 0});
 }
 
 TEST_CASE("S6: pulls of a stale epoch, of an unknown shard and with ids are refused by their type") {
@@ -177,10 +177,10 @@ TEST_CASE("S6: pulls of a stale epoch, of an unknown shard and with ids are refu
   request.Pull(0);
   const auto reply = f.Send(request);
   CHECK(reply->pull(0) == v1::PULL_STALE);
-  CHECK(client::FromProto<MapVersion>(reply->response.header.pulls(0).version()) == MapVersion{1, 9});
+  CHECK(client::FromProto<MapVersion>(reply->response.header->pulls(0).version()) == MapVersion{1, 9});
   CHECK(reply->pull(1) == v1::PULL_INVALID);
   CHECK(reply->pull(2) == v1::PULL_INVALID);
-  CHECK(reply->response.header.pulls(2).message() == "a dense shard takes no id list: variable=count shard=0");
+  CHECK(reply->response.header->pulls(2).message() == "a dense shard takes no id list: variable=count shard=0");
   CHECK(reply->pull(3) == v1::VALUES);
 }
 
@@ -202,11 +202,11 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
     const auto reply = f.Start(std::move(bytes));
     f.RunAll();
     REQUIRE(reply->answered);
-    if (!reply->response.header.has_error()) continue;  // a length that happens to be right
+    if (!reply->response.header->has_error()) continue;  // a length that happens to be right
     ++refused;
-    CHECK(reply->response.header.error().code() == static_cast<int>(absl::StatusCode::kInvalidArgument));
-    CHECK_FALSE(reply->response.header.error().retryable());
-    CHECK(reply->response.header.pushes_size() == 0);
+    CHECK(reply->response.header->error().code() == static_cast<int>(absl::StatusCode::kInvalidArgument));
+    CHECK_FALSE(reply->response.header->error().retryable());
+    CHECK(reply->response.header->pushes_size() == 0);
     if (refused < 50) CHECK(StateText(f) == before);
   }
   CHECK(refused > 250);
@@ -223,7 +223,7 @@ TEST_CASE("what does not fit into the reserved answer is refused, whatever the r
   auto reply = f.Send(request);
   CHECK(reply->pull(0) == v1::VALUES);
   CHECK(reply->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(reply->response.header.pulls(1).message(),
+  CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains("values do not fit into what the request reserved: shard=0 bytes=400000"));
   // 65,536 pulls would be 26 GB of references: the server's own limit holds.
   RequestBuilder greedy;
@@ -253,7 +253,7 @@ TEST_CASE("a request without sections is answered at once") {
   HostFixture f;
   const auto reply = f.Start(RequestBuilder().Frame());
   CHECK(reply->answered);
-  CHECK_FALSE(reply->response.header.has_error());
+  CHECK_FALSE(reply->response.header->has_error());
 }
 
 TEST_CASE("requests with large headers are parsed off the caller's thread") {
@@ -265,7 +265,7 @@ TEST_CASE("requests with large headers are parsed off the caller's thread") {
   CHECK_FALSE(reply->answered);
   f.RunAll();
   REQUIRE(reply->answered);
-  CHECK(reply->response.header.pulls_size() == 1000);
+  CHECK(reply->response.header->pulls_size() == 1000);
 }
 
 TEST_CASE("a small pull does not wait behind a row of large pushes, and each shard keeps its order") {
@@ -725,7 +725,7 @@ TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the i
   REQUIRE(refused->answered);
   CHECK(refused->pull(0) == v1::VALUES);
   CHECK(refused->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(refused->response.header.pulls(1).message(), Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
+  CHECK_THAT(refused->response.header->pulls(1).message(), Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
 
   RequestBuilder wrong;
   wrong.Push(1, 1, 0, {1, 1});
@@ -734,10 +734,10 @@ TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the i
   wrong.PullRows(1, {7}).set_tables(0, 1);
   const auto invalid = f.Send(wrong);
   CHECK(invalid->push() == v1::INVALID);
-  CHECK_THAT(invalid->response.header.pushes(0).message(), Catch::Contains("a slot needs an id list"));
+  CHECK_THAT(invalid->response.header->pushes(0).message(), Catch::Contains("a slot needs an id list"));
   for (int i = 0; i < 3; ++i) CHECK(invalid->pull(i) == v1::PULL_INVALID);
-  CHECK_THAT(invalid->response.header.pulls(1).message(), Catch::Contains("a dense shard takes no id list"));
-  CHECK_THAT(invalid->response.header.pulls(2).message(), Catch::Contains("no such table: table=1 tables=1"));
+  CHECK_THAT(invalid->response.header->pulls(1).message(), Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(invalid->response.header->pulls(2).message(), Catch::Contains("no such table: table=1 tables=1"));
 
   const std::vector<v1::ShardState> states = f.Report();
   REQUIRE(states.size() == 2);

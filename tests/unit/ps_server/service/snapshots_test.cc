@@ -239,7 +239,7 @@ TEST_CASE("while a shard is read from its file it is loading: pushes are stale, 
   const auto shared = a.Start(request);
   shared->event.Wait();
   CHECK(shared->reply->push() == v1::STALE);
-  CHECK(client::FromProto<MapVersion>(shared->reply->response.header.pushes(0).version()) == MapVersion{1, 8});
+  CHECK(client::FromProto<MapVersion>(shared->reply->response.header->pushes(0).version()) == MapVersion{1, 8});
   a.Give(Stage::CloseOf(0, {4}, {}, {1, 8}));
   CHECK_FALSE(a.Next().closed().taken());
   a.Give(Stage::CutOf({0}, {1, 8}));

@@ -100,7 +100,23 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
   Rows wrong = RowsOf({5}, {6});
   wrong.tables[1] = 9;
   CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid, Catch::Contains("no such table"));
-  CHECK(shard->ReadBytes({kSlotEpoch, false, {}, 0, wrong.of()}) == 0);
+  // What is refused takes no room; who finds no room is told why, and nothing is read.
+  std::vector<storage::EmbeddingTable::Reading> readings;
+  std::uint64_t asked = 0;
+  Pull pull{kSlotEpoch, false, {}, 0, wrong.of()};
+  pull.room = [&asked](std::uint64_t bytes, std::string* why_not) -> std::byte* {
+    asked += bytes;
+    *why_not = "no room";
+    return nullptr;
+  };
+  pull.readings = &readings;
+  CHECK_THAT(shard->Read(pull).invalid, Catch::Contains("no such table"));
+  CHECK(asked == 0);
+  const Rows right = RowsOf({5}, {6});
+  pull.rows_of = right.of();
+  CHECK(shard->Read(pull).invalid == "no room");
+  CHECK(asked > 0);
+  CHECK(readings.empty());
   CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, {}}).invalid, Catch::Contains("a slot needs an id list"));
 }
 

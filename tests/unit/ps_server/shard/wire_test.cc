@@ -211,7 +211,17 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       CHECK(pulled.invalid == "");
       CHECK(pulled.wire == section);
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
-      CHECK(shard->ReadBytes({kSlotEpoch, false, {}, 0, asked.of()}) == BytesOf(pulled).size());
+
+      std::vector<std::byte> there;  // the same, to memory of the caller, at his time
+      std::vector<storage::EmbeddingTable::Reading> readings;
+      Pull later{kSlotEpoch, false, {}, 0, asked.of()};
+      later.room = [&](std::uint64_t bytes, std::string*) { return there.resize(bytes), there.data(); };
+      later.readings = &readings;
+      const PullResult promised = shard->Read(later);
+      CHECK(promised.invalid == "");
+      CHECK(promised.chunks.empty());
+      storage::EmbeddingTable::ReadAll(readings);
+      CHECK(there == BytesOf(pulled));
     }
     CHECK(shard->Snapshot()->Digest() == plain->Digest());
   }

@@ -418,6 +418,34 @@ TEST_CASE("a pull makes no row, and reads what the row will begin with") {
   CHECK(Read(*still, ids) == before);
 }
 
+TEST_CASE("rows of several tables that are read together are those of each read alone, whatever its size and type") {
+  const std::uint32_t dimensions[] = {4, 16, 3, 64};
+  const std::size_t counts[] = {0, 1, 15, 16, 17, 104, 300};
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  for (const std::uint32_t dimension : dimensions) {
+    tables.push_back(Make(Settings(dimension)));
+    Ids made;
+    for (std::int64_t id = 0; id < 400; id += 2) made.push_back(id);  // the odd ones have no row
+    REQUIRE(Push(tables.back().get(), made, 1).ok());
+  }
+  std::mt19937 random(5);
+  std::deque<Ids> ids;
+  std::vector<EmbeddingTable::Reading> readings;
+  std::deque<std::vector<std::byte>> alone, together;
+  for (int i = 0; i < 60; ++i) {
+    const EmbeddingTable& table = *tables[random() % tables.size()];
+    const auto wire = random() % 2 == 0 ? tensor::WireType::kFloat32 : tensor::WireType::kBFloat16;
+    ids.emplace_back(counts[random() % std::size(counts)]);
+    for (std::int64_t& id : ids.back()) id = random() % 400;
+    const std::size_t bytes = ids.back().size() * table.dimension() * tensor::WireBytes(wire);
+    table.Read(ids.back(), wire, alone.emplace_back(bytes).data());
+    readings.push_back({&table, ids.back(), wire, together.emplace_back(bytes).data()});
+  }
+  EmbeddingTable::ReadAll(readings);
+  CHECK(alone == together);
+  EmbeddingTable::ReadAll(std::span<const EmbeddingTable::Reading>());
+}
+
 TEST_CASE("a row's first values depend on the seed, the table's name and its id, and nothing else") {
   const Ids ids = Rising(0, 50);
   const TableSettings s = Settings();

@@ -73,7 +73,7 @@ class Node {
         Intercept intercept;
         {
           MutexLock lock(&mu_);
-          for (const v1::PushSection& p : request->header.pushes()) {
+          for (const v1::PushSection& p : request->header->pushes()) {
             seen_.push_back({identity_, p.shard(), p.closure(), p.update(), client::FromProto<Attempt>(p.attempt()),
                              client::FromProto<ShardEpoch>(p.epoch()), p.kind()});
           }
