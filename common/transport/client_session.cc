@@ -132,16 +132,7 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
 
 absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  MessageReader reader(messages);
-  do {
-    const auto header = reader.Next();
-    if (!header.ok()) return header.status();
-    const auto payload = lane_.Payload(*header, reader.payload());
-    if (!payload.ok()) return payload.status();
-    if (absl::Status status = OnOne(*header, *payload, now); !status.ok()) return status;
-    lane_.Done(*header, outbox_);
-  } while (!reader.done());
-  return absl::OkStatus();
+  return lane_.Receive(messages, outbox_, [&](const wire::StreamHeader& header, MessageView payload) { return OnOne(header, payload, now); });
 }
 
 absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/transport/message_reader.h"
 #include "common/transport/outbox.h"
 #include "common/transport/pieces.h"
 #include "common/wire/stream_message.h"
@@ -76,13 +77,28 @@ class LanePort {
 
   // The next message of `outbox`, its payload in the lane where that is the way. nullopt: nothing can be sent now.
   std::optional<Outbox::Message> Next(Outbox& outbox);
-  // The payload of a message, which Done gives back. InvalidArgument: no lane was agreed on.
-  absl::StatusOr<MessageView> Payload(const wire::StreamHeader& header, MessageView behind);
-  void Done(const wire::StreamHeader& header, Outbox& outbox);
+  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` that came in one write, wherever their payload lies; the peer is told
+  // of the room that this gives. The first error ends it: InvalidArgument when a message is malformed or its payload in a lane that was not agreed on.
+  template <class Use>
+  absl::Status Receive(MessageView messages, Outbox& outbox, Use use) {
+    MessageReader reader(messages);
+    do {
+      const auto header = reader.Next();
+      if (!header.ok()) return header.status();
+      const auto payload = Payload(*header, reader.payload());
+      if (!payload.ok()) return payload.status();
+      if (absl::Status status = use(*header, *payload); !status.ok()) return status;
+      Done(*header, outbox);
+    } while (!reader.done());
+    return absl::OkStatus();
+  }
   // Not OK: the peer breaks the rules of the lane, the stream is to be ended.
   const absl::Status& status() const { return status_; }
 
  private:
+  absl::StatusOr<MessageView> Payload(const wire::StreamHeader& header, MessageView behind);
+  void Done(const wire::StreamHeader& header, Outbox& outbox);
+
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
   bool room_queued_ = false;  // A ROOM is in the outbox: one says all.

@@ -54,17 +54,11 @@ void ServerSession::Refuse(std::uint64_t id, const absl::Status& status) {
 
 absl::Status ServerSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  MessageReader reader(messages);
-  do {
-    const auto header = reader.Next();
-    if (!header.ok()) return header.status();
-    const auto payload = lane_.Payload(*header, reader.payload());
-    if (!payload.ok()) return payload.status();
-    if (absl::Status status = OnOne(*header, *payload, now); !status.ok()) return status;
-    if (header->in_lane()) counters_.lane_received += header->bytes;
-    lane_.Done(*header, outbox_);
-  } while (!reader.done());
-  return absl::OkStatus();
+  return lane_.Receive(messages, outbox_, [&](const wire::StreamHeader& header, MessageView payload) {
+    absl::Status status = OnOne(header, payload, now);
+    if (status.ok() && header.in_lane()) counters_.lane_received += header.bytes;
+    return status;
+  });
 }
 
 absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {

@@ -167,10 +167,9 @@ TEST_CASE("what is small goes through the stream, a full lane waits for ROOM, an
   int rooms = 0;
   while (!frame.complete()) {
     while (!headers.empty()) {
-      const auto payload = server.Payload(headers.front(), {});
-      REQUIRE(payload.ok());
-      REQUIRE(frame.Add(headers.front(), *payload).ok());
-      server.Done(headers.front(), down);
+      const auto bytes = wire::EncodeStreamHeader(headers.front());
+      const std::span<const std::byte> message(bytes);
+      REQUIRE(server.Receive({&message, 1}, down, [&](const wire::StreamHeader& header, MessageView payload) { return frame.Add(header, payload); }).ok());
       headers.pop_front();
       rooms += down.Next().has_value();
     }
