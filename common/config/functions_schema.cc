@@ -126,7 +126,7 @@ const Table<FunctionsSpec>& FunctionsTable() {
                                "arguments are kept until checkpoints hold what they did; beyond it one is made and schedule() waits"),
        ByteSize<FunctionsSpec>("result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20, 1u << 28,
                                "results are kept until their handles are released; beyond it the oldest are given up")},
-      {"functions", "retries", "timeout", "priority"}};
+      {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/config/scalar.h"
+#include "common/tensor/wire_type.h"
 #include "coordinator/psctl/text_table.h"
 
 namespace evergrad::psctl {
@@ -112,15 +113,7 @@ std::string InitializerText(const v1::Initializer& initializer) {
   return text;
 }
 
-std::string DTypeText(v1::DType dtype) {
-  switch (dtype) {
-    case v1::DTYPE_FLOAT32: return "float32";
-    case v1::DTYPE_FLOAT64: return "float64";
-    case v1::DTYPE_FLOAT16: return "fp16";
-    case v1::DTYPE_BFLOAT16: return "bf16";
-    default: return "unknown";
-  }
-}
+const char* DTypeText(v1::DType dtype) { return tensor::WireTypeName(static_cast<tensor::WireType>(dtype)); }
 
 std::string WireText(v1::DType dtype, v1::DType wire) {
   return wire == v1::DTYPE_UNSPECIFIED || wire == dtype ? "" : absl::StrCat(", on the wire ", DTypeText(wire));
