@@ -386,6 +386,7 @@ int MeasureHere(const std::string& only) {
     Compare(what + ", mutual TLS", "GB/s", of_tls.rate, "bare gRPC stream, mutual TLS", of_bare.rate, 0.8);
     Compare(what + ", TCP: CPU of both sides", "s/GB", of_tcp.cpu, "raw TCP", of_raw.cpu, -1);
     Compare(what + ", same host: CPU of both sides", "s/GB", of_lane.cpu, "raw TCP", of_raw.cpu, -1);
+    Compare(what + ", mutual TLS: CPU of both sides", "s/GB", of_tls.cpu, "bare gRPC stream, mutual TLS", of_bare.cpu, -1);
     const std::vector<double> all(of_tcp.faults.size(), 1e9 / 4096);
     Compare(what + ", TCP: page faults of both sides", "/GB", of_tcp.faults, "one for each page", all, -1);
     Compare(what + ", same host: page faults of both sides", "/GB", of_lane.faults, "one for each page", all, -1);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -426,7 +427,7 @@ TEST_CASE("rows of several tables that are read together are those of each read 
     tables.push_back(Make(Settings(dimension)));
     Ids made;
     for (std::int64_t id = 0; id < 400; id += 2) made.push_back(id);  // the odd ones have no row
-    REQUIRE(Push(tables.back().get(), made, 1).ok());
+    REQUIRE(PushOnes(tables.back().get(), made).ok());
   }
   std::mt19937 random(5);
   std::deque<Ids> ids;
@@ -436,7 +437,7 @@ TEST_CASE("rows of several tables that are read together are those of each read 
     const EmbeddingTable& table = *tables[random() % tables.size()];
     const auto wire = random() % 2 == 0 ? tensor::WireType::kFloat32 : tensor::WireType::kBFloat16;
     ids.emplace_back(counts[random() % std::size(counts)]);
-    for (std::int64_t& id : ids.back()) id = random() % 400;
+    for (std::int64_t& id : ids.back()) id = static_cast<std::int64_t>(random() % 400);
     const std::size_t bytes = ids.back().size() * table.dimension() * tensor::WireBytes(wire);
     table.Read(ids.back(), wire, alone.emplace_back(bytes).data());
     readings.push_back({&table, ids.back(), wire, together.emplace_back(bytes).data()});
