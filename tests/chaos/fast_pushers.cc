@@ -1,11 +1,12 @@
 // FAULTS S5 on a real cluster: many pushers, each with a connection of its own, push the whole of a job's largest shard at once.
 //
-//   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64] [--each 2] [--lane BYTES]
+//   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64] [--each 2] [--again 64] [--lane BYTES]
 //
-// Zeros, so that the job's values stay what they are. Every push must be applied; then each pusher sends its last one again, which the
+// Zeros, so that the job's values stay what they are. Every push must be applied; then so many pushers send their last one again, which the
 // server must know. Prints what came of it; exit 0: nothing lost.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -96,7 +97,7 @@ int main(int argc, char** argv) {
   transport::TuneAllocator();
   std::string coordinator_address, job;
   std::map<std::string, std::string> servers;
-  int pushers = 64, each = 2;
+  int pushers = 64, each = 2, again_max = 64;
   transport::ChannelOptions options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
@@ -104,6 +105,7 @@ int main(int argc, char** argv) {
     if (flag == "--job") job = value;
     if (flag == "--pushers") pushers = std::atoi(value.c_str());
     if (flag == "--each") each = std::atoi(value.c_str());
+    if (flag == "--again") again_max = std::atoi(value.c_str());
     if (flag == "--lane") options.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
     if (flag == "--server") servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
   }
@@ -122,18 +124,19 @@ int main(int argc, char** argv) {
     clients.push_back(std::make_unique<client::ParameterClient>(transport.get(), options, "worker/fast-" + std::to_string(i)));
   }
   const auto zeros = std::make_shared<const std::vector<std::byte>>(before->state.bytes());
-  const auto run = [&](int from, v1::PushAnswer want) {
+  const auto run = [&](int count, int from, v1::PushAnswer want) {
     Team team;
     team.endpoint.set_address(servers[before->server]);
     team.held = *before;
     team.zeros = zeros;
     team.want = want;
-    team.live = pushers;
-    for (int i = 0; i < pushers; ++i) Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
+    team.live = count;
+    for (int i = 0; i < count; ++i) Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
     team.over.Wait();
     return std::pair<int, int>(team.good, team.other);
   };
-  const auto first = run(0, v1::APPLIED), again = run(each - 1, v1::DUPLICATE);
+  again_max = std::min(again_max, pushers);
+  const auto first = run(pushers, 0, v1::APPLIED), again = run(again_max, each - 1, v1::DUPLICATE);
   const auto after = LargestShard(**coordinator, job);
   if (!after) return 2;
   const auto known = after->state.duplicates_refused() - before->state.duplicates_refused();
@@ -142,7 +145,7 @@ int main(int argc, char** argv) {
               static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first, first.second, again.first,
               static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes.load());
   // The job's own updates are counted, too.
-  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(pushers, 0) && known == static_cast<std::uint64_t>(pushers) &&
+  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(again_max, 0) && known == static_cast<std::uint64_t>(again_max) &&
                     counted >= static_cast<std::uint64_t>(pushers * each);
   return good ? 0 : 1;
 }

@@ -153,7 +153,7 @@ def s5(c, r):
                 base[s] = status_bytes(s.pid, "VmRSS")
                 with open("/proc/%d/clear_refs" % s.pid, "w") as f:
                     f.write("5")  # VmHWM from here on
-            command = [os.path.join(c.bin, "evergrad-fast-pushers"), "--coordinator", c.coordinator_address(), "--job", job.name, "--lane", str(lane)]
+            command = [os.path.join(c.bin, "evergrad-fast-pushers"), "--coordinator", c.coordinator_address(), "--job", job.name, "--lane", str(lane), "--each", "1", "--again", "8"]
             for s in c.servers:
                 command += ["--server", "%s=%s" % (s.identity, s.address)]
             pushers = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

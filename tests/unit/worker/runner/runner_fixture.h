@@ -79,7 +79,7 @@ class Node {
           }
           intercept = intercept_;
         }
-        if (intercept && intercept(request->header, responder)) return;
+        if (intercept && intercept(*request->header, responder)) return;
       }
       host_->Handle(std::move(frame), std::move(responder));
     };
