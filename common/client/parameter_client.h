@@ -30,11 +30,10 @@ class ParameterClient {
   // Sends one request to `endpoint` (a channel and stream are made on first use and kept per address and identity; with TLS the
   // server's certificate must be for endpoint.server()).
   // payloads: one per push. ids: none, or one list of int64 for each push and then for each pull (wire::BuildRequest).
-  // client_name and response_bytes_max of the header are filled in; it is not kept (hundreds of sections are better made in a wire::Packed). `done` is called exactly once and gets the parsed answer,
-  // whose payload spans live as long as `frame`: one result per section, each for the shard that was asked for.
-  // Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the
-  // same identity. kInternal: the answer does not fit the request. What the server said about the frame as a whole comes
-  // with its origin and retryability.
+  // client_name and response_bytes_max of the header are filled in; it is not kept (hundreds of sections are better made in a wire::Packed). `done`
+  // is called exactly once and gets the parsed answer, whose payload spans live as long as `frame`: one result per section, each for the shard that
+  // was asked for. Unavailable: the server cannot be reached or went away; whether the pushes were applied is not known: resend under the same
+  // identity. kInternal: the answer does not fit the request. What the server said about the frame as a whole comes with its origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;

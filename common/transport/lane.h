@@ -77,8 +77,9 @@ class LanePort {
 
   // The next message of `outbox`, its payload in the lane where that is the way. nullopt: nothing can be sent now.
   std::optional<Outbox::Message> Next(Outbox& outbox);
-  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` that came in one write, wherever their payload lies; the peer is told
-  // of the room that this gives. The first error ends it: InvalidArgument when a message is malformed or its payload in a lane that was not agreed on.
+  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` that came in one write, wherever their payload lies; the peer is
+  // told of the room that this gives. The first error ends it: InvalidArgument when a message is malformed or its payload in a lane that was not
+  // agreed on.
   template <class Use>
   absl::Status Receive(MessageView messages, Outbox& outbox, Use use) {
     MessageReader reader(messages);

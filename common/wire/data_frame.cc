@@ -50,8 +50,8 @@ bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::Sh
   return last.owner != nullptr && last.owner == piece.owner && last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
 }
 
-// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are part of the header that they come after: its size is
-// first taken with the widest offsets, and the rest up to the first part is padding.
+// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are part of the header that they come after: its size
+// is first taken with the widest offsets, and the rest up to the first part is padding.
 template <class Header>
 std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied, std::vector<Part> parts) {
   std::uint64_t bytes = 0;
@@ -175,8 +175,8 @@ class Ranges {
     int index;
   };
   static absl::Status Overlap(const Taken& taken, std::uint64_t want) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index,
-                                                   "] offset=", taken.offset, " want>=", want));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index, "] offset=", taken.offset, " want>=", want));
   }
 
   const std::span<const std::byte> frame_;
@@ -203,7 +203,8 @@ absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int ind
   const auto taken = ranges->Take(field, index, ids.offset(), ids.bytes());
   if (!taken.ok()) return taken.status();
   if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
-    return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "] want multiple of ", alignof(std::int64_t)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "] want multiple of ", alignof(std::int64_t)));
   return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()), ids.count());
 }
 
@@ -236,7 +237,9 @@ std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header, std::ve
   lists.reserve(ids.size());
   parts.reserve(pushes);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    lists.push_back({{&ids[i], 1}, i < pushes ? PlaceIds(header->mutable_pushes(static_cast<int>(i))) : PlaceIds(header->mutable_pulls(static_cast<int>(i - pushes)))});
+    lists.push_back(
+        {{&ids[i], 1},
+         i < pushes ? PlaceIds(header->mutable_pushes(static_cast<int>(i))) : PlaceIds(header->mutable_pulls(static_cast<int>(i - pushes)))});
   }
   for (std::size_t i = 0; i < pushes; ++i) parts.push_back({{&payloads[i], 1}, PlacePayload(header->mutable_pushes(static_cast<int>(i)))});
   return Build(*header, std::move(lists), std::move(parts));

@@ -19,11 +19,12 @@
 
 namespace evergrad::wire {
 
-// Lays out `payloads` (one per section that carries bytes, in order; may be empty spans) behind the header, without a copy. Pieces of one owner that lie
-// behind each other in its memory, at most the padding between them, become one piece: whoever leaves room for padding there writes zeros to it.
+// Lays out `payloads` (one per section that carries bytes, in order; may be empty spans) behind the header, without a copy. Pieces of one owner that
+// lie behind each other in its memory, at most the padding between them, become one piece: whoever leaves room for padding there writes zeros to it.
 // The builder fills payload_offset and payload_bytes of pushes[i] / pulls[i] for every i, then serializes the header.
 // payloads.size() must equal the number of push sections (request) or pull results (response).
-// `ids`: empty, or one list of int64 ids for each push section and then for each pull section; what is not empty becomes the section's IdList, and is copied.
+// `ids`: empty, or one list of int64 ids for each push section and then for each pull section; what is not empty becomes the section's IdList, and is
+// copied.
 std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header, std::vector<tensor::SharedBytes> payloads,
                                               std::vector<tensor::SharedBytes> ids = {});
 inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, std::vector<tensor::SharedBytes> payloads,
@@ -31,8 +32,8 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header, s
   return BuildRequest(&header, std::move(payloads), std::move(ids));
 }
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads);
-// From payloads in pieces, for a shard's values lie in chunks; the pieces are moved from. They lie in the frame in this `order` of the sections (none: as the
-// sections do).
+// From payloads in pieces, for a shard's values lie in chunks; the pieces are moved from. They lie in the frame in this `order` of the sections
+// (none: as the sections do).
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
                                                        std::span<const std::uint32_t> order);
 
@@ -65,7 +66,7 @@ class Packed {
 
 struct Request {
   Packed<v1::RequestHeader> header;
-  std::vector<std::span<const std::byte>> payloads;  // one per push; views into the frame
+  std::vector<std::span<const std::byte>> payloads;               // one per push; views into the frame
   std::vector<std::span<const std::int64_t>> push_ids, pull_ids;  // one per section, empty without an IdList; views into the frame, which is aligned
 };
 struct Response {

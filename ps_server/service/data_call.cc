@@ -44,8 +44,8 @@ std::uint64_t BytesOf(std::span<const tensor::SharedBytes> pieces) {
 }  // namespace
 
 DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
-                   std::uint32_t executors, std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
-                   fault::Failpoints* failpoints)
+                   std::uint32_t executors, std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame,
+                   std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints)
     : frame_(std::move(frame)),
       request_(std::move(request)),
       responder_(std::move(responder)),

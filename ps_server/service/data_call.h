@@ -31,10 +31,11 @@ class DataCall {
     std::string invalid;  // not "": the section was malformed
   };
 
-  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved. `executors`: shard
-  // s is on the one of number s % executors, which writes values that it copies behind each other.
+  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved. `executors`:
+  // shard s is on the one of number s % executors, which writes values that it copies behind each other.
   DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
-           std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints);
+           std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
+           fault::Failpoints* failpoints);
 
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }

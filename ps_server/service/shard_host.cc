@@ -105,9 +105,8 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
   }
   const std::uint64_t request_bytes = frame.bytes.size();
   std::shared_ptr<JobCounters> counters = jobs_->Find(JobUid(request->header->job_uid())).counters;
-  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder),
-                                         static_cast<std::uint32_t>(lanes_.size()), options_.frame_bytes_max, largest_frame_,
-                                         std::move(counters), options_.failpoints);
+  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), static_cast<std::uint32_t>(lanes_.size()),
+                                         options_.frame_bytes_max, largest_frame_, std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = *call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   const bool here = IsBrief(request_bytes, header);

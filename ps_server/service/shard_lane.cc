@@ -159,7 +159,8 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
     }
   }
   tensor::SharedBytes place{room_, room_left_.first(bytes)};
-  const std::span<std::byte> padding = room_left_.subspan(bytes, std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
+  const std::span<std::byte> padding =
+      room_left_.subspan(bytes, std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
   std::fill(padding.begin(), padding.end(), std::byte{0});  // the frame may go on behind it
   room_left_ = room_left_.subspan(bytes + padding.size());
   return place;

@@ -130,7 +130,8 @@ class ShardLane {
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;
   const DataCall* room_of_ = nullptr;  // only compared
-  // Rows that sections of one request are about to get: read together, before anything else happens to a shard, and at the latest at the end of a turn.
+  // Rows that sections of one request are about to get: read together, before anything else happens to a shard, and at the latest at the end of a
+  // turn.
   std::vector<storage::EmbeddingTable::Reading> readings_;
   std::shared_ptr<DataCall> reading_for_;  // null: there are none
   std::size_t reading_sections_ = 0;

@@ -68,8 +68,8 @@ struct Pull {
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
   TableRows rows_of = {};  // of a slot, which never answers kUnchanged; a dense shard refuses it
-  // Of a slot. Null: the rows are copied at once, to memory of their own. Else Read asks here for memory for so many bytes, aligned for floats, or none and
-  // why; to be read into that by EmbeddingTable::ReadAll before anything at the shard changes is then what is appended to `readings`.
+  // Of a slot. Null: the rows are copied at once, to memory of their own. Else Read asks here for memory for so many bytes, aligned for floats, or
+  // none and why; to be read into that by EmbeddingTable::ReadAll before anything at the shard changes is then what is appended to `readings`.
   std::function<std::byte*(std::uint64_t bytes, std::string* why_not)> room = nullptr;
   std::vector<storage::EmbeddingTable::Reading>* readings = nullptr;
 };
@@ -77,7 +77,8 @@ struct PullResult {
   PullCode code = PullCode::kStale;
   MapVersion start;
   std::uint64_t vlsn = 0;
-  absl::InlinedVector<tensor::SharedBytes, 1> chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
+  absl::InlinedVector<tensor::SharedBytes, 1>
+      chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
   tensor::WireType wire = tensor::WireType::kFloat32;  // kValues, kUnchanged: of the values, as Push's
   std::string invalid;                      // not "": the section does not fit the shard, and the rest means nothing
 };

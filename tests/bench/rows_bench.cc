@@ -315,7 +315,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
     bench::Print(f.name, rate * 1e-6, "M rows/s", rival, Median(f.theirs) * 1e-6, Median(f.ratios), f.push ? 0.35 : 0.45);
     if (child != nullptr) {
       const double cpu = (Median(f.client_cpu) + Median(f.server_cpu)) * 1e9, its = Median(f.their_cpu) * 1e9;
-      std::fprintf(stderr, "%s: CPU of a row: client %.1f ns, server %.1f ns\n", f.name.c_str(), Median(f.client_cpu) * 1e9, Median(f.server_cpu) * 1e9);
+      std::fprintf(stderr, "%s: CPU of a row: client %.1f ns, server %.1f ns\n", f.name.c_str(), Median(f.client_cpu) * 1e9,
+                   Median(f.server_cpu) * 1e9);
       bench::Print(f.name + ": CPU of both sides", cpu, "ns/row", rival, its, cpu / its, bench::kNoReach);
     }
     if (kDimension != 16) continue;

@@ -242,7 +242,8 @@ void MeasureTurns() {
     (table->stats().evicted_lru > before ? evicting : plain).push_back(Seconds(begin) * 1e6);
   }
   const double turn = Median(evicting), usual = Median(plain);
-  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn, kNoReach);
+  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn,
+        kNoReach);
   std::vector<double> slices;
   table->BeginCut(~0ull);
   ps_server::storage::TableSlice slice;

@@ -713,7 +713,8 @@ TEST_CASE("a functions job names its variables, its bounds and how they are trai
   CHECK_THAT(refusal("{type: adam,", "{type: sgd, nesterov: true,"), Catch::Contains("needs a momentum above 0"));
   CHECK_THAT(refusal("{every: 1s}", "{resume: true}"), Catch::Contains("not built yet: `resume: true` of a functions job"));
   // Embedding tables are for training jobs: their rows are asked for by what a batch names, and a function's step names variables.
-  CHECK_THAT(refusal("    queue_limit: 2", "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"), Catch::Contains("not built yet: key `tables`"));
+  CHECK_THAT(refusal("    queue_limit: 2", "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
+             Catch::Contains("not built yet: key `tables`"));
   CHECK_THAT(refusal("strategy: {", "strategy: {deterministic: true, "), Catch::Contains("not built yet: key `deterministic`"));
   CHECK_THAT(refusal("{seed: 5}", "{epochs: 2}"), Catch::Contains("unknown key `epochs` in spec.training of a functions job"));
   CHECK_THAT(refusal("  training:", "  data: {}\n  training:"), Catch::Contains("unknown key `data` in spec of a functions job"));

@@ -169,7 +169,8 @@ TEST_CASE("what is small goes through the stream, a full lane waits for ROOM, an
     while (!headers.empty()) {
       const auto bytes = wire::EncodeStreamHeader(headers.front());
       const std::span<const std::byte> message(bytes);
-      REQUIRE(server.Receive({&message, 1}, down, [&](const wire::StreamHeader& header, MessageView payload) { return frame.Add(header, payload); }).ok());
+      REQUIRE(server.Receive({&message, 1}, down, [&](const wire::StreamHeader& header, MessageView payload) { return frame.Add(header, payload); })
+                  .ok());
       headers.pop_front();
       rooms += down.Next().has_value();
     }

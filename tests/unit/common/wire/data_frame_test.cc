@@ -130,7 +130,8 @@ TEST_CASE("pieces that lie behind each other in one owner's memory leave as one,
   std::fill_n(memory->begin() + 10, 54, '\0');  // padding that its owner has written
   v1::ResponseHeader header;
   for (std::uint32_t shard = 0; shard < 5; ++shard) header.add_pulls()->set_shard(shard);
-  std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)}, c = {part(128, 32), part(160, 1)}, d = {part(192, 8, true)}, e = {part(256, 9)};
+  std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)}, c = {part(128, 32), part(160, 1)}, d = {part(192, 8, true)},
+                                   e = {part(256, 9)};
   const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
   const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
   const auto pieces = BuildResponseOfPieces(&header, payloads, order);
@@ -150,7 +151,8 @@ TEST_CASE("pieces that lie behind each other in one owner's memory leave as one,
 TEST_CASE("ids lie in one piece with the header, and payloads behind them") {
   for (const std::size_t count : {1u, 7u, 8u, 1000u}) {
     const std::string payload(100, 'p'), list(count * 8, 'i'), none;
-    const auto pieces = BuildRequest(TwoPushesOnePull(), {Bytes(payload), Bytes(payload), Bytes(none)}, {Bytes(list), Bytes(none), Bytes(none), Bytes(list)});
+    const auto pieces =
+        BuildRequest(TwoPushesOnePull(), {Bytes(payload), Bytes(payload), Bytes(none)}, {Bytes(list), Bytes(none), Bytes(none), Bytes(list)});
     REQUIRE(pieces.size() == 4);  // header and ids, payload, padding, payload
     const auto flat = Flat(pieces);
     const auto request = ParseRequest(View(flat));

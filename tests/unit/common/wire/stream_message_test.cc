@@ -63,7 +63,8 @@ TEST_CASE("a stream header survives the trip") {
 
 TEST_CASE("the bytes of a stream header are the golden ones") {
   CHECK(Hex(EncodeStreamHeader(Piece())) == ReadText(test::SourceDir() + "/tests/golden/wire/request_message.3.hex"));
-  // Version 1 knew no lane and sent one message at a time, version 2 wanted the parts of a frame in the order of the sections: refused by their numbers.
+  // Version 1 knew no lane and sent one message at a time, version 2 wanted the parts of a frame in the order of the sections: refused by their
+  // numbers.
   for (const int version : {1, 2}) {
     Bytes old = EncodeStreamHeader(Piece());
     old[4] = std::byte(version);

@@ -725,7 +725,8 @@ TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the i
   REQUIRE(refused->answered);
   CHECK(refused->pull(0) == v1::VALUES);
   CHECK(refused->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(refused->response.header->pulls(1).message(), Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
+  CHECK_THAT(refused->response.header->pulls(1).message(),
+             Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
 
   RequestBuilder wrong;
   wrong.Push(1, 1, 0, {1, 1});
