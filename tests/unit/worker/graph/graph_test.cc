@@ -555,7 +555,7 @@ TEST_CASE("a batch that went over before its step, while the one before computes
           }) == want);
     CHECK(ahead == 11);
     // Every third one is brought twice, every fourth is not the one that comes.
-    std::vector<float> other(1000, 7.0f);
+    std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
     CHECK(TrainStream(&changed, &ahead, [&](HostStep* steps, int i, const Batch* next, const auto& step) {
             return step([&] {
               if (next == nullptr) return;
