@@ -652,6 +652,23 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
   }
 }
 
+namespace {
+
+// What a worker says of its device, with words and reasons bounded.
+void CleanDevice(const v1::DeviceProgress& said, v1::DeviceProgress* to) {
+  constexpr std::size_t kReasonsMax = 16;
+  *to = said;
+  to->set_name(client::CleanText(said.name(), 256));
+  to->set_utilization_from(client::CleanText(said.utilization_from(), 16));
+  to->clear_graph_recaptures();
+  for (const auto& [reason, count] : said.graph_recaptures()) {
+    if (static_cast<std::size_t>(to->graph_recaptures_size()) == kReasonsMax) break;
+    (*to->mutable_graph_recaptures())[client::CleanText(reason, 64)] = count;
+  }
+}
+
+}  // namespace
+
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   // What it says while it has not heard of this job yet is of the one that it served before.
   if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() && heartbeat.worker().job_uid() == id_.uid.value()) {
@@ -667,6 +684,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     }
     if (said.steps() != before.steps()) Touch();
     worker->progress = said;
+    worker->progress.clear_device();
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.set_state(client::CleanText(said.state(), 64));
     if (worker->paused()) {
@@ -675,6 +693,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
       worker->progress.clear_waiting_for();
     }
     SayPauses();
+    if (said.has_device()) CleanDevice(said.device(), &per_worker_[worker->identity].device.emplace());
     per_worker_[worker->identity].tally.Report(said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
@@ -839,6 +858,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     const Counts counts = sum.tally.total();
     row.set_steps(counts.steps);
     row.set_examples(counts.examples);
+    if (sum.device) *row.mutable_device() = *sum.device;
   }
   for (const auto& [task, worker] : workers_) {
     v1::WorkerRow& row = rows[worker.identity];

@@ -292,6 +292,7 @@ class Job {
   struct PerWorker {                        // by identity, over all of its processes
     std::uint64_t steps = 0, examples = 0;  // of closures that counted
     Tally tally;                            // of whatever it did
+    std::optional<v1::DeviceProgress> device = std::nullopt;  // as it last said
   };
   // Describe, evaluation and export closures: numbered apart, in no ledger.
   struct Aux {

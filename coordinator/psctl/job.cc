@@ -426,6 +426,8 @@ int Show(Context& context, const std::vector<std::string>& args) {
     context.out << " planned " << ShowBytes(status.server_bytes())
                 << (status.server_bytes_max() == 0 ? "" : " of at most " + ShowBytes(status.server_bytes_max())) << "\n";
   }
+  for (const v1::WorkerRow& row : status.workers())
+    for (const std::string& line : DeviceLines(row)) context.out << line << "\n";
   const bool counting =
       std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
   const std::vector<std::string> metrics = EpochMetrics(status);

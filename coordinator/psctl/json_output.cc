@@ -58,6 +58,30 @@ nlohmann::json TableJson(const v1::VariableRow& variable) {
 
 }  // namespace
 
+namespace {
+
+nlohmann::json DeviceJson(const v1::DeviceProgress& d) {
+  nlohmann::json recaptures = nlohmann::json::object();
+  for (const auto& [reason, count] : d.graph_recaptures()) recaptures[reason] = count;
+  return {{"name", d.name()},
+          {"memory_bytes", {{"used", d.memory_used()}, {"peak", d.memory_peak()}, {"reserved", d.memory_reserved()}, {"free", d.memory_free()}}},
+          {"utilization", d.utilization_from().empty() ? nlohmann::json(nullptr) : Number(d.utilization())},
+          {"utilization_from", d.utilization_from()},
+          {"measured_steps", d.measured_steps()},
+          {"seconds",
+           {{"in", Number(d.in_seconds())},
+            {"kernels", Number(d.kernel_seconds())},
+            {"out", Number(d.out_seconds())},
+            {"stalled", Number(d.stalled_seconds())},
+            {"wait", Number(d.wait_seconds())}}},
+          {"waits", d.waits()},
+          {"batches_ahead", d.batches_ahead()},
+          {"steps", {{"eager", d.steps_eager()}, {"captured", d.graph_captures()}, {"replayed", d.graph_replays()}}},
+          {"recaptures", recaptures}};
+}
+
+}  // namespace
+
 nlohmann::json JsonOf(const v1::JobStatus& job) {
   nlohmann::json out = {{"job_uid", ShowHex(job.job_uid())},
                         {"name", job.name()},
@@ -126,9 +150,11 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                                  {"counting_sum", row.counting_sum()}});
   }
   out["workers"] = nlohmann::json::array();
-  for (const v1::WorkerRow& row : job.workers())
+  for (const v1::WorkerRow& row : job.workers()) {
     out["workers"].push_back(
         {{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
+    if (row.has_device()) out["workers"].back()["device"] = DeviceJson(row.device());
+  }
   out["servers"] = nlohmann::json::array();
   for (const v1::ServerRow& row : job.servers())
     out["servers"].push_back({{"identity", row.identity()},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -127,6 +128,32 @@ std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<
   return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowMeasured(row.train_loss()),
                          std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4),
                          ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
+}
+
+std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
+  if (!worker.has_device()) return {};
+  const v1::DeviceProgress& d = worker.device();
+  std::string use = absl::StrCat("worker/", Printable(worker.identity()), " on ", Printable(d.name()), ": ");
+  if (!d.utilization_from().empty())
+    absl::StrAppend(&use, ShowPercent(d.utilization()), d.utilization_from() == "nvml" ? " busy (as the driver says)" : " of the time in kernels",
+                    ", ");
+  absl::StrAppend(&use, "memory ", ShowBytes(d.memory_used()), " used, ", ShowBytes(d.memory_peak()), " peak, ", ShowBytes(d.memory_reserved()),
+                  " reserved");
+  std::vector<std::string> lines{use};
+  if (d.measured_steps() == 0) return lines;
+  const auto ms = [](double seconds, std::uint64_t of) {
+    return absl::StrFormat("%.3g ms", of == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(of));
+  };
+  std::string step =
+      absl::StrCat("  a step: ", ms(d.kernel_seconds(), d.measured_steps()), " kernels, ", ms(d.in_seconds(), d.measured_steps()), " in, ",
+                   ms(d.out_seconds(), d.measured_steps()), " out, waits ", ms(d.stalled_seconds(), d.measured_steps()), " within");
+  if (d.waits() > 0) absl::StrAppend(&step, " and ", ms(d.wait_seconds(), d.waits()), " before");
+  absl::StrAppend(&step, "; batch there before ", d.batches_ahead(), "; steps ", d.graph_replays(), " replayed, ", d.graph_captures(), " captured, ",
+                  d.steps_eager(), " eager");
+  const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(), d.graph_recaptures().end());
+  for (const auto& [reason, count] : reasons) absl::StrAppend(&step, ", captured again: ", Printable(reason), " (", count, ")");
+  lines.push_back(step);
+  return lines;
 }
 
 std::string EventLine(const v1::Event& event) {

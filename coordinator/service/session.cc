@@ -280,6 +280,7 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
         if (message.heartbeat().has_worker()) {
           facts->second.worker = message.heartbeat().worker();
           facts->second.worker.clear_steps_log();
+          facts->second.worker.clear_device();  // the job has it
           facts->second.worker.set_state(client::CleanText(message.heartbeat().worker().state(), 64));
           facts->second.worker.set_waiting_for(client::CleanText(message.heartbeat().worker().waiting_for(), kTextBytesMax));
         }

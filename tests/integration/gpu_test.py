@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -123,6 +124,23 @@ class Gpus(unittest.TestCase):
                 self.assertIn("computes on gpu:0 emulated", f.read())
         finally:
             run("cluster", "down")
+
+    def test_job_show_says_what_a_gpu_did_and_nothing_of_a_cpu(self):
+        for library, device in ((self.emulated, True), ("/nowhere.so", False)):
+            with Cluster(support.BIN, servers=1, workers=1, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
+                path = support.write(os.path.join(c.folder, "shown.yaml"), support.job_yaml(name="shown", epochs=1))
+                c.psctl("job", "submit", path)
+                status = wait_for("shown to end", lambda: (lambda s: s if s["state"] == "SUCCEEDED" else None)(c.psctl_json("job", "show", "shown")), 120)
+                text = c.psctl("job", "show", "shown").stdout
+                self.assertEqual("device" in status["workers"][0], device)
+                self.assertEqual("kernels," in text, device, text)
+                if device:
+                    shown = status["workers"][0]["device"]
+                    self.assertIn("emulated", shown["name"])
+                    self.assertEqual(shown["utilization_from"], "kernels")
+                    self.assertGreater(shown["seconds"]["kernels"], 0)
+                    self.assertGreater(shown["steps"]["replayed"], shown["steps"]["eager"])
+                    self.assertGreater(shown["memory_bytes"]["peak"], 0)
 
 
 if __name__ == "__main__":

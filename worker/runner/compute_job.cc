@@ -51,6 +51,21 @@ absl::StatusOr<Backend*> ComputeBackend::Get() {
   return backend_.get();
 }
 
+std::optional<DeviceUse> ComputeBackend::use() const {
+  read_ = true;
+  MutexLock lock(&mu_);
+  return use_;
+}
+
+void ComputeBackend::TakeUse() {
+  if (!on_device_) return;
+  const bool ask = read_.exchange(false);
+  std::optional<DeviceUse> use = backend_->device_use(ask);
+  MutexLock lock(&mu_);
+  if (use && use_ && !ask) use->utilization = use_->utilization, use->memory.free = use_->memory.free;
+  use_ = std::move(use);
+}
+
 void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured, bool with_counts, v1::ClosureMetrics* to) {
   for (std::size_t m = 0; m < names.size() && m < measured.size(); ++m) {
     if (!measured[m].counts.empty() && !with_counts) continue;
@@ -387,6 +402,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
                       steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans, Bringing(next)));
   step.ahead = steps_->brought_ahead() > ahead;
   step.too_large = loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
+  backend_->TakeUse();
   step.overflowed = ToWire(*layout_, step.gradients.get());
   if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
   return step;
@@ -426,7 +442,9 @@ absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const B
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(spec_->training.precision == "tf32");
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
-  return steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
+  absl::StatusOr<StepResult> result = steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
+  backend_->TakeUse();
+  return result;
 }
 
 absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {

@@ -38,9 +38,16 @@ class ComputeBackend {
   absl::StatusOr<Backend*> Get();
   // Its memory is not the host's; false until it is made. Any thread.
   bool on_device() const { return on_device_; }
+  // What its device has measured up to the last step; none of a CPU. Any thread.
+  std::optional<DeviceUse> use() const;
+  // Takes it, after a step; the driver is asked if somebody has read since the last time.
+  void TakeUse();
 
  private:
   const Make make_;
+  mutable Mutex mu_;
+  std::optional<DeviceUse> use_ ABSL_GUARDED_BY(mu_);
+  mutable std::atomic<bool> read_{true};
   std::atomic<bool> on_device_{false};
   std::unique_ptr<Backend> backend_;
 };

@@ -110,7 +110,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
     std::uint64_t bytes_before = 0;  // sent and received by this process when it began to serve the job
-    MonoTime step_time{0};           // of the last training step, until its gradients were here
+    MonoTime step_time{0};  // of the last training step, until its gradients were here
+    std::optional<MonoTime> step_ended;  // the last training step's, if nothing else was computed since
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
     bool functions() const { return spec != nullptr && spec->type == "functions"; }
     bool reads_data() const { return !counting() && !functions(); }
@@ -178,6 +179,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       if (!serves->job.empty()) samples.emplace_back(serves->job, 1);
       return samples;
     });
+    AddDeviceMetrics();
     counters.pulls_values = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
     counters.pulls_unchanged = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "unchanged"}});
     counters.resends = &env.registry->GetCounter("evergrad_worker_sections_resent_total", "Sections sent again after a refusal or a failure");
@@ -524,7 +526,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     while (!run) {
       const Work* next = draining ? nullptr : book.NextToBegin();
       if (next == nullptr || !job) {
-        if (job) job->fresh.reset();
+        if (job) job->fresh.reset(), job->step_ended.reset();  // what follows was not waited for
         waiting_for = "";
         CheckDrained();
         return;
@@ -876,6 +878,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     // cache, whose next pull would else be answered `unchanged` for values that nobody has.
     auto begin = [batch, rows, dropout_key](Impl& self) {
       auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
+      self.CountWait();
       self.Compute(
           [compute = self.job->compute, layout = self.job->layout, pulled, batch, rows, dropout_key,
            next = self.run->next]() -> absl::StatusOr<ComputeJob::Step> {
@@ -884,7 +887,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             return compute->Train(*batch, rows.get(), dropout_key, next.get());
           },
           [batch, rows](Impl& then, absl::StatusOr<ComputeJob::Step> done) {
-            if (then.env.clock != nullptr) then.job->step_time = then.env.clock->Now() - then.step_begun;
+            if (then.env.clock != nullptr) {
+              then.job->step_ended = then.env.clock->Now();
+              then.job->step_time = *then.job->step_ended - then.step_begun;
+            }
             then.OnStep(*batch, rows, std::move(done));
           });
       self.AnnounceStep(*batch);
@@ -895,6 +901,97 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       begin(*this);
     }
   }
+
+  // ------------------------------------------------------------------ what a device measures
+
+  struct Device {  // for the metrics, beside what the backend says
+    std::atomic<std::uint64_t> ahead{0}, waits{0};
+    std::atomic<double> wait_seconds{0};
+  };
+
+  // A device that waits for servers, a batch or its host between two steps does nothing.
+  void CountWait() {
+    if (env.clock == nullptr || !job->step_ended) return;
+    device->waits.fetch_add(1);
+    device->wait_seconds = device->wait_seconds + std::chrono::duration<double>(env.clock->Now() - *std::exchange(job->step_ended, std::nullopt)).count();
+  }
+
+  static void FillDevice(const DeviceUse& use, const Device& beside, v1::DeviceProgress* to) {
+    to->set_name(use.name);
+    to->set_memory_used(use.memory.used);
+    to->set_memory_peak(use.memory.peak);
+    to->set_memory_reserved(use.memory.reserved);
+    to->set_memory_free(use.memory.free);
+    to->set_measured_steps(use.measured);
+    to->set_in_seconds(use.in);
+    to->set_kernel_seconds(use.kernels);
+    to->set_out_seconds(use.out);
+    to->set_stalled_seconds(use.stalled);
+    to->set_waits(beside.waits);
+    to->set_wait_seconds(beside.wait_seconds);
+    to->set_batches_ahead(beside.ahead);
+    const double measured = use.kernels + use.stalled + beside.wait_seconds;
+    if (use.utilization) {
+      to->set_utilization(*use.utilization);
+      to->set_utilization_from("nvml");
+    } else if (measured > 0) {
+      to->set_utilization(use.kernels / measured);
+      to->set_utilization_from("kernels");
+    }
+    to->set_steps_eager(use.eager);
+    to->set_graph_captures(use.captures);
+    to->set_graph_replays(use.replays);
+    for (const auto& [reason, count] : use.recaptures) (*to->mutable_graph_recaptures())[reason] = count;
+  }
+
+  // Without a device there are no samples, only the names' headers.
+  void AddDeviceMetrics() {
+    using Samples = metrics::Registry::Samples;
+    const auto add = [this](const char* name, const char* help, auto fill) {
+      env.registry->AddCallbackGauges(name, help, [weak = std::weak_ptr<ComputeBackend>(backend), device = device, fill] {
+        Samples samples;
+        const auto compute = weak.lock();  // the registry outlives it
+        if (const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use()) {
+          v1::DeviceProgress said;
+          FillDevice(*use, *device, &said);
+          fill(said, &samples);
+        }
+        return samples;
+      });
+    };
+    add("evergrad_worker_device_memory_bytes", "Memory of the device: used and at most used by arrays, reserved for them, free",
+        [](const v1::DeviceProgress& d, Samples* to) {
+          to->emplace_back(metrics::Labels{{"kind", "used"}}, static_cast<double>(d.memory_used()));
+          to->emplace_back(metrics::Labels{{"kind", "peak"}}, static_cast<double>(d.memory_peak()));
+          to->emplace_back(metrics::Labels{{"kind", "reserved"}}, static_cast<double>(d.memory_reserved()));
+          to->emplace_back(metrics::Labels{{"kind", "free"}}, static_cast<double>(d.memory_free()));
+        });
+    add("evergrad_worker_device_seconds", "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)",
+        [](const v1::DeviceProgress& d, Samples* to) {
+          to->emplace_back(metrics::Labels{{"part", "in"}}, d.in_seconds());
+          to->emplace_back(metrics::Labels{{"part", "kernels"}}, d.kernel_seconds());
+          to->emplace_back(metrics::Labels{{"part", "out"}}, d.out_seconds());
+          to->emplace_back(metrics::Labels{{"part", "stalled"}}, d.stalled_seconds());
+          to->emplace_back(metrics::Labels{{"part", "wait"}}, d.wait_seconds());
+        });
+    add("evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)",
+        [](const v1::DeviceProgress& d, Samples* to) {
+          if (!d.utilization_from().empty()) to->emplace_back(metrics::Labels{{"from", d.utilization_from()}}, d.utilization());
+        });
+    add("evergrad_worker_device_steps", "Steps so far, by how they were asked for, and those whose batch was there before they began (ahead)",
+        [](const v1::DeviceProgress& d, Samples* to) {
+          to->emplace_back(metrics::Labels{{"how", "measured"}}, static_cast<double>(d.measured_steps()));
+          to->emplace_back(metrics::Labels{{"how", "eager"}}, static_cast<double>(d.steps_eager()));
+          to->emplace_back(metrics::Labels{{"how", "captured"}}, static_cast<double>(d.graph_captures()));
+          to->emplace_back(metrics::Labels{{"how", "replayed"}}, static_cast<double>(d.graph_replays()));
+          to->emplace_back(metrics::Labels{{"how", "ahead"}}, static_cast<double>(d.batches_ahead()));
+        });
+    add("evergrad_worker_graph_recaptures", "Steps captured again so far, by reason", [](const v1::DeviceProgress& d, Samples* to) {
+      for (const auto& [reason, count] : d.graph_recaptures()) to->emplace_back(metrics::Labels{{"reason", reason}}, static_cast<double>(count));
+    });
+  }
+
+  // ------------------------------------------------------------------ still a training step
 
   // The room for this step's push is asked for shortly before it is expected to be computed: the grant is there in time, and the
   // server does not hold room for a computation.
@@ -913,9 +1010,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows, absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return FailStep(done.status());
-    if (done->ahead) {  // on a CPU there is no such thing, and no such metric
-      env.registry->GetCounter("evergrad_worker_batches_ahead_total", "Training steps whose batch was on the device before they began").Add();
-    }
+    if (done->ahead) device->ahead.fetch_add(1);
     std::string skip_reason;
     if (done->loss_scale > 0) ShowLossScale(*done);
     if (done->too_large) {
@@ -1122,6 +1217,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void EvaluateBatch() {
     run->busy = true;
+    job->step_ended.reset();
     auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
     if (job->counting()) {
       return Compute(
@@ -1340,6 +1436,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
     }
     progress.set_loss(last_loss);
+    if (const std::optional<DeviceUse> use = backend->use()) FillDevice(*use, *device, progress.mutable_device());
     for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
     step_records.clear();
     records_limit.current.Set(0);
@@ -1353,7 +1450,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   BatchReader reader;
   UniqueIds unique_ids;
   std::optional<Job> job;
-  std::uint64_t stint = 0;                                            // how often a job has begun here
+  std::uint64_t stint = 0;  // how often a job has begun here
+  const std::shared_ptr<Device> device = std::make_shared<Device>();  // likewise
   const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 3u
+#define EG_CUDA_ABI_VERSION 4u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {
@@ -132,9 +132,13 @@ typedef struct EgCudaApi {
   /* What EgScatter's scratch has to have for a sort of n pairs; below 0: not known. */
   int64_t (*sort_bytes)(EgContext* context, int64_t n);
 
-  /* A named range in a profile, on the calling thread. */
-  void (*push_range)(const char* name);
+  /* A named range in a profile (NVTX), on the calling thread. push_range: 0 when no profiler is attached, which stays so for the life of the process,
+   * and nothing was pushed. */
+  int32_t (*push_range)(const char* name);
   void (*pop_range)(void);
+
+  /* The driver's last sample (NVML): the share of time in which some kernel of some process ran, 0 to 1. EG_CUDA_NO_LIBRARY: it cannot be asked. */
+  int32_t (*utilization)(EgContext* context, float* share, EgCudaError* error);
 } EgCudaApi;
 
 typedef const EgCudaApi* (*EgCudaEntry)(void);

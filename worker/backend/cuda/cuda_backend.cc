@@ -18,6 +18,7 @@
 #include "worker/backend/cuda/kernels/embedding.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/library.h"
+#include "worker/backend/cuda/step_times.h"
 
 namespace evergrad::worker {
 namespace {
@@ -102,6 +103,7 @@ class CudaBackendImpl final : public CudaBackend {
         name_(choice.text),
         memory_(std::make_shared<DeviceMemory>(api_, context)),
         pinned_(std::make_shared<PinnedMemory>(api_)),
+        times_(std::make_unique<StepTimes>(api_, context)),
         tensor_cores_(choice.device.major >= 8),
         ring_(options.staging_bytes),
         capture_(options.capture) {}
@@ -116,8 +118,9 @@ class CudaBackendImpl final : public CudaBackend {
       api_->drop_event(done);
     }
     if (ranges_ > 0) api_->pop_range();
-    for (const auto& [key, graph] : graphs_) api_->drop_graph(graph);
+    for (const auto& [key, replay] : graphs_) api_->drop_graph(replay.graph);
     while (!staged_.empty()) Unstage();
+    times_.reset();
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
@@ -141,11 +144,28 @@ class CudaBackendImpl final : public CudaBackend {
   absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) override { return PinnedMemory::Allocate(pinned_, bytes); }
   MemoryUse memory() const override { return memory_->use(); }
 
+  std::optional<DeviceUse> device_use(bool ask_driver) override {
+    const StepTimes::Sums& times = times_->sums();
+    const GraphCapture::Stats& capture = capture_.stats();
+    DeviceUse use;
+    use.name = name_;
+    use.memory = memory_->use(ask_driver);
+    use.measured = times.steps;
+    use.in = times.in, use.out = times.out, use.kernels = times.kernels, use.stalled = times.stalled;
+    use.eager = capture.eager, use.captures = capture.captures, use.replays = capture.replays;
+    use.recaptures = capture.recaptures;
+    EgCudaError error{};
+    float share = 0;
+    if (ask_driver && api_->utilization(context_, &share, &error) == EG_CUDA_OK) use.utilization = share;
+    return use;
+  }
+
   // ---- Copies and their order
 
   void Upload(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
     if (from.empty() || !error_.ok()) return;
     memory_->UsedBy(lane, to.data());
+    if (lane != Lane::kCompute) times_->BeforeCopy(lane);
     EgCudaError error{};
     if (pinned_->Holds(from.data(), from.size())) {
       Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(), &error), error);
@@ -171,6 +191,7 @@ class CudaBackendImpl final : public CudaBackend {
   void Download(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
     if (from.empty() || !error_.ok()) return;
     memory_->UsedBy(lane, from.data());
+    if (lane != Lane::kCompute) times_->BeforeCopy(lane);
     EgCudaError error{};
     Check("download", api_->copy(context_, LaneNumber(lane), EG_COPY_OUT, to.data(), from.data(), from.size(), &error), error);
   }
@@ -181,13 +202,16 @@ class CudaBackendImpl final : public CudaBackend {
     return std::make_unique<CudaEvent>(api_, event);
   }
   void Record(Lane lane, Event& event) override {
-    Work work;
-    work.kind = Work::Kind::kRecord;
-    work.lane = lane;
-    work.event = static_cast<CudaEvent&>(event).get();
-    Do(std::move(work));
+    if (lane == Lane::kCompute) EndWait();
+    RecordEvent(lane, static_cast<CudaEvent&>(event).get());
   }
   void Await(Lane lane, Event& event) override {
+    if (lane != Lane::kCompute)
+      times_->AfterCopies(lane);
+    else if (!in_step_)
+      times_->BeforeStep();
+    else
+      BeginWait();
     Work work;
     work.kind = Work::Kind::kAwait;
     work.lane = lane;
@@ -206,6 +230,7 @@ class CudaBackendImpl final : public CudaBackend {
     EG_CHECK(!in_step_);
     in_step_ = true;
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
+    times_->BeginCompute();
     // What a graph has in it beside what the caller signs.
     const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
@@ -218,7 +243,10 @@ class CudaBackendImpl final : public CudaBackend {
     }
     EgCudaError error{};
     if (decision.action == GraphCapture::Action::kReplay) {
-      return Check("replay", api_->launch(context_, graphs_.at(key_), &error), error);
+      const Replay& graph = graphs_.at(key_);
+      times_->Replayed(graph.waits);
+      EnterRange("replay");
+      return Check("replay", api_->launch(context_, graph.graph, &error), error);
     }
     if (decision.action == GraphCapture::Action::kCapture) {
       capturing_ = api_->begin_capture(context_, &error) == EG_CUDA_OK;
@@ -229,6 +257,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   void EndStep() override {
     EG_CHECK(in_step_);
+    EndWait();
     in_step_ = false;
     LeaveRange();
     if (capturing_) {
@@ -243,15 +272,18 @@ class CudaBackendImpl final : public CudaBackend {
         capture_.Failed(key_, std::string(error_.message()));
       } else {
         recorded_.clear();
-        graphs_[key_] = graph;
+        graphs_[key_] = {graph, times_->waits()};
         capture_.Captured(key_);
         Check("launch of a captured step", api_->launch(context_, graph, &error), error);
       }
     }
+    times_->EndCompute();
     layer_ = {};
   }
 
   absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) override {
+    times_->AfterCopies(Lane::kIn);
+    times_->AfterCopies(Lane::kOut);
     EgCudaError error{};
     if (error_.ok() && result_.size() < result.size()) {
       absl::StatusOr<tensor::AlignedBuffer> grown = PinnedMemory::Allocate(pinned_, result.size());
@@ -270,6 +302,7 @@ class CudaBackendImpl final : public CudaBackend {
       }
     }
     if (error_.ok() && !result.empty()) std::memcpy(to.data(), result_.data(), result.size());
+    error_.ok() ? times_->Finished() : times_->Abandon();
     return TakeError();
   }
 
@@ -289,9 +322,7 @@ class CudaBackendImpl final : public CudaBackend {
   void Enter(absl::string_view layer, Phase phase) override {
     layer_ = layer;
     phase_ = phase;
-    LeaveRange();
-    api_->push_range(absl::StrCat(layer, " ", PhaseName(phase)).c_str());
-    ++ranges_;
+    if (profiled_) EnterRange(absl::StrCat(layer, " ", PhaseName(phase)));
   }
 
   // ---- Dense layers and windows
@@ -633,6 +664,13 @@ class CudaBackendImpl final : public CudaBackend {
     return false;
   }
 
+  // Of what is asked for, not of what runs: a step that is replayed has one, whose kernels have the ranges of their capture only.
+  void EnterRange(const std::string& name) {
+    if (!profiled_) return;
+    LeaveRange();
+    profiled_ = api_->push_range(name.c_str()) != 0;
+    if (profiled_) ++ranges_;
+  }
   void LeaveRange() {
     if (ranges_ > 0) api_->pop_range();
     ranges_ = 0;
@@ -690,9 +728,26 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Work
 
+  void RecordEvent(Lane lane, EgEvent* event) {
+    Work work;
+    work.kind = Work::Kind::kRecord;
+    work.lane = lane;
+    work.event = event;
+    Do(std::move(work));
+  }
+  void BeginWait() {
+    if (times_->waiting() || !error_.ok()) return;
+    if (EgEvent* const event = times_->BeginWait()) RecordEvent(Lane::kCompute, event);
+  }
+  void EndWait() {
+    if (!times_->waiting()) return;
+    if (EgEvent* const event = times_->EndWait()) RecordEvent(Lane::kCompute, event);
+  }
+
   template <typename Arguments>
   void Compute(const Arguments& arguments) {
     if (!error_.ok()) return;
+    EndWait();
     if (capturing_) {
       Work work;
       work.kind = Work::Kind::kOp;
@@ -763,6 +818,7 @@ class CudaBackendImpl final : public CudaBackend {
   // False: the library has none for this key. True: it runs, or an error was left.
   bool RunPlan(const char* name, EgPlanKey key, const EgPlanArguments& arguments) {
     if (!error_.ok()) return true;
+    EndWait();
     key.reserved = fastest_ ? 1 : 0;
     auto choice = plans_.find(PlanKey{key});
     if (choice == plans_.end()) {
@@ -861,7 +917,7 @@ class CudaBackendImpl final : public CudaBackend {
   void DropGraph(GraphCapture::Key key) {
     const auto found = graphs_.find(key);
     if (found == graphs_.end()) return;
-    api_->drop_graph(found->second);
+    api_->drop_graph(found->second.graph);
     graphs_.erase(found);
   }
 
@@ -901,10 +957,12 @@ class CudaBackendImpl final : public CudaBackend {
   const std::string name_;
   std::shared_ptr<DeviceMemory> memory_;        // shared with its buffers
   const std::shared_ptr<PinnedMemory> pinned_;  // shared with its buffers, which may outlive us
+  std::unique_ptr<StepTimes> times_;            // gone before the context
   absl::Status error_;
   absl::string_view layer_;
   Phase phase_ = Phase::kForward;
   int ranges_ = 0;
+  bool profiled_ = true;  // until the first range says that nobody listens
 
   tensor::AlignedBuffer scratch_, filters_, narrow_, workspace_, result_;
   EgEvent* finished_ = nullptr;
@@ -920,7 +978,11 @@ class CudaBackendImpl final : public CudaBackend {
   std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // null: its copy was refused
 
   GraphCapture capture_;
-  std::map<GraphCapture::Key, EgGraph*> graphs_;
+  struct Replay {
+    EgGraph* graph = nullptr;
+    std::size_t waits = 0;  // that are measured within
+  };
+  std::map<GraphCapture::Key, Replay> graphs_;
   GraphCapture::Key key_ = 0;
   bool in_step_ = false, capturing_ = false;
   std::vector<Work> recorded_;

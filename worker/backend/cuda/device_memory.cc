@@ -106,10 +106,10 @@ void DeviceMemory::Poll() {
   }
 }
 
-MemoryUse DeviceMemory::use() const {
+MemoryUse DeviceMemory::use(bool with_free) const {
   EgCudaError error{};
   std::uint64_t available = 0, total = 0;
-  if (api_->memory(context_, &available, &total, &error) != EG_CUDA_OK) available = 0;
+  if (with_free && api_->memory(context_, &available, &total, &error) != EG_CUDA_OK) available = 0;
   return {used_, peak_, cache_.stats().reserved, available};
 }
 

@@ -29,7 +29,7 @@ class DeviceMemory final : public tensor::BufferHome {
   // A copy on `lane` will use this piece of a buffer: it is not given out again before the copy is done. The first one waits for what kCompute has
   // been asked for so far, which may still use the buffer that lay there before.
   void UsedBy(Lane lane, const void* piece);
-  MemoryUse use() const;
+  MemoryUse use(bool with_free = true) const;  // `free` is the driver's answer
   const BlockCache& cache() const { return cache_; }
 
  private:

@@ -52,6 +52,46 @@ v1::EpochRow Epoch(std::uint64_t n) {
   return row;
 }
 
+TEST_CASE("what a worker's device did is shown in two lines, and a worker without one has none, in text and in JSON") {
+  v1::JobStatus job = Running();
+  CHECK(DeviceLines(job.workers(0)).empty());
+  CHECK_FALSE(JsonOf(job)["workers"][0].contains("device"));
+  v1::DeviceProgress& device = *job.mutable_workers(0)->mutable_device();
+  device.set_name("gpu:0 NVIDIA H100");
+  device.set_memory_used(3ull << 30);
+  device.set_memory_peak(4ull << 30);
+  device.set_memory_reserved(5ull << 30);
+  CHECK(DeviceLines(job.workers(0)) == Lines{"worker/0 on gpu:0 NVIDIA H100: memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved"});
+  device.set_measured_steps(100);
+  device.set_kernel_seconds(2.5);
+  device.set_in_seconds(0.12);
+  device.set_out_seconds(0.0135);
+  device.set_stalled_seconds(0.04);
+  device.set_waits(50);
+  device.set_wait_seconds(0.1);
+  device.set_batches_ahead(99);
+  device.set_utilization(0.876);
+  device.set_utilization_from("nvml");
+  device.set_steps_eager(4);
+  device.set_graph_captures(3);
+  device.set_graph_replays(93);
+  (*device.mutable_graph_recaptures())["addresses changed"] = 1;
+  CHECK(DeviceLines(job.workers(0)) ==
+        Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (as the driver says), memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved",
+              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms before; batch there before 99; steps 93 replayed, 3 captured, 4 eager, "
+              "captured again: addresses changed (1)"});
+  device.set_utilization_from("kernels");
+  CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") != std::string::npos);
+  const nlohmann::json shown = JsonOf(job)["workers"][0]["device"];
+  CHECK(shown["seconds"]["kernels"] == 2.5);
+  CHECK(shown["seconds"]["wait"] == 0.1);
+  CHECK(shown["memory_bytes"]["peak"] == 4ull << 30);
+  CHECK(shown["steps"]["replayed"] == 93);
+  CHECK(shown["recaptures"]["addresses changed"] == 1);
+  CHECK(shown["utilization_from"] == "kernels");
+  CHECK_FALSE(JsonOf(job)["workers"][1].contains("device"));
+}
+
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
   CHECK(ProgressLine(Running()) ==
         "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");

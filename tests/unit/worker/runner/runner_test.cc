@@ -161,8 +161,26 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   stage.RunClosure(1ull << 32, v1::EVALUATE);
   stage.RunClosure(1);
   const std::string text = stage.registry.PrometheusText();
-  const std::string name = "\nevergrad_worker_batches_ahead_total ";
+  const std::string name = "\nevergrad_worker_device_steps{how=\"ahead\"} ";
   const std::size_t at = text.find(name);
+  // What a CPU has not is not shown as zeros.
+  v1::WorkerProgress progress;
+  stage.OnControl([&] { progress = stage.runner->Progress(); });
+  CHECK(progress.has_device() == (device == "gpu"));
+  CHECK((text.find("evergrad_worker_device_memory_bytes{kind=\"used\"}") != std::string::npos) == (device == "gpu"));
+  if (device == "gpu") {
+    CHECK(progress.device().name().find("emulated") != std::string::npos);
+    CHECK(progress.device().measured_steps() == 8 + 3);
+    CHECK(progress.device().memory_used() > 0);
+    CHECK(progress.device().kernel_seconds() > 0);
+    CHECK(progress.device().in_seconds() > 0);
+    CHECK(progress.device().out_seconds() > 0);
+    CHECK(progress.device().waits() >= 6);
+    CHECK(progress.device().wait_seconds() > 0);
+    CHECK(progress.device().utilization_from() == "kernels");
+    CHECK((progress.device().utilization() > 0 && progress.device().utilization() <= 1));
+    CHECK(progress.device().steps_eager() + progress.device().graph_captures() + progress.device().graph_replays() == 11);
+  }
   *ahead = at == std::string::npos ? -1 : std::stod(text.substr(at + name.size()));
   return stage.Digest();
 }

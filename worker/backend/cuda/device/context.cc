@@ -146,6 +146,23 @@ int32_t BeginCapture(EgContext* context, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 
+int32_t Utilization(EgContext* context, float* share, EgCudaError* error) {
+  *share = 0;
+  const Nvml* nvml = nullptr;
+  EG_CUDA_RETURN_IF(LoadNvml(&nvml, error));
+  if (context->nvml_device == nullptr) {
+    char bus[32];
+    EG_CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, context->ordinal));
+    if (const int status = nvml->DeviceGetHandleByPciBusId(bus, &context->nvml_device); status != 0)
+      return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetHandleByPciBusId: nvml %d", status);
+  }
+  Nvml::Rates rates{};
+  if (const int status = nvml->DeviceGetUtilizationRates(context->nvml_device, &rates); status != 0)
+    return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetUtilizationRates: nvml %d", status);
+  *share = static_cast<float>(rates.gpu) / 100.0f;
+  return EG_CUDA_OK;
+}
+
 int32_t EndCapture(EgContext* context, EgGraph** result, EgCudaError* error) {
   *result = nullptr;
   context->capturing = false;
@@ -208,7 +225,8 @@ int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t 
   }
 }
 
-void PushRange(const char* name) { nvtxRangePushA(name); }
+// NVTX answers with a negative number where no tool has been injected; one is injected at the first call of the process, or never.
+int32_t PushRange(const char* name) { return nvtxRangePushA(name) < 0 ? 0 : 1; }
 void PopRange() { nvtxRangePop(); }
 
 }  // namespace
@@ -262,6 +280,7 @@ void FillContext(EgCudaApi* table) {
   table->sort_bytes = [](EgContext*, int64_t n) { return SortScratchBytes(n); };
   table->push_range = &PushRange;
   table->pop_range = &PopRange;
+  table->utilization = &Utilization;
 }
 
 }  // namespace evergrad::cuda

@@ -17,6 +17,7 @@ struct EgContext {
   cublasLtHandle_t blas_handle = nullptr;
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
+  void* nvml_device = nullptr;  // once it was asked for
 
   cudaStream_t compute() const { return lanes[EG_LANE_COMPUTE]; }
 };

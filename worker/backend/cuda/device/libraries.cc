@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <type_traits>
+
 #include "worker/backend/cuda/device/check.h"
 
 namespace evergrad::cuda {
@@ -73,6 +75,38 @@ int32_t LoadDnn(const Dnn** dnn, EgCudaError* error) {
     return result;
   }();
   *dnn = &once.functions;
+  if (once.kind != EG_CUDA_OK) *error = once.error;
+  return once.kind;
+}
+
+int32_t LoadNvml(const Nvml** nvml, EgCudaError* error) {
+  struct Loaded {
+    Nvml functions;
+    int32_t kind;
+    EgCudaError error{};
+  };
+  static const Loaded once = [] {
+    Loaded result{};
+    Nvml& loaded = result.functions;
+    const auto find = [](void* handle, const char* name, auto* function) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(::dlsym(handle, name));
+      return *function != nullptr;
+    };
+    result.kind = Open(
+        "libnvidia-ml.so.1",
+        [&](void* handle) -> const char* {
+          if (!find(handle, "nvmlInit_v2", &loaded.Init)) return "nvmlInit_v2";
+          if (!find(handle, "nvmlDeviceGetHandleByPciBusId_v2", &loaded.DeviceGetHandleByPciBusId)) return "nvmlDeviceGetHandleByPciBusId_v2";
+          if (!find(handle, "nvmlDeviceGetUtilizationRates", &loaded.DeviceGetUtilizationRates)) return "nvmlDeviceGetUtilizationRates";
+          return nullptr;
+        },
+        &result.error);
+    if (result.kind == EG_CUDA_OK) {
+      if (const int status = loaded.Init(); status != 0) result.kind = Fail(EG_CUDA_NO_LIBRARY, status, &result.error, "nvmlInit: nvml %d", status);
+    }
+    return result;
+  }();
+  *nvml = &once.functions;
   if (once.kind != EG_CUDA_OK) *error = once.error;
   return once.kind;
 }

@@ -34,4 +34,16 @@ struct Dnn {
 int32_t LoadBlas(const Blas** blas, EgCudaError* error);
 int32_t LoadDnn(const Dnn** dnn, EgCudaError* error);
 
+// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so the three functions are said here as nvml.h has them
+// (a status is 0 where all went well).
+struct Nvml {
+  struct Rates {
+    unsigned int gpu, memory;  // percent
+  };
+  int (*Init)() = nullptr;
+  int (*DeviceGetHandleByPciBusId)(const char* bus, void** device) = nullptr;
+  int (*DeviceGetUtilizationRates)(void* device, Rates* rates) = nullptr;
+};
+int32_t LoadNvml(const Nvml** nvml, EgCudaError* error);
+
 }  // namespace evergrad::cuda

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/random/philox.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
@@ -401,6 +402,80 @@ TEST_CASE("a shape that the library refuses is an error that names the layer, on
         "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the library has no algorithm for this shape");
   stage.control.no_plans = false;
   CHECK(stage.backend->TakeError().ok());
+}
+
+TEST_CASE("the device's own events say how long copies, kernels and waiting for copies took, whether a step is captured or not") {
+  Stage stage;
+  CudaBackend& backend = *stage.backend;
+  tensor::AlignedBuffer host = backend.AllocateHost(4096).value();
+  Memory a = stage.Floats(1024), b = stage.Floats(1024);
+  const auto there = backend.MakeEvent().value(), made = backend.MakeEvent().value(), out = backend.MakeEvent().value();
+  const auto run = [&](bool before) {
+    backend.Upload(Lane::kIn, {host.data(), host.size()}, a.as<std::byte>());
+    backend.Upload(Lane::kIn, {host.data(), host.size()}, b.as<std::byte>());
+    backend.Record(Lane::kIn, *there);
+    if (before) backend.Await(Lane::kCompute, *there);
+    const std::uint64_t signature[] = {7, before ? 1u : 0u};
+    if (!backend.BeginStep(signature)) {
+      backend.Enter("layer", Phase::kForward);
+      if (!before) backend.Await(Lane::kCompute, *there);
+      for (int i = 0; i < 3; ++i) backend.Scale(2, a.as<float>(), b.as<float>());
+      backend.Record(Lane::kCompute, *made);
+    }
+    backend.EndStep();
+    backend.Await(Lane::kOut, *made);
+    backend.Download(Lane::kOut, b.as<std::byte>(), {host.data(), host.size()});
+    backend.Record(Lane::kOut, *out);
+    REQUIRE(backend.Finish({}, {}).ok());
+    REQUIRE(backend.Wait(*out).ok());
+  };
+  // The emulated device's milliseconds: two copies of 2, for which the kernels wait, three kernels of 1, a copy of 2. Copies are read one step late.
+  for (int i = 0; i < 10; ++i) run(i % 2 == 0);
+  const DeviceUse use = *backend.device_use(false);
+  CHECK(use.measured == 10);
+  CHECK(use.replays == 4);
+  CHECK(use.captures == 2);
+  CHECK(use.eager == 4);
+  CHECK(use.in == Approx(9 * 0.004));
+  CHECK(use.kernels == Approx(10 * 0.003));
+  CHECK(use.stalled == Approx(10 * 0.004));
+  CHECK(use.out == Approx(9 * 0.002));
+  CHECK(use.memory.used == 8192);
+  CHECK(use.memory.peak >= use.memory.used);
+  CHECK(use.memory.reserved >= use.memory.used);
+  CHECK_FALSE(use.utilization.has_value());
+  // The driver, where it can be asked, and is.
+  CHECK_FALSE(backend.device_use(true)->utilization.has_value());
+  stage.control.utilization = 0.75f;
+  CHECK_FALSE(backend.device_use(false)->utilization.has_value());
+  CHECK(*backend.device_use(true)->utilization == 0.75);
+  CHECK(backend.device_use(true)->memory.free > 0);
+  // A step that failed is not counted, and the next one is.
+  stage.control.fail_after_ops = 1;
+  const std::uint64_t signature[] = {8};
+  CHECK_FALSE(backend.BeginStep(signature));
+  backend.Scale(2, a.as<float>(), b.as<float>());
+  backend.EndStep();
+  CHECK_FALSE(backend.Finish({}, {}).ok());
+  run(true);
+  CHECK(backend.device_use(false)->measured == 11);
+}
+
+TEST_CASE("ranges are named for layers and phases where a profiler listens, and else asked for once") {
+  {
+    Stage stage;
+    DenseStep step(stage, 4);
+    for (int i = 0; i < 10; ++i) REQUIRE(step.Run(1).ok());
+    CHECK(stage.control.ranges_asked == 1);
+  }
+  Stage stage;
+  stage.control.profiled = true;
+  DenseStep step(stage, 4);
+  for (int i = 0; i < 3; ++i) REQUIRE(step.Run(1).ok());
+  CHECK(stage.control.ranges_asked == 6);  // two eager steps and the captured one, forward and backward
+  for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
+  CHECK(stage.control.ranges_asked == 11);  // a step that is replayed is one range
+  CHECK(stage.control.ranges == 0);
 }
 
 TEST_CASE("algorithms are the first deterministic one, or measured when that is asked for, each shape once") {

@@ -6,6 +6,9 @@
 //   - the threads of a kernel run in falling order
 //   - while a step is captured, memory cannot be had
 //
+// It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane and a copy 2 ms, from when it was asked for, or
+// the lane was free, or what it awaits had passed, whichever was last. Where the host waits, its time is the event's.
+//
 // `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 
@@ -39,6 +42,11 @@ std::uint64_t Draw() {
   state = state * 6364136223846793005ull + 1442695040888963407ull;
   return state >> 33;
 }
+
+constexpr double kKernelCost = 1, kCopyCost = 2;  // ms
+
+// What is asked for now is computed wrongly.
+bool Wrong() { return control.wrong_ops > 0 && (control.wrong_ops == 1 || --control.wrong_ops == 1); }
 
 int32_t Fail(int32_t kind, EgCudaError* error, const char* text) {
   error->kind = kind;
@@ -94,6 +102,7 @@ bool IsPinned(const void* memory) {
 // What is queued may name an event that has been dropped since: it has the state.
 struct EventState {
   std::uint64_t recorded = 0, passed = 0;
+  double at = 0;  // ms
 };
 struct EgEvent {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
@@ -103,11 +112,14 @@ using Task = std::function<bool()>;
 // Of a graph: a task, or an event that each launch records, or awaits as it is then.
 struct Node {
   Task task;
+  double cost = 0;
   EgEvent *record = nullptr, *await = nullptr;
 };
 struct EgGraph {
   std::vector<Node> nodes;
 };
+double host_clock = 0;  // ms
+
 struct EgContext {
   std::deque<Task> lanes[3];
   std::map<std::uint64_t, std::uint64_t> memory;  // address -> bytes
@@ -115,11 +127,17 @@ struct EgContext {
   bool capturing = false, spoilt = false;
   std::vector<Node> captured;
 
-  void Ask(int lane, Task task) {
+  double clock[3] = {};  // ms
+
+  void Ask(int lane, Task task, double cost) {
     if (capturing && lane == EG_LANE_COMPUTE)
-      captured.push_back({std::move(task), nullptr, nullptr});
+      captured.push_back({std::move(task), cost, nullptr, nullptr});
     else
-      lanes[lane].push_back(std::move(task));
+      lanes[lane].push_back([this, lane, task = std::move(task), cost, asked = host_clock] {
+        if (!task()) return false;
+        clock[lane] = std::max(clock[lane], asked) + cost;
+        return true;
+      });
     control.pending_in = static_cast<std::int64_t>(lanes[EG_LANE_IN].size());
   }
   // One task of some lane; false: nothing can run.
@@ -213,15 +231,19 @@ int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, cons
   ++control.copies;
   const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
   if (async) {
-    context->Ask(lane, [=] {
-      if (lane == EG_LANE_IN && !context->lanes[EG_LANE_COMPUTE].empty()) ++control.overlapped;
-      return std::memcpy(to, from, bytes), true;
-    });
+    context->Ask(
+        lane,
+        [=] {
+          if (lane == EG_LANE_IN && !context->lanes[EG_LANE_COMPUTE].empty()) ++control.overlapped;
+          return std::memcpy(to, from, bytes), true;
+        },
+        kCopyCost);
     return EG_CUDA_OK;
   }
   ++control.pageable_copies;
   bool done = false;
-  context->Ask(lane, [=, &done] { return std::memcpy(to, from, bytes), done = true, true; });
+  context->Ask(
+      lane, [=, &done] { return std::memcpy(to, from, bytes), done = true, true; }, kCopyCost);
   while (!done && context->Step()) {
   }
   return done ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "a copy waits for ever");
@@ -240,20 +262,33 @@ void DropEvent(EgEvent* event) {
 }
 int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
   if (context->capturing && lane == EG_LANE_COMPUTE) {
-    context->captured.push_back({nullptr, event, nullptr});
+    context->captured.push_back({nullptr, 0, event, nullptr});
     return EG_CUDA_OK;
   }
   const std::uint64_t version = ++event->state->recorded;
-  context->Ask(lane, [state = event->state, version] { return state->passed = std::max(state->passed, version), true; });
+  context->Ask(
+      lane,
+      [context, lane, asked = host_clock, state = event->state, version] {
+        state->at = std::max(context->clock[lane], asked);
+        return state->passed = std::max(state->passed, version), true;
+      },
+      0);
   return EG_CUDA_OK;
 }
 int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
   if (context->capturing && lane == EG_LANE_COMPUTE) {
-    context->captured.push_back({nullptr, nullptr, event});
+    context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
   const std::uint64_t version = event->state->recorded;
-  context->Ask(lane, [state = event->state, version] { return state->passed >= version; });
+  context->Ask(
+      lane,
+      [context, lane, state = event->state, version] {
+        if (state->passed < version) return false;
+        context->clock[lane] = std::max(context->clock[lane], state->at);
+        return true;
+      },
+      0);
   return EG_CUDA_OK;
 }
 int32_t Wait(EgEvent* event, EgCudaError* error) {
@@ -261,15 +296,19 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
   const std::uint64_t version = event->state->recorded;
   while (event->state->passed < version && StepAny()) {
   }
-  return event->state->passed >= version ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "the host waits for ever");
+  if (event->state->passed < version) return Fail(EG_CUDA_FAILED, error, "the host waits for ever");
+  host_clock = std::max(host_clock, event->state->at);
+  return EG_CUDA_OK;
 }
 int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError*) {
   if (Draw() % 2 == 0) StepAny();
   *yes = event->state->passed >= event->state->recorded ? 1 : 0;
   return EG_CUDA_OK;
 }
-int32_t Milliseconds(EgEvent*, EgEvent*, float* milliseconds, EgCudaError*) {
-  *milliseconds = static_cast<float>(1 + Draw() % 100);
+int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaError* error) {
+  for (const EgEvent* const event : {from, to})
+    if (event->state->recorded == 0 || event->state->passed < event->state->recorded) return Fail(EG_CUDA_FAILED, error, "an event has not passed");
+  *milliseconds = static_cast<float>(to->state->at - from->state->at);
   return EG_CUDA_OK;
 }
 int32_t BeginCapture(EgContext* context, EgCudaError*) {
@@ -294,7 +333,7 @@ int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
     else if (node.await != nullptr)
       Await(context, EG_LANE_COMPUTE, node.await, error);
     else
-      context->Ask(EG_LANE_COMPUTE, node.task);
+      context->Ask(EG_LANE_COMPUTE, node.task, node.cost);
   }
   return EG_CUDA_OK;
 }
@@ -407,11 +446,15 @@ int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* argumen
       return Fail(EG_CUDA_FAILED, error, "misaligned");
   ++control.plan_runs;
   if (plan->key.tf32 != 0) ++control.tf32_runs;
-  context->Ask(EG_LANE_COMPUTE, [key = plan->key, p = *arguments] {
-    if (p.workspace_bytes > 0) std::memset(p.workspace, 0xFF, p.workspace_bytes);
-    key.kind == EG_PLAN_MATMUL ? Multiply(key, p) : Convolve(key, p);
-    return true;
-  });
+  context->Ask(
+      EG_LANE_COMPUTE,
+      [key = plan->key, p = *arguments, wrong = Wrong()] {
+        if (p.workspace_bytes > 0) std::memset(p.workspace, 0xFF, p.workspace_bytes);
+        key.kind == EG_PLAN_MATMUL ? Multiply(key, p) : Convolve(key, p);
+        if (wrong) *static_cast<float*>(p.d) += 1;
+        return true;
+      },
+      kKernelCost * (1 + plan->index));
   return EG_CUDA_OK;
 }
 
@@ -420,11 +463,14 @@ int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaE
   if (bytes != sizeof(Arguments)) return Fail(EG_CUDA_FAILED, error, "an operation's arguments are of another version");
   if (control.fail_after_ops > 0 && --control.fail_after_ops == 0) return Fail(control.fail_kind, error, "made to fail");
   ++control.ops;
-  context->Ask(EG_LANE_COMPUTE, [a = *static_cast<const Arguments*>(arguments)] {
-    HostLauncher launcher;
-    evergrad::cuda::Launch(launcher, a);
-    return true;
-  });
+  context->Ask(
+      EG_LANE_COMPUTE,
+      [a = *static_cast<const Arguments*>(arguments), wrong = Wrong()] {
+        HostLauncher launcher;
+        if (!wrong) evergrad::cuda::Launch(launcher, a);  // else it leaves what was there
+        return true;
+      },
+      kKernelCost);
   return EG_CUDA_OK;
 }
 
@@ -487,8 +533,18 @@ extern "C" const EgCudaApi* evergrad_cuda_api() {
     t.check_plan = [](const EgPlanKey*, EgCudaError*) -> int32_t { return EG_CUDA_OK; };
     t.compute = &Compute;
     t.sort_bytes = [](EgContext*, int64_t) -> int64_t { return 256; };
-    t.push_range = [](const char*) { ++control.ranges; };
+    t.push_range = [](const char*) -> int32_t {
+      ++control.ranges_asked;
+      if (!control.profiled) return 0;
+      ++control.ranges;
+      return 1;
+    };
     t.pop_range = [] { --control.ranges; };
+    t.utilization = [](EgContext*, float* share, EgCudaError* error) -> int32_t {
+      if (control.utilization < 0) return Fail(EG_CUDA_NO_LIBRARY, error, "no driver to be asked");
+      *share = control.utilization;
+      return EG_CUDA_OK;
+    };
     return t;
   }();
   return &api;

@@ -13,10 +13,14 @@ struct EmulatedControl {
   std::int64_t fail_after_copies = 0;  // likewise
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
   std::int32_t major = 9;              // of its compute capability
+  bool profiled = false;               // somebody listens to ranges
+  float utilization = -1;              // what the driver says; below 0: it cannot be asked
+  std::int64_t wrong_ops = 0;          // the n-th operation or plan from now, and all behind it, compute something else; 0: none
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
   std::uint64_t tf32_runs = 0;  // of plans
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
+  std::uint64_t ranges_asked = 0;
   std::uint64_t overlapped = 0;  // copies of the lane in that were done while work asked of the lane compute was not
   std::int64_t pending_in = 0;   // asked of the lane in and not done
 };

@@ -1,0 +1,142 @@
+#include "worker/backend/cuda/step_times.h"
+
+#include <algorithm>
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::size_t kSpansMax = 4096;  // of one lane in one step; what is beyond is not measured
+
+}  // namespace
+
+StepTimes::~StepTimes() {
+  const auto drop = [this](const Span& span) {
+    for (EgEvent* const event : {span.first, span.second})
+      if (event != nullptr) api_->drop_event(event);
+  };
+  for (auto& step : copies_)
+    for (Copies& lane : step)
+      for (const Span& span : lane.spans) drop(span);
+  for (const Span& span : edges_) drop(span);
+  drop(step_);
+  drop({told_, nullptr});
+}
+
+EgEvent* StepTimes::Make() {
+  EgCudaError error{};
+  EgEvent* event = nullptr;
+  if (on_ && api_->make_event(context_, 1, &event, &error) != EG_CUDA_OK) on_ = false;
+  return on_ ? event : nullptr;
+}
+
+void StepTimes::Record(Lane lane, EgEvent* event) {
+  EgCudaError error{};
+  if (on_ && api_->record(context_, static_cast<std::int32_t>(lane), event, &error) != EG_CUDA_OK) on_ = false;
+}
+
+double StepTimes::Seconds(const Span& span) {
+  EgCudaError error{};
+  float milliseconds = 0;
+  if (on_ && api_->milliseconds(span.first, span.second, &milliseconds, &error) != EG_CUDA_OK) on_ = false;
+  return on_ ? std::max(0.0, static_cast<double>(milliseconds) * 1e-3) : 0.0;
+}
+
+void StepTimes::BeforeCopy(Lane lane) {
+  Copies& copies = copies_[turn_][LaneOf(lane)];
+  if (!on_ || copies.open || copies.used >= kSpansMax) return;
+  if (copies.used == copies.spans.size()) {
+    const Span span{Make(), Make()};
+    if (!on_) {
+      for (EgEvent* const event : {span.first, span.second})
+        if (event != nullptr) api_->drop_event(event);
+      return;
+    }
+    copies.spans.push_back(span);
+  }
+  Record(lane, copies.spans[copies.used].first);
+  copies.open = on_;
+}
+
+void StepTimes::AfterCopies(Lane lane) {
+  Copies& copies = copies_[turn_][LaneOf(lane)];
+  if (!copies.open) return;
+  copies.open = false;
+  Record(lane, copies.spans[copies.used++].second);
+}
+
+void StepTimes::BeforeStep() {
+  if (begun_) return;
+  for (EgEvent** const event : {&step_.first, &step_.second, &told_})
+    if (*event == nullptr) *event = Make();
+  if (!on_) return;
+  Record(Lane::kCompute, step_.first);
+  begun_ = before_ = on_;
+}
+
+void StepTimes::BeginCompute() {
+  AfterCopies(Lane::kIn);  // what is asked for in the step's back is another span
+  waits_ = 0;
+  waiting_ = ended_ = false;
+  const bool before = std::exchange(before_, false);
+  if (!before) BeforeStep();
+  before_ = before;
+  if (before) Record(Lane::kCompute, told_);
+}
+
+void StepTimes::EndCompute() {
+  if (!begun_) return;
+  Record(Lane::kCompute, step_.second);
+  ended_ = on_;
+}
+
+EgEvent* StepTimes::BeginWait() {
+  if (!on_ || !begun_ || waits_ >= kSpansMax) return nullptr;
+  if (waits_ == edges_.size()) {
+    edges_.push_back({Make(), nullptr});
+    edges_.back().second = Make();
+    if (!on_) return nullptr;
+  }
+  waiting_ = true;
+  return edges_[waits_].first;
+}
+
+EgEvent* StepTimes::EndWait() {
+  if (!waiting_) return nullptr;
+  waiting_ = false;
+  return edges_[waits_++].second;
+}
+
+void StepTimes::ReadCopies(std::array<Copies, 2>* copies) {
+  double* const sums[] = {&sums_.in, &sums_.out};
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    Copies& one = (*copies)[lane];
+    for (std::size_t i = 0; i < one.used; ++i) {
+      EgCudaError error{};
+      std::int32_t passed = 0;
+      if (api_->passed(one.spans[i].second, &passed, &error) == EG_CUDA_OK && passed != 0) *sums[lane] += Seconds(one.spans[i]);
+    }
+    one.used = 0;
+  }
+}
+
+void StepTimes::Abandon() {
+  for (Copies& lane : copies_[turn_]) lane.used = 0, lane.open = false;
+  begun_ = before_ = ended_ = waiting_ = false;
+}
+
+void StepTimes::Finished() {
+  if (on_ && ended_) {
+    double stalled = before_ ? Seconds({step_.first, told_}) : 0.0;
+    for (std::size_t i = 0; i < waits_; ++i) stalled += Seconds(edges_[i]);
+    const double all = Seconds(step_);
+    sums_.stalled += std::min(stalled, all);
+    sums_.kernels += std::max(0.0, all - stalled);
+    ++sums_.steps;
+  }
+  begun_ = before_ = ended_ = waiting_ = false;
+  turn_ = 1 - turn_;
+  // Of the step before this one: this one has awaited its own copies, which came behind those.
+  ReadCopies(&copies_[turn_]);
+}
+
+}  // namespace evergrad::worker
