@@ -253,6 +253,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   AddJobFile(&table, &options.file);
   table.Add("local", &options.local, "on a cluster of its own on this machine, which ends with the job");
   table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
+  table.Add("gpus", &options.cluster.gpus, "with --local: a worker for each GPU of this machine, instead of --workers");
   table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
   table.Add("threads", &options.cluster.worker_threads, "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
   table.Add("device", &options.cluster.device, "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
@@ -264,7 +265,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   AddConnectionOptions(&table, &options.connection);
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  for (const char* name : {"workers", "servers", "threads", "device", "runs", "supervise", "failpoints"})
+  for (const char* name : {"workers", "gpus", "servers", "threads", "device", "runs", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
       return Report(context,
                     UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
@@ -273,8 +274,26 @@ int Run(Context& context, const std::vector<std::string>& args) {
       return Report(context, UserError(absl::InvalidArgumentError(
                                  absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…",
                                               " together with --local: give one of them"))));
+  for (const char* name : {"workers", "device"})
+    if (options.cluster.gpus && table.IsSet(name))
+      return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--gpus together with --", name, ": give one of them"))));
   const auto requirements = ParseRequirements(options.requirements);
   if (!requirements.ok()) return Report(context, requirements.status());
+  if (options.cluster.gpus) {
+    options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
+    options.cluster.folder = absl::StrCat(AbsolutePath(context, options.runs), "/.local-", ::getpid());
+    context.handles_signals->store(true);
+    const auto workers = CountGpus(options.cluster, *context.clock, [&](std::chrono::milliseconds wait) {
+      const auto happening = context.inbox->Take(wait);
+      return !(happening && happening->signal != 0);
+    });
+    if (!workers.ok()) {
+      std::error_code ignored;
+      std::filesystem::remove_all(options.cluster.folder, ignored);
+      return absl::IsCancelled(workers.status()) ? kInterrupted : Report(context, workers.status());
+    }
+    options.cluster.workers = *workers;
+  }
   LoadedJob loaded = Load(context, options.file);
   if (loaded.spec && options.local) loaded.mistakes = MissingFiles(*loaded.spec);
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");

@@ -125,6 +125,37 @@ class Gpus(unittest.TestCase):
         finally:
             run("cluster", "down")
 
+    def with_emulated(self, *more):
+        """The programs with the emulated device's library beside them, where a worker finds it by itself."""
+        folder = tempfile.mkdtemp(prefix="evergrad-gpus-")
+        self.addCleanup(shutil.rmtree, folder)
+        for name in ("psctl", "evergrad-coordinator", "evergrad-ps-server", "evergrad-worker") + more:
+            shutil.copy(os.path.join(support.BIN, name), folder)
+        shutil.copy(self.emulated, os.path.join(folder, "libevergrad_cuda.so"))
+        return folder
+
+    def test_job_run_local_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
+        folder = self.with_emulated()
+        psctl = os.path.join(folder, "psctl")
+        job = support.write(os.path.join(folder, "job.yaml"), support.job_yaml(name="gpus", epochs=1))
+        run = lambda *a: subprocess.run([psctl, "job", "run", job, *a], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        r = run("--gpus")
+        self.assertEqual(r.returncode, 2, r.stderr)
+        self.assertIn("--gpus needs --local", r.stderr)
+        for given in (("--workers", "2"), ("--device", "cpu")):
+            r = run("--local", "--gpus", *given)
+            self.assertEqual(r.returncode, 2, r.stderr)
+            self.assertIn("--gpus together with %s: give one of them" % given[0], r.stderr)
+        r = run("--local", "--gpus", "--servers", "1", "--runs", os.path.join(folder, "runs"))
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        self.assertIn("1 server, 1 worker\n", r.stdout)
+        logs = subprocess.run(["grep", "-rhoE", "computes on .*", os.path.join(folder, "runs")], capture_output=True, text=True).stdout
+        self.assertIn("computes on gpu:0 emulated", logs)
+        os.remove(os.path.join(folder, "libevergrad_cuda.so"))
+        r = run("--local", "--gpus", "--runs", os.path.join(folder, "runs"))
+        self.assertEqual(r.returncode, 2, r.stderr)
+        self.assertIn("--gpus: no worker can have a GPU here", r.stderr)
+
     def test_job_show_says_what_a_gpu_did_and_nothing_of_a_cpu(self):
         for library, device in ((self.emulated, True), ("/nowhere.so", False)):
             with Cluster(support.BIN, servers=1, workers=1, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
