@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/backend/cuda/device_choice.h"
+#include "worker/backend/self_check.h"
 
 namespace evergrad::worker {
 namespace {
@@ -47,7 +48,7 @@ std::string OrdinalOf(absl::string_view host_name) {
   return absl::StrCat(ordinal);
 }
 
-absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config) {
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config, std::uint64_t check_seed) {
   if (config->name.empty()) config->name = OrdinalOf(host_name);
   const bool good = std::all_of(config->name.begin(), config->name.end(),
                                 [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
@@ -59,7 +60,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
     return UserError(absl::InvalidArgumentError(absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
-  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(config->device, config->cuda_library));
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseCheckedDevice(config->device, config->cuda_library, check_seed));
   config->device = choice.name;
   config->device_text = choice.text;
   return absl::OkStatus();

@@ -30,8 +30,8 @@ struct Config {
 void AddOptions(daemon::OptionTable* table, Config* config);
 
 // Fills in what depends on the machine: the name, the threads, the device. User errors: a name that cannot be an identity, a device that
-// cannot be had.
-absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config);
+// cannot be had or computes something else than the CPU (worker/backend/self_check.h) on numbers drawn from `check_seed`.
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config, std::uint64_t check_seed = 1);
 
 // "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.
 std::string OrdinalOf(absl::string_view host_name);

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -14,6 +15,7 @@
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/library.h"
+#include "worker/backend/self_check.h"
 
 namespace evergrad::worker {
 namespace {
@@ -459,6 +461,40 @@ TEST_CASE("the device's own events say how long copies, kernels and waiting for 
   CHECK_FALSE(backend.Finish({}, {}).ok());
   run(true);
   CHECK(backend.device_use(false)->measured == 11);
+}
+
+TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, refused by gpu, and named with the primitive") {
+  EmulatedControl& control = Control();
+  control = EmulatedControl{};
+  CHECK(ChooseCheckedDevice("auto", Library(), 7)->name == "gpu:0");
+  const std::uint64_t work = control.ops + control.plan_runs;
+  REQUIRE(work > 10);
+  std::set<std::string> named;
+  for (std::uint64_t n = 1; n <= work; ++n) {
+    control = EmulatedControl{};
+    control.wrong_ops = static_cast<std::int64_t>(n);  // all from there on
+    const auto choice = ChooseCheckedDevice("auto", Library(), n);
+    REQUIRE(choice.ok());
+    INFO(n << ": " << choice->text);
+    CHECK(choice->name == "cpu");
+    CHECK_THAT(choice->text, Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive="));
+    named.insert(choice->text.substr(0, choice->text.find(" want=")));
+    CHECK(control.events == 0);
+    CHECK(control.leaked == 0);
+  }
+  CHECK(named.size() >= 6);
+  const auto refused = ChooseCheckedDevice("gpu", Library(), 3);
+  CHECK(BlameOf(refused.status()) == Blame::kUser);
+  CHECK_THAT(std::string(refused.status().message()),
+             Catch::StartsWith("device gpu cannot be had: gpu:0 does not compute what the CPU computes: primitive=dense want=") &&
+                 Catch::EndsWith(" seed=3"));
+  // One that fails is told from one that lies.
+  control = EmulatedControl{};
+  control.memory_bytes = 1000;
+  CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text, Catch::StartsWith("cpu: no memory: what=self-check"));
+  control = EmulatedControl{};
+  CHECK(ChooseCheckedDevice("gpu:0", Library(), 1)->name == "gpu:0");
+  CHECK(ChooseCheckedDevice("cpu", Library(), 1)->name == "cpu");
 }
 
 TEST_CASE("ranges are named for layers and phases where a profiler listens, and else asked for once") {

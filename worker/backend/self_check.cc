@@ -1,0 +1,172 @@
+#include "worker/backend/self_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/random/philox.h"
+#include "worker/backend/cpu/cpu_backend.h"
+#include "worker/backend/cuda/cuda_backend.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr double kTolerance = 1e-4;
+
+// Arrays of one backend, drawn and fetched; the first error is kept.
+class Bench {
+ public:
+  Bench(Backend* backend, std::uint64_t seed) : backend_(*backend), seed_(seed) {}
+
+  Memory Make(std::size_t elements) {
+    absl::StatusOr<Memory> memory = backend_.Allocate(elements * sizeof(float), "self-check");
+    if (memory.ok()) return *std::move(memory);
+    status_.Update(memory.status());
+    return {};
+  }
+  Memory Draw(std::size_t elements) {
+    std::vector<float> values(elements);
+    const std::uint64_t key = random::KeyOf(seed_, absl::StrCat("self-check/", ++drawn_));
+    for (std::size_t i = 0; i < elements; ++i) values[i] = 2 * random::Uniform(key, i) - 1;
+    return Put(std::as_bytes(std::span(values)));
+  }
+  Memory Put(std::span<const std::byte> bytes) {
+    Memory memory = Make((bytes.size() + sizeof(float) - 1) / sizeof(float));
+    if (memory.bytes() < bytes.size()) return memory;
+    const std::span<std::byte> to = memory.as<std::byte>().first(bytes.size());
+    backend_.host_memory() ? static_cast<void>(std::memcpy(to.data(), bytes.data(), bytes.size())) : backend_.Upload(Lane::kCompute, bytes, to);
+    return memory;
+  }
+  template <typename T = float>
+  void Keep(const char* name, const Memory& memory) {
+    std::vector<T> values(memory.as<T>().size());
+    const std::span<std::byte> to = std::as_writable_bytes(std::span(values));
+    if (backend_.host_memory())
+      std::memcpy(to.data(), memory.as<std::byte>().data(), to.size());
+    else
+      backend_.Download(Lane::kCompute, memory.as<std::byte>().first(to.size()), to);
+    if (absl::StatusOr<std::unique_ptr<Event>> done = backend_.MakeEvent(); done.ok()) {
+      backend_.Record(Lane::kCompute, **done);
+      status_.Update(backend_.Wait(**done));
+    } else {
+      status_.Update(done.status());
+    }
+    kept_.emplace_back(name, std::vector<double>(values.begin(), values.end()));
+  }
+  const absl::Status& status() const { return status_; }
+  const std::vector<std::pair<const char*, std::vector<double>>>& kept() const { return kept_; }
+
+ private:
+  Backend& backend_;
+  const std::uint64_t seed_;
+  std::uint64_t drawn_ = 0;
+  absl::Status status_;
+  std::vector<std::pair<const char*, std::vector<double>>> kept_;
+};
+
+// A prime number or an odd one here and there: tails are where kernels err.
+void Run(Backend& backend, Bench* bench) {
+  {
+    constexpr std::int64_t kBatch = 37, kIn = 48, kOut = 29;
+    const Memory x = bench->Draw(kBatch * kIn), w = bench->Draw(kIn * kOut), b = bench->Draw(kOut);
+    Memory y = bench->Make(kBatch * kOut), dy = bench->Draw(kBatch * kOut);
+    Memory dx = bench->Make(kBatch * kIn), dw = bench->Make(kIn * kOut), db = bench->Make(kOut);
+    if (!bench->status().ok()) return;
+    backend.Enter("self-check", Phase::kForward);
+    backend.DenseForward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kTanh, y.as<float>());
+    bench->Keep("dense", y);
+    backend.Enter("self-check", Phase::kBackward);
+    backend.DenseBackward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kTanh, y.as<float>(), dy.as<float>(), dx.as<float>(),
+                          dw.as<float>(), db.as<float>());
+    bench->Keep("dense gradient of x", dx);
+    bench->Keep("dense gradient of w", dw);
+    bench->Keep("dense gradient of b", db);
+  }
+  {
+    const Conv2dShape s{3, 13, 11, 8, 7, 6, 16, 3, 3, 2, 2, 1, 1, 1, 1};
+    const auto inputs = static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.in_c),
+               outputs = static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.filters);
+    const auto weights = static_cast<std::size_t>(s.kernel_h * s.kernel_w * s.in_c * s.filters), filters = static_cast<std::size_t>(s.filters);
+    const Memory x = bench->Draw(inputs), w = bench->Draw(weights), b = bench->Draw(filters);
+    Memory y = bench->Make(outputs), dy = bench->Draw(outputs), dx = bench->Make(inputs), dw = bench->Make(weights), db = bench->Make(filters);
+    if (!bench->status().ok()) return;
+    backend.Conv2dForward(s, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kLinear, y.as<float>());
+    bench->Keep("conv2d", y);
+    backend.Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, y.as<float>(), dy.as<float>(), dx.as<float>(), dw.as<float>(),
+                           db.as<float>());
+    bench->Keep("conv2d gradient of x", dx);
+    bench->Keep("conv2d gradient of w", dw);
+    bench->Keep("conv2d gradient of b", db);
+  }
+  {
+    constexpr std::size_t kElements = 10007;
+    const Memory x = bench->Draw(kElements);
+    Memory y = bench->Draw(kElements), z = bench->Make(kElements), sum = bench->Make(sizeof(double) / sizeof(float));
+    const std::uint64_t key = 77;
+    const Memory keys = bench->Put(std::as_bytes(std::span(&key, 1)));
+    if (!bench->status().ok()) return;
+    backend.AddScaled(0.5f, x.as<float>(), y.as<float>());
+    bench->Keep("add scaled", y);
+    backend.Dropout(0.25, keys.as<std::uint64_t>().first(1), y.as<float>(), z.as<float>());
+    bench->Keep("dropout", z);
+    backend.ActivationForward(Activation::kSigmoid, 1, kElements, z.as<float>(), y.as<float>());
+    bench->Keep("sigmoid", y);
+    backend.SumOfSquares(y.as<float>(), sum.as<double>().data());
+    bench->Keep<double>("sum of squares", sum);
+  }
+}
+
+}  // namespace
+
+absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t seed) {
+  Bench got(&device, seed), want(&reference, seed);
+  Run(device, &got);
+  EG_RETURN_IF_ERROR(device.TakeError());
+  EG_RETURN_IF_ERROR(got.status());
+  Run(reference, &want);
+  EG_RETURN_IF_ERROR(reference.TakeError());
+  EG_RETURN_IF_ERROR(want.status());
+  for (std::size_t i = 0; i < want.kept().size(); ++i) {
+    const auto& [name, values] = want.kept()[i];
+    double largest = 0;
+    for (const double value : values) largest = std::max(largest, std::fabs(value));
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      const double there = got.kept()[i].second[j];
+      if (!(std::fabs(there - values[j]) <= kTolerance * largest))
+        return absl::DataLossError(absl::StrCat("primitive=", name, " want=", values[j], " got=", there));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device, const std::string& library, std::uint64_t seed) {
+  EG_ASSIGN_OR_RETURN(DeviceChoice choice, ChooseDevice(device, library));
+  if (!choice.gpu()) return choice;
+  absl::Status status;
+  {
+    absl::StatusOr<std::unique_ptr<CudaBackend>> gpu = MakeCudaBackend(choice, {});
+    status = gpu.status();
+    if (gpu.ok()) {
+      absl::StatusOr<std::unique_ptr<Backend>> cpu = MakeCpuBackend(1, false);
+      status = cpu.ok() ? CompareBackends(**gpu, **cpu, seed) : cpu.status();
+    }
+  }
+  if (status.ok()) return choice;
+  const std::string why = absl::IsDataLoss(status)
+                              ? absl::StrCat(choice.name, " does not compute what the CPU computes: ", status.message(), " seed=", seed)
+                              : std::string(status.message());
+  EG_ASSIGN_OR_RETURN(const DeviceName name, ParseDevice(device));
+  if (name.kind == DeviceName::Kind::kGpu) return UserError(absl::FailedPreconditionError(absl::StrCat("device ", device, " cannot be had: ", why)));
+  DeviceChoice cpu;
+  cpu.name = "cpu";
+  cpu.text = absl::StrCat("cpu: ", why);
+  return cpu;
+}
+
+}  // namespace evergrad::worker
