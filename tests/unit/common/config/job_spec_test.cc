@@ -408,7 +408,7 @@ TEST_CASE("the effective YAML reads back as the same job") {
   for (const char* name :
        {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml",
         "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
-        "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml"})
+        "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml", "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
   texts.push_back(kCsv);
