@@ -25,8 +25,8 @@ programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
 parity=worker_backend_gpu_test  # lies beside the library that it loads
 folder=$out/evergrad
 rm -rf "$folder"
-mkdir -p "$folder"/{bin,lib/gcc,jobs}
-for program in "${programs[@]}" "$parity"; do
+mkdir -p "$folder"/{bin,lib/gcc,jobs,bench}
+for program in "${programs[@]}" "$parity" gpu_bench; do
   [[ -x $bin/$program ]] || fail "no $program in $bin: ./evergrad build"
   install -m 755 "$bin/$program" "$folder/bin/"
 done
@@ -55,7 +55,8 @@ for file in "$folder"/bin/* "$folder"/lib/*.so*; do
   [[ $(printf '%s\n' "${needs:-0}" "$glibc_max" | sort -V | tail -n 1) == "$glibc_max" ]] || fail "${file##*/} needs glibc $needs, want at most $glibc_max"
 done
 
-install -m 644 "$root"/deploy/bundle/jobs/*.yaml "$folder/jobs/"
+install -m 644 "$root"/deploy/bundle/jobs/*.yaml "$root/configs/examples/resnet50.yaml" "$folder/jobs/"
+install -m 755 "$root"/deploy/bundle/bench/*.py "$folder/bench/"
 install -m 644 "$root"/LICENSE "$root"/deploy/bundle/README.md "$folder/"
 install -m 755 "$root"/deploy/bundle/run "$root"/deploy/scripts/gpu_check.sh "$folder/"
 packed=$out/evergrad-linux-x86_64.tar.gz

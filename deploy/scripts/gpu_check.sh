@@ -1,32 +1,38 @@
 #!/bin/bash
 # Checks a host with (or without) an NVIDIA GPU: devices, parity of every primitive with its definition, a memory checker where there is one, real
-# training on a cluster of this host. Runs from a bundle (bundle.sh) or a checkout that is built. Prints a table and writes JSON.
+# training on a cluster of this host, benchmarks. Runs from a bundle (bundle.sh) or a checkout that is built. Prints a table and writes JSON.
 #
-#   gpu_check.sh [--only parity|train] [--device auto|cpu|gpu|gpu:N] [--out gpu_check.json]
+#   gpu_check.sh [--only parity|train|bench] [--device auto|cpu|gpu|gpu:N] [--precision mixed_bfloat16|tf32|float32: of the benchmarks] [--out gpu_check.json]
+#                [--bin FOLDER: where the programs lie] [--tiny: sizes that try the script and measure nothing]
 #
 # Ends with 0 when nothing failed. Without a GPU its rows are `skipped` with the reason, and what the CPU can do runs there.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-only='' device=auto json=gpu_check.json
+only='' device=auto json=gpu_check.json precision=mixed_bfloat16 programs='' tiny=
 while (( $# )); do
   case $1 in
     --only) only=${2:-}; shift ;;
     --device) device=${2:-}; shift ;;
     --out) json=${2:-}; shift ;;
-    -h|--help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --precision) precision=${2:-}; shift ;;
+    --bin) programs=${2:-}; shift ;;
+    --tiny) tiny=yes ;;
+    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "gpu_check.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
-case $only in ''|parity|train) ;; *) echo "gpu_check.sh: --only $only: want parity or train" >&2; exit 2 ;; esac
+case $only in ''|parity|train|bench) ;; *) echo "gpu_check.sh: --only $only: want parity, train or bench" >&2; exit 2 ;; esac
 case $device in auto|cpu|gpu|gpu:[0-9]*) ;; *) echo "gpu_check.sh: --device $device: want auto, cpu, gpu or gpu:N" >&2; exit 2 ;; esac
 
+case $precision in float32|tf32|mixed_bfloat16) ;; *) echo "gpu_check.sh: --precision $precision: want float32, tf32 or mixed_bfloat16" >&2; exit 2 ;; esac
+
 if [[ -x $here/run ]]; then
-  bin=$here/bin jobs=$here/jobs
+  bin=$here/bin jobs=$here/jobs bench=$here/bench resnet50=$here/jobs/resnet50.yaml
   "$bin/psctl" --version >/dev/null 2>&1 || export LD_LIBRARY_PATH=$here/lib/gcc${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 else
   top=$(cd "$here/../.." && pwd)
-  bin=$top/build/release/bin jobs=$top/deploy/bundle/jobs
+  bin=${programs:-$top/build/release/bin} jobs=$top/deploy/bundle/jobs bench=$top/deploy/bundle/bench resnet50=$top/configs/examples/resnet50.yaml
 fi
 "$bin/psctl" --version >/dev/null || { echo "gpu_check.sh: $bin/psctl does not run here (above)" >&2; exit 2; }
 # Where CUDA's libraries may be beside the places that the linker knows.
@@ -53,7 +59,7 @@ fi
 cores=$(nproc)
 
 # ---- parity: each primitive on the GPU with its definition in float64; a Catch2 program says how much of it ran, and what was skipped and why
-if [[ $only != train ]]; then
+if [[ -z $only || $only == parity ]]; then
   program=$bin/worker_backend_gpu_test status=0 begin=$SECONDS
   "$program" >"$work/parity" 2>&1 || status=$?
   said=$(grep -E 'assertions' "$work/parity" | tail -n 1 || true)
@@ -92,9 +98,93 @@ train() {
   on=$(grep -rhoE 'computes on [^"]*' "$work/$job" | sort -u | head -n 1 || true)
   row "train: $job" ok "$(field examples_per_second "$result" | cut -d. -f1) examples/s, loss $(field loss "$result"), $(( SECONDS - begin )) s; ${on:-computes on an unknown device}"
 }
-if [[ $only != parity ]]; then
+if [[ -z $only || $only == train ]]; then
   train mlp
   train cnn
+fi
+
+# ---- benchmarks: each prints one line of JSON, which goes into ours as it is
+figures=()
+number() { sed -nE 's/.*"'"$1"'":([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
+of() { sed -nE 's/.*"'"$1"'":\{([^}]*)\}.*/\1/p' "$3" | sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' | head -n 1; }  # of("part", "name", file)
+round() { printf "%.${2:-0}f" "${1:-0}"; }
+# NAME SECONDS COMMAND…: its line is in $work/NAME; false where it failed, which is a row then.
+measure() {
+  local name=$1 limit=$2 status=0
+  shift 2
+  timeout -k 5 "$limit" "$@" >"$work/$name" 2>"$work/$name.err" </dev/null || status=$?
+  if (( status == 0 )); then figures+=("\"$name\": $(tail -n 1 "$work/$name")"); return 0; fi
+  measured_rc=$status
+  return 1
+}
+bench() {
+  local gpu_bench=$bin/gpu_bench on=(--device "${device/auto/gpu}" --precision "$precision")
+  local batch=256 image=224 steps=20 mlp=(--layers 8 --width 4096 --batch 8192 --steps 10) many=10000 job=$resnet50
+  if [[ -n $tiny ]]; then batch=2 image=28 steps=2 mlp=(--layers 2 --width 16 --batch 8 --steps 2) many=60 job=$jobs/cnn.yaml; fi
+  local rate='' measured_rc=0
+  if measure resnet50 150 "$gpu_bench" train --job "$job" --image "$image" --batch "$batch" --steps "$steps" "${on[@]}"; then
+    rate=$(of on_device examples_per_second "$work/resnet50")
+    row "bench: ResNet-50, batch $batch, $precision" ok "$(round "$rate") images/s, $(round "$(of on_device step_ms "$work/resnet50")" 1) ms a step; with batch, weights and gradients over and back $(round "$(of from_host examples_per_second "$work/resnet50")") images/s"
+    row "bench: time outside kernels" ok "$(round "$(of on_device outside_kernels_share "$work/resnet50")" 4) of a step, $(of on_device replayed "$work/resnet50") of $steps steps replayed (from the first kernel of a step to its last counts as kernels)"
+  else
+    row "bench: ResNet-50" failed "rc=$measured_rc: $(last_line "$work/resnet50.err")"
+  fi
+  local python='' torch_precision=${precision/mixed_bfloat16/bfloat16}
+  for candidate in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python3}" python3; do [[ -n $candidate ]] && command -v "$candidate" >/dev/null && { python=$candidate; break; }; done
+  if [[ -z $python ]]; then
+    row "bench: PyTorch" skipped "not available: no python3"
+  elif measure torch 150 "$python" "$bench/torch_bench.py" --batch "$batch" --image "$image" --steps "$steps" --precision "$torch_precision"; then
+    local eager compiled
+    eager=$(number eager_images_per_second "$work/torch") compiled=$(number compiled_images_per_second "$work/torch")
+    [[ -n $compiled ]] || compiled_not=', not compiled'
+    row "bench: PyTorch, the same" ok "$(round "$eager") images/s eager${compiled_not:-}, ${compiled:+$(round "$compiled") compiled}${rate:+; ours is $(round "$(awk "BEGIN {print $rate / $eager}")" 2) of eager${compiled:+, $(round "$(awk "BEGIN {print $rate / $compiled}")" 2) of compiled}}"
+  elif (( measured_rc == 3 )); then
+    row "bench: PyTorch" skipped "not available: $(last_line "$work/torch.err")"
+  else
+    row "bench: PyTorch" failed "rc=$measured_rc: $(last_line "$work/torch.err")"
+  fi
+  if measure mlp 90 "$gpu_bench" mlp "${mlp[@]}" "${on[@]}"; then
+    row "bench: MLP against bare cuBLASLt" ok "$(round "$(number share_of_bare "$work/mlp")" 3) of the bare loop's speed: $(round "$(of on_device step_ms "$work/mlp")" 2) ms a step, its products alone $(round "$(of bare step_ms "$work/mlp")" 2) ms"
+  else
+    row "bench: MLP against bare cuBLASLt" failed "rc=$measured_rc: $(last_line "$work/mlp.err")"
+  fi
+  if measure growth 60 "$gpu_bench" growth --steps "$many" "${on[@]}"; then
+    local grown
+    grown=$(number grown_bytes "$work/growth")
+    row "bench: memory over $many steps" "$( (( grown == 0 )) && echo ok || echo failed )" "device memory grew by $grown bytes; $(round "$(number seconds "$work/growth")" 1) s"
+  else
+    row "bench: memory over $many steps" failed "rc=$measured_rc: $(last_line "$work/growth.err")"
+  fi
+  bench_ps
+}
+# Of the time that a GPU waits for its servers when each step waits for them (pipeline 0), how much is gone when the pull of the next one goes on behind it.
+bench_ps() {
+  local pipeline folder waits=() kernels=''
+  for pipeline in 0 1; do
+    folder=$work/ps$pipeline
+    local steps=(--set spec.data.train.examples=819200)
+    [[ -n $tiny ]] && steps=(--set spec.data.train.examples=32 --set spec.data.batch_size=2 --set spec.training.steps_per_closure=8)
+    "$bin/psctl" cluster up --folder "$folder" --runs "$folder/runs" --workers 1 --servers 2 --device "${device/auto/gpu}" >"$folder.up" 2>&1 || {
+      row "bench: transfers hidden" failed "$(last_line "$folder.up")"; return; }
+    local status=0
+    timeout -k 5 90 "$bin/psctl" job run "$jobs/ps100.yaml" --folder "$folder" --set spec.strategy.pipeline=$pipeline --set spec.training.precision="$precision" "${steps[@]}" >"$folder.out" 2>&1 </dev/null || status=$?
+    "$bin/psctl" job show ps100 --folder "$folder" --output json 2>/dev/null | tr -d ' \n' >"$folder.json" || true
+    "$bin/psctl" cluster down --folder "$folder" >/dev/null 2>&1 || true
+    if (( status )); then row "bench: transfers hidden" failed "pipeline $pipeline: rc=$status: $(last_line "$folder.out")"; return; fi
+    figures+=("\"ps100_pipeline$pipeline\": $(cat "$folder.json")")
+    local n waited stalled w
+    n=$(number measured_steps "$folder.json") waited=$(number wait "$folder.json") stalled=$(number stalled "$folder.json") w=$(number waits "$folder.json")
+    kernels=$(awk "BEGIN {print 1000 * $(number kernels "$folder.json") / $n}")
+    waits+=("$(awk "BEGIN {print 1000 * ($stalled / $n + $waited / ($w > 0 ? $w : 1))}")")
+  done
+  row "bench: transfers hidden" ok "$(awk "BEGIN {printf \"%.2f\", 1 - ${waits[1]} / (${waits[0]} > 0 ? ${waits[0]} : 1)}"): a step of $(round "$kernels" 1) ms kernels waits $(round "${waits[0]}" 1) ms for its servers with pipeline 0 and $(round "${waits[1]}" 1) ms with pipeline 1 (100 MB pushed and pulled)"
+}
+if [[ -z $only || $only == bench ]]; then
+  if [[ -z $gpu ]]; then
+    for name in "ResNet-50" "PyTorch" "MLP against bare cuBLASLt" "memory over many steps" "transfers hidden"; do row "bench: $name" skipped "no GPU"; done
+  else
+    bench
+  fi
 fi
 
 failed=0 skipped=0
@@ -106,7 +196,12 @@ escape() { local s=${1//\\/\\\\}; s=${s//\"/\\\"}; printf '%s' "${s//$'\t'/ }"; 
     (( i )) && printf ','
     printf '\n {"name": "%s", "verdict": "%s", "detail": "%s"}' "$(escape "${names[i]}")" "${verdicts[i]}" "$(escape "${details[i]}")"
   done
-  printf '\n]}\n'
+  printf '\n], "bench": {'
+  for i in "${!figures[@]}"; do
+    (( i )) && printf ','
+    printf '\n %s' "${figures[i]}"
+  done
+  printf '\n}}\n'
 } >"$json"
 echo "written: $json ($(( ${#names[@]} - failed - skipped )) ok, $failed failed, $skipped skipped, $SECONDS s)"
 (( failed == 0 ))

@@ -173,6 +173,27 @@ class Gpus(unittest.TestCase):
                     self.assertGreater(shown["steps"]["replayed"], shown["steps"]["eager"])
                     self.assertGreater(shown["memory_bytes"]["peak"], 0)
 
+    def test_the_bench_of_gpu_check_runs_through_on_an_emulated_device(self):
+        folder = self.with_emulated("gpu_bench")
+        script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
+        out = os.path.join(folder, "check.json")
+        r = subprocess.run([script, "--only", "bench", "--tiny", "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        with open(out, encoding="utf-8") as f:
+            checked = json.load(f)
+        rows = {row["name"]: row for row in checked["rows"]}
+        for name in ("ResNet-50, batch 2, mixed_bfloat16", "time outside kernels", "MLP against bare cuBLASLt", "memory over 60 steps", "transfers hidden"):
+            self.assertEqual(rows["bench: " + name]["verdict"], "ok", r.stdout)
+        torch = next(row for name, row in rows.items() if name.startswith("bench: PyTorch"))
+        self.assertTrue(torch["verdict"] == "ok" or torch["detail"].startswith("not available: "), torch)
+        self.assertEqual(checked["bench"]["growth"]["grown_bytes"], 0)
+        self.assertGreater(checked["bench"]["resnet50"]["on_device"]["examples_per_second"], 0)
+        self.assertGreater(checked["bench"]["mlp"]["share_of_bare"], 0)
+        self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^-?\d+\.\d\d: a step of")
+        refused = subprocess.run([os.path.join(folder, "gpu_bench"), "train", "--precision", "bf61"], capture_output=True, text=True, timeout=30)
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+        self.assertIn("--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=bf61", refused.stderr)
+
 
 if __name__ == "__main__":
     support.main()
