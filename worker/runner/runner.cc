@@ -1035,6 +1035,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       skip_reason = done->result.finite ? "overflow" : "nan";
       if (!done->result.finite) done->result.loss_sum = 0;
     }
+    if (!skip_reason.empty()) {
+      for (MetricSum& metric : done->result.metrics) metric.sum = std::isfinite(metric.sum) ? metric.sum : 0;
+    }
     auto shards = Touch(batch);
     if (!shards.ok()) return Fail(run->work, shards.status());
     RowPush row_push;

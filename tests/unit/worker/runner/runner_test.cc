@@ -773,6 +773,26 @@ TEST_CASE("a loss that is not finite is a user's error naming closure, step and 
   }
 }
 
+TEST_CASE("a step that is skipped because it is not finite is in no metric of its closure") {
+  Stage::Settings settings;
+  settings.skip_not_finite = true;
+  Stage stage(settings);
+  WriteData(stage);
+  std::string yaml = absl::StrReplaceAll(TrainingYaml(stage.folder), {{"units: 3", "units: 1"},
+                                                                      {"sparse_categorical_crossentropy, from_logits: true", "mean_squared_error"},
+                                                                      {"[accuracy]", "[root_mean_squared_error]"},
+                                                                      {"0.00392156862", "1e38"}});
+  stage.Begin(yaml, 2, SmallPlan());
+  stage.Grant(0);
+  const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
+  std::uint64_t skips = 0;
+  for (const v1::ShardState& state : stage.States()) skips += state.skips();
+  CHECK(skips > 0);
+  CHECK(std::isfinite(done.metrics().loss_sum()));
+  REQUIRE(done.metrics().sums_size() == 1);
+  CHECK(std::isfinite(done.metrics().sums(0).sum()));
+}
+
 TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits however the variables are cut, and the bytes halve") {
   for (const std::string type : {"bf16", "fp16"}) {
     std::uint64_t first = 0;
