@@ -274,6 +274,8 @@ class Backend {
   virtual void SetReproducible(bool) {}
   // OK where this device computes in it; else FailedPrecondition, whose message is the reason and nothing else.
   virtual absl::Status CheckPrecision(Precision precision) const = 0;
+  // How many inputs an embedding or a factorization machine may have.
+  virtual std::size_t InputsMax() const { return std::numeric_limits<std::size_t>::max(); }
   // Products of float32 may be rounded to TF32, where CheckPrecision says that it has it. At first they may not. Outside of a step.
   virtual void SetTf32(bool) {}
   // What follows is for this layer (or loss). The view is kept until the next call or the end of the step.

@@ -222,6 +222,9 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0) return LayerError(spec, "another layer or a model input has this name");
   if (spec.inputs.empty()) return LayerError(spec, "names no input");
+  if ((spec.type == "embedding" || spec.type == "factorization_machine") && spec.inputs.size() > backend_.InputsMax())
+    return LayerError(spec, absl::StrCat("more inputs than this worker's device takes: inputs=", spec.inputs.size(), " max=", backend_.InputsMax(),
+                                         " device=", backend_.name(), "; give several ids to an input, or train on processors"));
   Node node;
   node.output = values_.size();
   node.first_variable = variables_.size();

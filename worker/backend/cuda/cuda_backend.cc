@@ -317,6 +317,7 @@ class CudaBackendImpl final : public CudaBackend {
     return absl::FailedPreconditionError("it is of GPUs of compute capability 8.0 and up");
   }
 
+  std::size_t InputsMax() const override { return EG_LIST_MAX; }
   void SetTf32(bool yes) override { tf32_ = yes; }
 
   void Enter(absl::string_view layer, Phase phase) override {

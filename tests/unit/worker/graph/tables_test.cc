@@ -4,8 +4,10 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
+#include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
 
@@ -106,6 +108,35 @@ TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
   CHECK_THAT(refusal([](Model& m) { m.inputs[0].shape = {2, 2}; }), Catch::Contains("ids of shape () or (n)"));
   CHECK_THAT(refusal([](Model& m) { m.metrics = {"root_mean_squared_error"}; }), Catch::Contains("it needs mean_squared_error"));
   CHECK_THAT(refusal([](Model& m) { m.metrics = {"precision"}; }), Catch::Contains("unknown metric `precision`"));
+}
+
+// Lists of inputs travel in a kernel's arguments, which are short.
+TEST_CASE("more inputs of an embedding or a factorization machine than a GPU takes are a user's error at build, and one fewer is none") {
+  const auto build = [](const std::string& type, std::size_t inputs, const std::unique_ptr<Backend>& backend) {
+    config::ModelSpec model;
+    model.tables = {TableOf("t", 2)};
+    std::vector<std::string> ids, vectors;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      ids.push_back(absl::StrCat("i", i));
+      model.inputs.push_back({ids.back(), {}});
+      if (type == "embedding") continue;
+      vectors.push_back(absl::StrCat("v", i));
+      model.layers.push_back(EmbeddingSpec(vectors.back(), "t", {ids.back()}));
+    }
+    model.layers.push_back(type == "embedding" ? EmbeddingSpec("wide", "t", ids, "sum") : MergeSpec("wide", type, vectors));
+    model.layers.push_back(DenseSpec("out", "wide", 1));
+    model.losses = {LossOf("binary_crossentropy", "out", true)};
+    return Graph::Build(model, backend.get()).status();
+  };
+  const auto gpu = *MakeBackend(EmulatedGpu()), cpu = *MakeBackend({"cpu", 1});
+  CHECK(gpu->InputsMax() == 96);
+  for (const std::string type : {"embedding", "factorization_machine"}) {
+    CHECK(build(type, 96, gpu).ok());
+    CHECK(build(type, 97, cpu).ok());
+    const absl::Status refused = build(type, 97, gpu);
+    CHECK(BlameOf(refused) == Blame::kUser);
+    CHECK_THAT(std::string(refused.message()), Catch::Contains("wide") && Catch::Contains("inputs=97 max=96 device=" + gpu->name()));
+  }
 }
 
 TEST_CASE("rows that are not those of the batch are refused") {
