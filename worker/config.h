@@ -12,11 +12,11 @@
 namespace evergrad::worker {
 
 struct Config {
-  std::string name;  // "": the ordinal of the host name, else the coordinator numbers it
-  std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
-  std::string device_text = {};     // Resolve's: which and why, "cpu: no CUDA driver (cudart 35)"
-  std::string cuda_library = {};    // "": libevergrad_cuda.so beside the executable
-  std::uint32_t threads = 0;  // 0: half of the cores, at least one
+  std::string name;               // "": the ordinal of the host name, else the coordinator numbers it
+  std::string device = "auto";    // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
+  std::string device_text = {};   // Resolve's: which and why, "cpu: no CUDA driver (cudart 35)"
+  std::string cuda_library = {};  // "": libevergrad_cuda.so beside the executable
+  std::uint32_t threads = 0;      // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
   std::uint64_t data_bytes_max = 8ull << 30;

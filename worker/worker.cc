@@ -153,7 +153,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
     environment.on_device_lost = [impl, on_refused, lost = false](const absl::Status& status) mutable {
       if (std::exchange(lost, true)) return;
-      impl->dependencies.logger->Error(absl::StrCat("ends, to be started again: its device has failed: code=", kExitDevice, " cause=", status.message()));
+      impl->dependencies.logger->Error(
+          absl::StrCat("ends, to be started again: its device has failed: code=", kExitDevice, " cause=", status.message()));
       on_refused(kDeviceLost);
     };
     Runner::Options options;

@@ -25,7 +25,8 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   worker::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
   if (!functions.status().ok()) return daemon.Fail(functions.status());
-  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config, random::EntropyFromOs()); !status.ok())
+  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config, random::EntropyFromOs());
+      !status.ok())
     return daemon.Fail(status);
   daemon.logger().Info(absl::StrCat("computes on ", config.device_text));
 

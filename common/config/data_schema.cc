@@ -354,7 +354,8 @@ const Table<FieldSpec>& FieldTable(const std::string& format) {
        Key<FieldSpec>{"shape", "list of up to 7 integers", "of type float, instead of size: images are [height, width, channels]", false,
                       [](Reader& r, const Node& n, FieldSpec* t) { r.Shape(n, &t->shape); },
                       [](const FieldSpec& t) { return t.shape.empty() ? std::nullopt : std::optional<Node>(MakeShape(t.shape)); }},
-       Where(Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24, "of a label: 0 to classes - 1, each about as frequent as the next"), &IsLabel),
+       Where(Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24, "of a label: 0 to classes - 1, each about as frequent as the next"),
+             &IsLabel),
        Where(Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40, "of type ids: element j draws from j * ids to (j + 1) * ids - 1"), &DrawsIds),
        Where(Choice<FieldSpec>("distribution", &FieldSpec::distribution, {"uniform", "zipf"}, {"normal"}, "field.",
                                "of the ids; zipf: at most 16777216 ids"),
@@ -439,7 +440,8 @@ void CheckField(Reader& r, const Entry& entry, const std::string& format, const 
   if (field.type == "label" && field.size != 0) r.Report(where, "a label has no `size`");
   if (field.type != "float" && entry.value.Find("shape") != nullptr)
     r.Report(where, absl::StrCat("`shape` is a setting of type float, this field is of type ", field.type));
-  if (entry.value.Find("shape") != nullptr && entry.value.Find("size") != nullptr) r.Report(where, "`shape` and `size` are two ways to say one thing; keep one");
+  if (entry.value.Find("shape") != nullptr && entry.value.Find("size") != nullptr)
+    r.Report(where, "`shape` and `size` are two ways to say one thing; keep one");
   if (field.type != "label" && entry.value.Find("classes") != nullptr)
     r.Report(where, absl::StrCat("`classes` is a setting of type label, this field is of type ", field.type));
   if (field.distribution == "zipf" && field.ids > (1u << 24)) r.Report(where, "zipf draws from at most 16777216 ids");

@@ -52,27 +52,26 @@ const Table<FunctionVariable>& VariableTable() {
                                   return std::optional<Node>(MakeList(std::move(dims)));
                                 }};
     shape.example = "[64, 8]";
-    Key<FunctionVariable> initializer{
-        "initializer",
-        InitializerType(),
-        "first values",
+    Key<FunctionVariable> initializer{"initializer",
+                                      InitializerType(),
+                                      "first values",
+                                      false,
+                                      [](Reader& r, const Node& n, FunctionVariable* t) { ReadInitializer(r, n, "initializer", &t->initializer); },
+                                      [](const FunctionVariable& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
+    Key<FunctionVariable> optimizer{
+        "optimizer",
+        "mapping",
+        "as spec.optimizer; left out: that one",
         false,
-        [](Reader& r, const Node& n, FunctionVariable* t) { ReadInitializer(r, n, "initializer", &t->initializer); },
-        [](const FunctionVariable& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
-    Key<FunctionVariable> optimizer{"optimizer",
-                                    "mapping",
-                                    "as spec.optimizer; left out: that one",
-                                    false,
-                                    [](Reader& r, const Node& n, FunctionVariable* t) {
-                                      OptimizerSpec& spec = t->optimizer.emplace();
-                                      if (!OptimizerVariant().Read(r, n, &spec)) return;
-                                      if (const Node* nesterov = n.Find("nesterov"); nesterov != nullptr && spec.nesterov && spec.momentum == 0)
-                                        r.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
-                                    },
-                                    [](const FunctionVariable& t) {
-                                      return t.optimizer ? std::optional<Node>(OptimizerVariant().Write(*t.optimizer)) : std::nullopt;
-                                    }};
-    return Table<FunctionVariable>{"a variable", {name, shape, initializer, optimizer}, {"dtype", "trainable", "aggregation", "regularizer", "constraint"}};
+        [](Reader& r, const Node& n, FunctionVariable* t) {
+          OptimizerSpec& spec = t->optimizer.emplace();
+          if (!OptimizerVariant().Read(r, n, &spec)) return;
+          if (const Node* nesterov = n.Find("nesterov"); nesterov != nullptr && spec.nesterov && spec.momentum == 0)
+            r.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+        },
+        [](const FunctionVariable& t) { return t.optimizer ? std::optional<Node>(OptimizerVariant().Write(*t.optimizer)) : std::nullopt; }};
+    return Table<FunctionVariable>{
+        "a variable", {name, shape, initializer, optimizer}, {"dtype", "trainable", "aggregation", "regularizer", "constraint"}};
   }();
   return table;
 }

@@ -235,9 +235,9 @@ struct ResourcesSpec {
 // spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
 struct CountingSpec {
   std::uint64_t examples = 0;
-  std::uint32_t shards = 8;   // of the [examples, 1] variable
-  std::uint32_t step_ms = 0;  // each step waits this long on the clock seam
-  std::uint32_t tables = 0;   // embedding tables beside
+  std::uint32_t shards = 8;                            // of the [examples, 1] variable
+  std::uint32_t step_ms = 0;                           // each step waits this long on the clock seam
+  std::uint32_t tables = 0;                            // embedding tables beside
   std::uint64_t table_ids = 500, table_bytes_max = 0;  // ids of each; limit of the last one, 0: none
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;

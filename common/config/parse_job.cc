@@ -412,7 +412,9 @@ std::string ReferenceYaml() {
                   "#   functions:\n");
   std::string functions;
   FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
-  absl::StrAppend(&out, functions, "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed and .wire_dtype, checkpoint without resume, resources.\n");
+  absl::StrAppend(&out, functions,
+                  "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed and .wire_dtype, checkpoint without resume, "
+                  "resources.\n");
   return out;
 }
 

@@ -19,7 +19,7 @@ namespace evergrad::config {
 
 // ---- nodes to write
 
-Node MakeText(absl::string_view text);   // quoted when it must be
+Node MakeText(absl::string_view text);  // quoted when it must be
 Node MakeShape(const std::vector<std::uint64_t>& dims);
 Node MakePlain(absl::string_view text);  // a number, a size, true: as it is
 Node MakeList(std::vector<Node> items);

@@ -289,9 +289,9 @@ class Job {
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
-  struct PerWorker {                        // by identity, over all of its processes
-    std::uint64_t steps = 0, examples = 0;  // of closures that counted
-    Tally tally;                            // of whatever it did
+  struct PerWorker {                                          // by identity, over all of its processes
+    std::uint64_t steps = 0, examples = 0;                    // of closures that counted
+    Tally tally;                                              // of whatever it did
     std::optional<v1::DeviceProgress> device = std::nullopt;  // as it last said
   };
   // Describe, evaluation and export closures: numbered apart, in no ledger.

@@ -166,8 +166,8 @@ void Control::OnAssign(const v1::Assign& assign) {
   if (problem.ok() && assign.has_moved_from()) {
     const auto from = client::FromProto<ShardEpoch>(assign.moved_from());
     if (moving == moving_.end() || moving->second.from != from || moving->second.shard == nullptr) {
-      problem = absl::NotFoundError(
-          absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(), " from=", from.ToString(), " epoch=", epoch.ToString()));
+      problem = absl::NotFoundError(absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(), " from=", from.ToString(),
+                                                 " epoch=", epoch.ToString()));
     } else if (what) {
       problem = absl::InvalidArgumentError(absl::StrCat("a shard that is moved and has a snapshot: shard=", key.shard.ToString()));
     } else {
@@ -197,10 +197,13 @@ void Control::OnAssign(const v1::Assign& assign) {
   held.refused = *refused;
   held.assigned = options_.clock->Now();
   held.file = what ? what->source.uri : "";
-  options_.logger->Debug(
-      absl::StrCat("loading from ", what ? what->source.uri : moved != nullptr ? "another server" : "the seed", ": shard=", key.shard.ToString(), " variable=", settings->variable,
-                   " rows=", settings->row_begin, "-", settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
-      About(job));
+  options_.logger->Debug(absl::StrCat("loading from ",
+                                      what               ? what->source.uri
+                                      : moved != nullptr ? "another server"
+                                                         : "the seed",
+                                      ": shard=", key.shard.ToString(), " variable=", settings->variable, " rows=", settings->row_begin, "-",
+                                      settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
+                         About(job));
   if (moved != nullptr) {
     moved->BecomeOwned(epoch, start, *refused);
     held.done = moved->ledger().done();
@@ -356,8 +359,8 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
   // One that is still being read would be live, and not sealed, when it is there: nothing of this job wants it any more.
-  if (const auto it = held_.find(key); it != held_.end() && it->second.loading && !it->second.file.empty() &&
-      it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
+  if (const auto it = held_.find(key);
+      it != held_.end() && it->second.loading && !it->second.file.empty() && it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
     --loading_;
     held_.erase(it);
     options_.restorer->Cancel(key.job, key.shard);
@@ -374,16 +377,16 @@ void Control::OnStop(const v1::StopShard& stop) {
   const auto epoch = client::FromProto<ShardEpoch>(stop.epoch());
   const auto held = held_.find(key);
   if (held == held_.end() || held->second.epoch != epoch || held->second.loading) {
-    return SendStopped(key, epoch, session_,
-                       absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString())));
+    return SendStopped(
+        key, epoch, session_,
+        absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString())));
   }
   if (held->second.stopped_in == 0) held->second.stopped_in = term_;
   if (options_.images == nullptr) return SendStopped(key, epoch, session_, absl::UnimplementedError("this server moves no shards"));
   options_.host->lane(key.shard).Stop(
       key, epoch, [this, key, epoch, session = session_, fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
         auto given = std::make_shared<absl::StatusOr<ShardCut>>(std::move(cut));
-        options_.executor->Post(
-            [this, key, epoch, session, fingerprint, given] { OnStopped(key, epoch, session, fingerprint, std::move(*given)); });
+        options_.executor->Post([this, key, epoch, session, fingerprint, given] { OnStopped(key, epoch, session, fingerprint, std::move(*given)); });
       });
 }
 

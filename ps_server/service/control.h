@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
+#include "common/client/parameter_client.h"
 #include "common/log/log.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
-#include "common/client/parameter_client.h"
 #include "ps_server/service/shard_host.h"
 #include "ps_server/snapshot/images.h"
 #include "ps_server/snapshot/restorer.h"
@@ -37,10 +37,10 @@ class Control {
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    SnapshotWriter* writer = nullptr;  // Both are destroyed before the control: they call what was given to them here.
+    SnapshotWriter* writer = nullptr;         // Both are destroyed before the control: they call what was given to them here.
     Restorer* restorer = nullptr;
-    Images* images = nullptr;                   // likewise; null: no shard can be moved away
-    client::ParameterClient* peers = nullptr;   // to other servers, whose shards are moved here; null: none can be
+    Images* images = nullptr;                  // likewise; null: no shard can be moved away
+    client::ParameterClient* peers = nullptr;  // to other servers, whose shards are moved here; null: none can be
     // SessionClient::Send: false when there is no session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -63,8 +63,8 @@ class Control {
     IntervalSet done, refused;
     bool loading = true;
     std::uint64_t stopped_in = 0;  // term of the life that stopped it, 0: it serves
-    std::string file;     // "": from the seed; URI that it is or was read from
-    MonoTime assigned{};  // when
+    std::string file;              // "": from the seed; URI that it is or was read from
+    MonoTime assigned{};           // when
     std::uint64_t value_bytes = 0, slot_bytes = 0;
   };
   // The orders of one CutShards, for the log.
@@ -88,8 +88,8 @@ class Control {
   // The one that takes:
   struct Moving {  // read, or being read, and nobody's
     ShardEpoch from;
-    std::uint64_t number = 0;                     // of the order
-    std::unique_ptr<Shard> shard = nullptr;       // null: being read
+    std::uint64_t number = 0;                                                                  // of the order
+    std::unique_ptr<Shard> shard = nullptr;                                                    // null: being read
     std::shared_ptr<std::atomic<bool>> unwanted = std::make_shared<std::atomic<bool>>(false);  // shared with who reads
   };
   void OnReceive(const v1::ReceiveShard& receive);
@@ -117,7 +117,7 @@ class Control {
 
   const Options options_;
   std::map<ShardKey, Held> held_;
-  std::map<ShardKey, Moving> moving_;  // as many as the coordinator has on their way here; they end with its session
+  std::map<ShardKey, Moving> moving_;             // as many as the coordinator has on their way here; they end with its session
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;

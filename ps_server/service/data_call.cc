@@ -65,7 +65,8 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
   std::uint64_t before = copied_.load(std::memory_order_relaxed);
   do {
     if (bytes > bytes_max || before > bytes_max - bytes) {
-      *invalid = absl::StrCat("values do not fit into what the request reserved: bytes=", bytes, " reserved=", bytes_max, " left=", bytes_max - before);
+      *invalid =
+          absl::StrCat("values do not fit into what the request reserved: bytes=", bytes, " reserved=", bytes_max, " left=", bytes_max - before);
       return false;
     }
   } while (!copied_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));

@@ -72,7 +72,8 @@ class PeerFile final : public fs::ReadableFile {
     const MonoTime until = image_.clock->Now() + image_.unreachable_max;
     for (;;) {
       here_ = next_ != nullptr && next_->offset == offset ? std::exchange(next_, nullptr) : Ask(offset);
-      if (const std::uint64_t behind = offset + here_->bytes; behind < image_.bytes && (next_ == nullptr || next_->offset != behind)) next_ = Ask(behind);
+      if (const std::uint64_t behind = offset + here_->bytes; behind < image_.bytes && (next_ == nullptr || next_->offset != behind))
+        next_ = Ask(behind);
       const std::shared_ptr<Piece> piece = here_;
       while (!piece->there.WaitFor(kLookAgain)) {  // the call's own deadline ends it at last
         if (Unwanted()) return absl::CancelledError("a moved shard is not wanted any more");
@@ -82,7 +83,8 @@ class PeerFile final : public fs::ReadableFile {
       next_ = nullptr;
       const absl::Status& status = piece->answer.status();
       if (!absl::IsUnavailable(status) || Unwanted() || image_.clock->Now() >= until) {
-        return absl::Status(status.code(), absl::StrCat("a moved shard cannot be read from ps_server/", image_.server.server(), ": ", status.message()));
+        return absl::Status(status.code(),
+                            absl::StrCat("a moved shard cannot be read from ps_server/", image_.server.server(), ": ", status.message()));
       }
       // Whoever destroys the client meanwhile ends the next call at once.
       runtime::Event().WaitFor(kTryAgain);
@@ -93,8 +95,9 @@ class PeerFile final : public fs::ReadableFile {
     const v1::PullResult& result = piece.answer->header->pulls(0);
     if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes) return absl::OkStatus();
     here_ = nullptr;
-    return absl::NotFoundError(absl::StrCat("a moved shard is not at ps_server/", image_.server.server(), " any more: shard=", image_.shard.ToString(),
-                                            " epoch=", image_.epoch.ToString(), " answer=", v1::PullAnswer_Name(result.answer()),
+    return absl::NotFoundError(absl::StrCat("a moved shard is not at ps_server/", image_.server.server(),
+                                            " any more: shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
+                                            " answer=", v1::PullAnswer_Name(result.answer()),
                                             result.message().empty() ? "" : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
   }
 

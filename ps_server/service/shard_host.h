@@ -59,7 +59,7 @@ class ShardHost {
 
   const Options options_;
   const std::shared_ptr<JobTable> jobs_ = std::make_shared<JobTable>();  // shared with the registry, which outlives the host
-  const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the lanes, their shards and the registry, which outlives the host
+  const std::shared_ptr<storage::ChunkPool> pool_;       // shared with the lanes, their shards and the registry, which outlives the host
   const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
   LaneMetrics metrics_;
   metrics::Counter* malformed_;

@@ -11,8 +11,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
-constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
+constexpr std::uint64_t kTurnBytes = 1 << 20;     // about a millisecond of applying
+constexpr std::uint64_t kSectionCost = 2048;      // of a section without bytes
 constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in a report
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
 

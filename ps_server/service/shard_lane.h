@@ -48,8 +48,8 @@ class ShardLane {
     const JobTable* jobs = nullptr;           // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
-    const Images* images = nullptr;  // of stopped shards; null: there are none
-    std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
+    const Images* images = nullptr;                 // of stopped shards; null: there are none
+    std::shared_ptr<storage::ChunkPool> pool;       // Shared by all lanes and their shards.
     std::shared_ptr<storage::MemoryBudget> budget;  // Of embedding tables, shared likewise; null: none.
     fault::Mutant mutant = fault::Mutant::kNone;
   };

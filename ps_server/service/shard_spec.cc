@@ -56,7 +56,8 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     const v1::TableSpec& spec = from.tables(t);
     EG_RETURN_IF_ERROR(CheckName(spec.name(), "table", shard));
     EG_RETURN_IF_ERROR(CheckDType(spec.dtype(), spec.name()));
-    if (spec.index() != static_cast<std::uint32_t>(t)) return bad("tables are not in order of their index: table=", spec.name(), " want=", t, " got=", spec.index());
+    if (spec.index() != static_cast<std::uint32_t>(t))
+      return bad("tables are not in order of their index: table=", spec.name(), " want=", t, " got=", spec.index());
     storage::TableSettings table;
     table.name = spec.name();
     table.dimension = spec.dimension();

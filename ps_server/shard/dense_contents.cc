@@ -130,8 +130,10 @@ std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::
   if (const std::uint64_t bytes = values_.size() * tensor::WireBytes(wire_); push.payload.size() != bytes) {
     return invalid("gradient bytes mismatch: ", where, " want=", bytes, " got=", push.payload.size());
   }
-  if (wire_ == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) return invalid("gradient is not aligned: ", where);
-  if (!Reserve()) return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where, " bytes=", value_bytes() + slot_bytes())};
+  if (wire_ == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
+    return invalid("gradient is not aligned: ", where);
+  if (!Reserve())
+    return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where, " bytes=", value_bytes() + slot_bytes())};
   return std::nullopt;
 }
 

@@ -1,7 +1,7 @@
 // Rows of one dense variable: values and optimizer slots in chunks, applied chunk by chunk.
 //
-// Held and computed is float32. Where the variable has a 16-bit wire type, its values are held in that type beside: each apply converts what it has just
-// written, so that a pull gives references as it does without, and nothing is converted twice.
+// Held and computed is float32. Where the variable has a 16-bit wire type, its values are held in that type beside: each apply converts what it has
+// just written, so that a pull gives references as it does without, and nothing is converted twice.
 #pragma once
 
 #include <memory>

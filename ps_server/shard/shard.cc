@@ -134,7 +134,9 @@ PushResult Shard::BeginApply(const Push& push) {
   if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
     const bool fits = push.wire == tensor::WireType::kSeveral || (settings_->slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings_->wire);
-    if (!fits) return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(), " want=", tensor::WireTypeName(settings_->wire), " got=", tensor::WireTypeName(push.wire)));
+    if (!fits)
+      return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(), " want=", tensor::WireTypeName(settings_->wire),
+                                  " got=", tensor::WireTypeName(push.wire)));
     if (!push.payload.empty()) return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(), " got=", push.payload.size()));
     if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax) {
       return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(), " got=", push.skip_reason.size()));

@@ -51,9 +51,10 @@ struct Push {
   std::span<const std::byte> payload;  // as received; length checked by the shard; of float32: 4-byte aligned or refused. kSkip: empty
   TableRows rows_of;                   // of a slot; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
-  // What the payload is of: the variable's wire type; of a slot that of the tables it names, kSeveral where they have several. A kSkip may leave it out.
+  // What the payload is of: the variable's wire type; of a slot that of the tables it names, kSeveral where they have several. A kSkip may leave it
+  // out.
   tensor::WireType wire = tensor::WireType::kFloat32;
-  absl::string_view defect;            // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
+  absl::string_view defect;  // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
 };
 struct PushResult {
   PushCode code = PushCode::kInvalid;
@@ -80,14 +81,14 @@ struct PullResult {
   absl::InlinedVector<tensor::SharedBytes, 1>
       chunks;  // kValues: the whole shard in row order, references, never a copy; of a slot the rows asked for, copied
   tensor::WireType wire = tensor::WireType::kFloat32;  // kValues, kUnchanged: of the values, as Push's
-  std::string invalid;                      // not "": the section does not fit the shard, and the rest means nothing
+  std::string invalid;                                 // not "": the section does not fit the shard, and the rest means nothing
 };
 
 // Slot `slot` of `slots` of all tables of a job.
 struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
   std::vector<storage::TableSettings> tables;  // by index in the plan; bytes_max of this slot's partition
-  std::vector<tensor::WireType> wire = {};        // by index; none: all float32
+  std::vector<tensor::WireType> wire = {};     // by index; none: all float32
   tensor::WireType wire_of(std::size_t table) const { return table < wire.size() ? wire[table] : tensor::WireType::kFloat32; }
 };
 
@@ -149,9 +150,9 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 class Shard {
  public:
   // The seed's state: initialised values, slots as the optimizer begins with them, empty ledger but for `refused` (line 21).
-  // InvalidArgument: unknown initialiser or optimizer, or one for tables only, rows out of the shape, bytes above the limits. ResourceExhausted: no memory.
-  // `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it; `budget` (may be null: none)
-  // by all tables of a server.
+  // InvalidArgument: unknown initialiser or optimizer, or one for tables only, rows out of the shape, bytes above the limits. ResourceExhausted: no
+  // memory. `pool` (may be null: the heap) is shared by all shards of a server: blocks for writing out of place come from it; `budget` (may be null:
+  // none) by all tables of a server.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
                                                          fault::Mutant mutant = fault::Mutant::kNone,
                                                          std::shared_ptr<storage::ChunkPool> pool = nullptr,

@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardS
   if (!cut.settings->slot || cut.settings->slot->slot != want.slot || cut.settings->slot->slots != want.slots ||
       cut.tables.size() != want.tables.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a cut does not fit its shard: ", settings.variable, " shard=", settings.shard.ToString(),
-                                                   " want_tables=", want.tables.size(), " got_tables=", cut.tables.size(), " got=", cut.settings->variable));
+                                                   " want_tables=", want.tables.size(), " got_tables=", cut.tables.size(),
+                                                   " got=", cut.settings->variable));
   }
   auto contents = std::make_unique<SlotContents>();
   contents->mutant_ = mutant;
@@ -79,9 +80,9 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
     defect = absl::StrCat("gradient rows mismatch: want=", push.rows_of.ids.size(), " got=", push.rows);
   if (defect.empty() && push.wire != wire)
     defect = absl::StrCat("gradient dtype mismatch: want=", tensor::WireTypeName(wire), " got=", tensor::WireTypeName(push.wire));
-  if (defect.empty() && push.payload.size() != bytes)
-    defect = absl::StrCat("gradient bytes mismatch: want=", bytes, " got=", push.payload.size());
-  if (defect.empty() && wire == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0) defect = "gradient is not aligned";
+  if (defect.empty() && push.payload.size() != bytes) defect = absl::StrCat("gradient bytes mismatch: want=", bytes, " got=", push.payload.size());
+  if (defect.empty() && wire == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
+    defect = "gradient is not aligned";
   if (!defect.empty()) return Refusal{PushCode::kInvalid, absl::StrCat(defect, ": ", where)};
 
   // All tables, or none: nothing that can be seen changes before Apply.

@@ -35,12 +35,12 @@ class SlotContents final : public Contents {
   void ApplyNothing(std::uint64_t) override {}
 
  private:
-  // "" when the tables and rows that a section names are there, and are as many as its ids; then `bytes` is what their rows have on the wire, and `wire`
-  // the type of all of them, or kSeveral.
+  // "" when the tables and rows that a section names are there, and are as many as its ids; then `bytes` is what their rows have on the wire, and
+  // `wire` the type of all of them, or kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
   tensor::WireType wire_of(std::size_t table) const { return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32; }
 
-  std::vector<tensor::WireType> wire_;  // as SlotSettings'
+  std::vector<tensor::WireType> wire_;                            // as SlotSettings'
   std::vector<std::shared_ptr<storage::EmbeddingTable>> tables_;  // never null; shared with nobody once the contents are made
   struct Part {
     storage::EmbeddingTable* table = nullptr;
@@ -51,8 +51,8 @@ class SlotContents final : public Contents {
   std::size_t next_part_ = 0;
   bool applying_ = false, evicts_ = false;
   const std::byte* gradient_ = nullptr;
-  std::uint64_t cut_serial_ = 0;   // of the newest cut
-  std::size_t cut_table_ = 0;      // tables before it are handed out
+  std::uint64_t cut_serial_ = 0;  // of the newest cut
+  std::size_t cut_table_ = 0;     // tables before it are handed out
   bool cut_open_ = false;
   bool cut_late_ = false;  // of a mutant
   std::uint64_t preimage_bytes_max_ = 0;

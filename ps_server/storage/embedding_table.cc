@@ -58,7 +58,8 @@ static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
 template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);
-  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
+  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
 }
 
 // Of rows, which are short: a call of the library costs more than the copy.
@@ -285,7 +286,8 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const Tab
   const auto made = optimizer::Optimizer::Create(settings.optimizer);
   if (!made.ok()) return made.status();
   if (made->is_moving_average()) return bad("optimizer", "one of gradients", settings.optimizer.type);
-  if (settings.dimension == 0 || settings.dimension > kRowFloatsMax) return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
+  if (settings.dimension == 0 || settings.dimension > kRowFloatsMax)
+    return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
   if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension); floats > kRowFloatsMax)
     return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"), floats);
   if (settings.admit_after > kCountMax) return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
@@ -433,8 +435,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const auto size_of = [n](std::size_t group) { return std::min(kGroup, n - group * kGroup); };
   std::uint64_t homes_version = p.index.homes_version();
   RowIndex::Homes homes = p.index.homes();
-  // A home may be found, and looked at, only after this: an id that was inserted since may have made the index grow, and move. `end`: of the groups whose
-  // homes are known.
+  // A home may be found, and looked at, only after this: an id that was inserted since may have made the index grow, and move. `end`: of the groups
+  // whose homes are known.
   std::size_t step = 0;
   const auto follow = [&](std::size_t end) {
     if (homes_version == p.index.homes_version()) return;
@@ -568,7 +570,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     drop_waiting = std::min((over + kIndexBytesPerId - 1) / kIndexBytesPerId, waiting_free);
     if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over) drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
-      return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting), " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows, " wanted=", fresh);
+      return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting), " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows,
+                    " wanted=", fresh);
     }
   }
   const auto more_rows = [&] {
@@ -629,8 +632,8 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) dropped.push_back(candidates[i].hash);
 }
 
-// Which ids are there twice, exactly. Those that seemed to have been seen before are suspects, few when there is no such id; then each id that may be one of
-// theirs is looked at.
+// Which ids are there twice, exactly. Those that seemed to have been seen before are suspects, few when there is no such id; then each id that may be
+// one of theirs is looked at.
 void EmbeddingTable::Parts::BeginTwice() {
   twice.clear();
   next_source.clear();

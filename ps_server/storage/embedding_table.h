@@ -124,9 +124,9 @@ class EmbeddingTable {
   // and a row's stamp never falls. OK must be followed by Apply until !applying(), or by Cancel.
   absl::StatusOr<PushOutcome> Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step);
   void Cancel();
-  // In pieces: at least one row and at most about `bytes_max` of gradient at a time (the first one drops what is evicted). `gradient`: ids.size() x dimension floats in the order of
-  // Prepare's ids, the same for every piece. Returns the bytes of gradient dealt with.
-  // `wire`: of that type, at any address.
+  // In pieces: at least one row and at most about `bytes_max` of gradient at a time (the first one drops what is evicted). `gradient`: ids.size() x
+  // dimension floats in the order of Prepare's ids, the same for every piece. Returns the bytes of gradient dealt with. `wire`: of that type, at any
+  // address.
   std::uint64_t Apply(const float* gradient, std::uint64_t bytes_max) {
     return Apply(tensor::WireType::kFloat32, reinterpret_cast<const std::byte*>(gradient), bytes_max);
   }
@@ -142,8 +142,8 @@ class EmbeddingTable {
   CutInfo BeginCut(std::uint64_t preimage_bytes_max);
   enum class CutState { kNone, kOpen, kLost };
   CutState cut_state() const;
-  // Fills `slice` (cleared first; its memory is reused) with about `bytes_max` at most, at least one row. False: that was the last of it, or the cut is
-  // lost (cut_state() says which; what was handed out is void then). O(bytes_max), whatever the table's size.
+  // Fills `slice` (cleared first; its memory is reused) with about `bytes_max` at most, at least one row. False: that was the last of it, or the cut
+  // is lost (cut_state() says which; what was handed out is void then). O(bytes_max), whatever the table's size.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
   void EndCut();  // at any time; without a cut it does nothing
 

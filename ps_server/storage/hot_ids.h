@@ -37,7 +37,7 @@ class HotIds {
     std::uint32_t counts[kIds] = {}, errors[kIds] = {};
     std::uint16_t tags[kIds] = {};
   };
-  std::uint32_t least_ = 0;      // count, once all are in use
+  std::uint32_t least_ = 0;        // count, once all are in use
   std::size_t next_least_ = kIds;  // before it none has that count
   std::unique_ptr<Kept> kept_;
 };

@@ -97,7 +97,8 @@ void RowInitializer::Fill(std::uint64_t row_key, std::span<float> row) const {
     case Kind::kUniform:
       for (std::size_t j = 0; j < row.size(); j += 4) {  // random::Uniform of four elements from their one block
         const random::Block block = random::Philox(row_key, j / 4, 0);
-        for (std::size_t k = 0; k < 4 && j + k < row.size(); ++k) row[j + k] = (2.0f * (static_cast<float>(block[k] >> 8) * 0x1p-24f) - 1.0f) * scale_;
+        for (std::size_t k = 0; k < 4 && j + k < row.size(); ++k)
+          row[j + k] = (2.0f * (static_cast<float>(block[k] >> 8) * 0x1p-24f) - 1.0f) * scale_;
       }
       return;
     case Kind::kNormal:

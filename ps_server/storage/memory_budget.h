@@ -42,9 +42,7 @@ class MemoryBudget {
 class BudgetShare {
  public:
   explicit BudgetShare(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {}
-  ~BudgetShare() {
-    budget_->Release(bytes_);
-  }
+  ~BudgetShare() { budget_->Release(bytes_); }
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
 

@@ -66,7 +66,7 @@ void* PagePool::Take(std::size_t s, std::size_t first, std::size_t pages) {
 }
 
 void* PagePool::New(std::size_t bytes) {
-  if (bytes <= kHeapMax || !kPooled) return ::operator new(bytes, std::align_val_t{64}, std::nothrow);
+  if (bytes <= kHeapMax || !kPooled) return ::operator new (bytes, std::align_val_t{64}, std::nothrow);
   if (bytes >= kSlab) return MapHuge(Rounded(bytes));
   const std::size_t pages = Rounded(bytes) / kPage;
   MutexLock lock(&mu_);
@@ -87,7 +87,7 @@ void* PagePool::New(std::size_t bytes) {
 }
 
 void PagePool::Delete(void* memory, std::size_t bytes) {
-  if (bytes <= kHeapMax || !kPooled) return ::operator delete(memory, std::align_val_t{64});
+  if (bytes <= kHeapMax || !kPooled) return ::operator delete (memory, std::align_val_t{64});
   if (bytes >= kSlab) {
     munmap(memory, Rounded(bytes));
     return;

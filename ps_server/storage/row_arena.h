@@ -16,7 +16,8 @@ class RowArena {
   static constexpr std::uint32_t kRowsMax = 1u << 30;
 
   // `counted`: a 32-bit number beside each row. `pages` outlives it.
-  RowArena(PagePool* pages, std::size_t row_floats, bool counted) : pages_(pages), row_floats_(row_floats), row_bytes_(row_floats * sizeof(float)), counted_(counted) {}
+  RowArena(PagePool* pages, std::size_t row_floats, bool counted)
+      : pages_(pages), row_floats_(row_floats), row_bytes_(row_floats * sizeof(float)), counted_(counted) {}
   ~RowArena();
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;

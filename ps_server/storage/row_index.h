@@ -90,7 +90,8 @@ class RowIndex {
   // The row of `hash` if it stands in its home line; anything that is not in it gives kNone, which says nothing about the next line.
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
 #if defined(__AVX2__)
-    const __m256i four = _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(home)), _mm256_set1_epi64x(static_cast<long long>(hash)));
+    const __m256i four =
+        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(home)), _mm256_set1_epi64x(static_cast<long long>(hash)));
     std::uint32_t found = static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
 #else
     std::uint32_t found = 0;

@@ -55,7 +55,10 @@ struct Kind {
   std::uint64_t values;
   tensor::WireType wire;
 };
-constexpr Kind kShards[] = {{kValues, tensor::WireType::kFloat32}, {kLarge, tensor::WireType::kFloat32}, {kLarge, tensor::WireType::kBFloat16}, {kLarge, tensor::WireType::kFloat16}};
+constexpr Kind kShards[] = {{kValues, tensor::WireType::kFloat32},
+                            {kLarge, tensor::WireType::kFloat32},
+                            {kLarge, tensor::WireType::kBFloat16},
+                            {kLarge, tensor::WireType::kFloat16}};
 constexpr double kRoundSeconds = 0.3;
 
 // What an event of a queue means.

@@ -173,11 +173,12 @@ class Pushes {
     ++next_;
     runtime::Event answered;
     const MonoTime begin = clock_.Now();
-    client_.Send(endpoint_, std::move(header), std::move(payloads), 0, std::chrono::seconds(30), [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
-      EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-      for (const v1::PushResult& result : answer->header->pushes()) EG_CHECK(result.answer() == v1::APPLIED);
-      answered.Set();
-    });
+    client_.Send(endpoint_, std::move(header), std::move(payloads), 0, std::chrono::seconds(30),
+                 [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
+                   EG_CHECK_MSG(answer.ok(), answer.status().ToString());
+                   for (const v1::PushResult& result : answer->header->pushes()) EG_CHECK(result.answer() == v1::APPLIED);
+                   answered.Set();
+                 });
     answered.Wait();
     return std::chrono::duration<double, std::milli>(clock_.Now() - begin).count();
   }

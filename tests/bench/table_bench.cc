@@ -273,13 +273,15 @@ void MeasureKernels(std::size_t bytes) {
     const char* name;
     double momentum;
   };
-  for (const Rule& rule : {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0}, Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
+  for (const Rule& rule :
+       {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0}, Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
     ps_server::OptimizerSettings settings;
     settings.type = rule.name;
     settings.learning_rate = 1e-6;
     settings.momentum = rule.momentum;
     const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
-    const auto slots = static_cast<std::size_t>(optimizer.slots()), n = floats / (2 + slots) / 65536 * 65536, apart = n + 1040;  // not all in the same places of the caches
+    const auto slots = static_cast<std::size_t>(optimizer.slots()), n = floats / (2 + slots) / 65536 * 65536,
+               apart = n + 1040;  // not all in the same places of the caches
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);

@@ -151,10 +151,10 @@ struct DeviceUse {
   std::string name;
   MemoryUse memory;
   std::uint64_t measured = 0;
-  double in = 0, out = 0;               // copies, with what the host needs to hand them over
-  double kernels = 0;                   // kCompute from the first kernel of a step to the last, without `stalled`
-  double stalled = 0;                   // kCompute waited for copies within the step
-  std::optional<double> utilization;    // 0 to 1, of the driver's last sample
+  double in = 0, out = 0;                              // copies, with what the host needs to hand them over
+  double kernels = 0;                                  // kCompute from the first kernel of a step to the last, without `stalled`
+  double stalled = 0;                                  // kCompute waited for copies within the step
+  std::optional<double> utilization;                   // 0 to 1, of the driver's last sample
   std::uint64_t eager = 0, captures = 0, replays = 0;  // steps, by how they were asked for
   std::map<std::string, std::uint64_t> recaptures;     // captures that were not the shape's first, by reason
 };
@@ -232,7 +232,8 @@ class Backend {
   // that is as large: a step may ask for it. ResourceExhausted, as above.
   virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) = 0;
   virtual MemoryUse memory() const = 0;
-  // None where there is no device to be measured. `ask_driver`: for `utilization` and what is free, too, which may take a millisecond. Outside of a step.
+  // None where there is no device to be measured. `ask_driver`: for `utilization` and what is free, too, which may take a millisecond. Outside of a
+  // step.
   virtual std::optional<DeviceUse> device_use(bool ask_driver) {
     static_cast<void>(ask_driver);
     return std::nullopt;

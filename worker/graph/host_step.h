@@ -42,8 +42,8 @@ class HostStep {
   void AllChanged() { current_.assign(current_.size(), false); }
 
   // Asks for the copies of the next step's batch, rows of tables left out, and waits for none. It is for the step that is handed the very same spans,
-  // which live until then, or until ForgetAhead, another BringAhead, the destructor or a step with another batch has returned. What could not be brought that step
-  // brings itself. Within `meanwhile`, and between steps. Nothing is done where the memory is the host's.
+  // which live until then, or until ForgetAhead, another BringAhead, the destructor or a step with another batch has returned. What could not be
+  // brought that step brings itself. Within `meanwhile`, and between steps. Nothing is done where the memory is the host's.
   void BringAhead(const Batch& batch);
   void ForgetAhead();
   std::uint64_t brought_ahead() const { return brought_ahead_; }  // steps that found their batch there

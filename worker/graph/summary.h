@@ -8,11 +8,11 @@
 namespace evergrad::worker {
 
 struct SummaryRow {
-  std::string layer;         // "conv1 (Conv2D)"
-  std::string output_shape;  // "(None, 26, 26, 32)"
+  std::string layer;             // "conv1 (Conv2D)"
+  std::string output_shape;      // "(None, 26, 26, 32)"
   std::uint64_t parameters = 0;  // moving averages included
   std::uint64_t moving = 0;      // of them
-  std::string connected_to;  // the layer that it takes, "" for an input
+  std::string connected_to;      // the layer that it takes, "" for an input
 };
 
 // The "Connected to" column appears when some layer takes another than the one above it.

@@ -99,18 +99,20 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
 absl::Status Layout::LayTables(const v1::Plan& plan) {
   for (const v1::TableSpec& table : plan.tables()) {
     if (table.name().empty() || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
-      return Bad("table described badly", absl::StrCat("table=", table.name(), " dimension=", table.dimension(), " dtype=", v1::DType_Name(table.dtype())));
+      return Bad("table described badly",
+                 absl::StrCat("table=", table.name(), " dimension=", table.dimension(), " dtype=", v1::DType_Name(table.dtype())));
     EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(table));
     tables_.push_back({table.name(), table.dimension(), sharding::SlotKey(table.name()), wire});
   }
   for (const v1::ShardSpec& spec : plan.shards()) slots_ += spec.has_slot();
-  if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax) return Bad("slots and tables do not fit", absl::StrCat("tables=", tables_.size(), " slots=", slots_));
+  if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax)
+    return Bad("slots and tables do not fit", absl::StrCat("tables=", tables_.size(), " slots=", slots_));
   for (std::uint32_t slot = 0; slot < slots_; ++slot) {
     const auto shard = static_cast<std::uint32_t>(plan.shards_size()) - slots_ + slot;
     const v1::ShardSpec& spec = plan.shards(static_cast<int>(shard));
     if (!spec.has_slot() || spec.shard() != shard || spec.slot().slot() != slot || spec.slot().slots() != slots_) {
-      return Bad("slots are not the last shards, in their order",
-                 absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(), " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
+      return Bad("slots are not the last shards, in their order", absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(),
+                                                                               " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
     }
   }
   return absl::OkStatus();

@@ -48,8 +48,8 @@ struct LaidTable {
 class Layout {
  public:
   // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each, rows that leave a gap or
-  // overlap, one variable described in two ways, an element type other than float32, a wire type that is not built, sizes that overflow; slots that are not the last shards in
-  // their order, or without tables.
+  // overlap, one variable described in two ways, an element type other than float32, a wire type that is not built, sizes that overflow; slots that
+  // are not the last shards in their order, or without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   const std::vector<LaidVariable>& variables() const { return variables_; }  // in the order of the plan

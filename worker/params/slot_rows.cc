@@ -103,7 +103,8 @@ bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values, std:
 }
 
 void SlotRows::Widen(std::vector<tensor::AlignedBuffer>* rows) const {
-  for (std::size_t t = 0; t < rows->size(); ++t) tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(), (*rows)[t].floats().size());
+  for (std::size_t t = 0; t < rows->size(); ++t)
+    tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(), (*rows)[t].floats().size());
 }
 
 tensor::AlignedBuffer SlotRows::Gather(std::vector<tensor::AlignedBuffer>* gradients, int* overflowed) const {

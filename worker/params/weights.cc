@@ -50,7 +50,8 @@ void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
     Whole& whole = wholes_[slice.variable];
     const LaidVariable& variable = layout_->variables()[slice.variable];
     const bool aligned = reinterpret_cast<std::uintptr_t>(shard.values.bytes.data()) % tensor::kAlignment == 0;
-    if (slice.wire == tensor::WireType::kFloat32 && variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
+    if (slice.wire == tensor::WireType::kFloat32 && variable.shards.size() == 1 && aligned &&
+        shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
       whole.assembled = tensor::AlignedBuffer();
       whole.borrowed = {reinterpret_cast<const float*>(shard.values.bytes.data()), slice.elements};
       whole.owner = std::move(shard.values.owner);

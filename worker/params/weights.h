@@ -82,8 +82,8 @@ class GradientBuffer {
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // Once, before the first Slice: each variable in its wire type, in the same memory. Returns the first variable with a gradient that was finite and is not
-  // any more (beyond its range), or -1.
+  // Once, before the first Slice: each variable in its wire type, in the same memory. Returns the first variable with a gradient that was finite and
+  // is not any more (beyond its range), or -1.
   int ToWire();
   // The rows of `shard`, as on the wire; keeps `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard);

@@ -44,7 +44,7 @@ struct Work {
   bool all_targets = true;
   std::set<ShardId> targets;
   std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
-  bool first = false;  // as its Grant says
+  bool first = false;                                      // as its Grant says
 };
 
 // What is sent in Done, kept and resent unchanged until answered [16]. The payload (metrics, describe, …) is kept by the
@@ -85,7 +85,8 @@ class AttemptBook {
   // A map of the same job with a version below the held one is ignored, unless `replace`.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
-  // Queued behind what is held; what is to be run `first` before all that is not, in the order of closures. False: held already, or kQueuedMax wait; the driver then answers AttemptDropped for the latter.
+  // Queued behind what is held; what is to be run `first` before all that is not, in the order of closures. False: held already, or kQueuedMax wait;
+  // the driver then answers AttemptDropped for the latter.
   bool OnGrant(Work work);
   std::vector<Attempt> OnRecall(Attempt attempt);  // given back if it has not begun
   // Acknowledged or SUPERSEDED: forgotten either way; a queued or running attempt that is superseded is dropped. Returns

@@ -113,13 +113,14 @@ class ComputeJob {
   // The weights are cut as `layout` says from now on. Internal: its variables are not the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
-  // Asks for the copies of a batch to the device, rows of tables left out, before the step that it is for; nothing on the CPU. A mistake in it is that
-  // step's.
+  // Asks for the copies of a batch to the device, rows of tables left out, before the step that it is for; nothing on the CPU. A mistake in it is
+  // that step's.
   void BringAhead(std::shared_ptr<const ReadyBatch> batch);
   bool on_device() const { return backend_->on_device(); }  // any thread
   // Which rows of tables the batch reads; null when the model has none. Once open, on any thread, beside a step of another batch.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout, UniqueIds* scratch) const;
-  // Of a counting job: the rows that update (closure, update) pushes, with the gradients in the place of values; null without tables, or without rows.
+  // Of a counting job: the rows that update (closure, update) pushes, with the gradients in the place of values; null without tables, or without
+  // rows.
   std::shared_ptr<BatchRows> CountedRows(std::uint64_t closure, std::uint32_t update, const std::shared_ptr<const Layout>& layout) const;
   // `rows`: RowsOf's of this batch with their values, or CountedRows', which are used up; null without tables. `next`, of this and of Evaluate: whose
   // batch is brought over while the device computes; may be null.
@@ -162,12 +163,12 @@ class ComputeJob {
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   // Before steps_, which waits for copies out of them when it ends.
-  std::vector<float> labels_[2];  // where the field is of int64: of a step, and of the batch ahead of it
-  int labels_side_ = 0;           // the last step's
+  std::vector<float> labels_[2];             // where the field is of int64: of a step, and of the batch ahead of it
+  int labels_side_ = 0;                      // the last step's
   std::shared_ptr<const ReadyBatch> ahead_;  // was brought over, and no step has come for it; shared with the run
   Batch ahead_inputs_;                       // views of it
   std::unique_ptr<Graph> graph_;
-  std::optional<HostStep> steps_;  // of graph_
+  std::optional<HostStep> steps_;        // of graph_
   std::optional<LossScale> loss_scale_;  // where the precision wants it: float16
   // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
   std::vector<std::size_t> input_fields_;

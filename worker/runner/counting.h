@@ -3,7 +3,8 @@
 //
 //   counting/samples [examples, 1]  +1 at the rows of the batch's examples, pushed only to shards that have some of them
 //   counting/updates [shards, 1]    +1 everywhere, pushed to every shard
-//   counting/table0 …               `counting.tables` embedding tables of dimensions 1, 2, 3, 4, 1, …: a few rows of each, whose ids and integers are a function
+//   counting/table0 …               `counting.tables` embedding tables of dimensions 1, 2, 3, 4, 1, …: a few rows of each, whose ids and integers are
+//   a function
 //                                   of (closure, step, table), so that what each id has at the end is known; most steps touch few of the slots
 #pragma once
 

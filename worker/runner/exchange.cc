@@ -42,11 +42,7 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
 }  // namespace
 
 Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events)
-    : env_(std::move(environment)),
-      layout_(std::move(layout)),
-      attempt_(attempt),
-      closure_(closure),
-      events_(std::move(events)) {
+    : env_(std::move(environment)), layout_(std::move(layout)), attempt_(attempt), closure_(closure), events_(std::move(events)) {
   for (std::uint32_t shard = 0; shard < layout_->dense_shards(); ++shard) pulls_[{0, shard}];
 }
 
@@ -196,7 +192,9 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     section.set_closure(closure_.value());
     section.set_update(key.first);
     *section.mutable_attempt() = ToProto(attempt_);
-    section.set_kind(!item.skip_reason.empty() ? v1::SKIP : item.part == nullptr && layout_->variable_of(ShardId(key.second)).moving_average ? v1::MOVING_AVERAGE : v1::GRADIENT);
+    section.set_kind(!item.skip_reason.empty()                                                          ? v1::SKIP
+                     : item.part == nullptr && layout_->variable_of(ShardId(key.second)).moving_average ? v1::MOVING_AVERAGE
+                                                                                                        : v1::GRADIENT);
     section.set_skip_reason(item.skip_reason);
     section.set_global_step(item.global_step);
     section.set_codec(v1::CODEC_NONE);
@@ -314,12 +312,12 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
       case Next::kDropAttempt: return events_.on_dropped();
       case Next::kFail:
         if (push_answer == PushAnswer::kOverBudget) {
-          return events_.on_failed(WithOrigin(
-              UserError(absl::ResourceExhaustedError(
-                  absl::StrCat("no room at ps_server/", request->server, ": ", result.message(), " closure=", closure_.value(), " update=", key.first,
-                               "; give the servers more room (--memory-bytes-max; bytes_max of the table), more servers, let rows go (evict: lru, "
-                               "ttl_steps, admit_after), or let the job wait (training.on_over_budget: pause)"))),
-              absl::StrCat("ps_server/", request->server)));
+          return events_.on_failed(
+              WithOrigin(UserError(absl::ResourceExhaustedError(absl::StrCat(
+                             "no room at ps_server/", request->server, ": ", result.message(), " closure=", closure_.value(), " update=", key.first,
+                             "; give the servers more room (--memory-bytes-max; bytes_max of the table), more servers, let rows go (evict: lru, "
+                             "ttl_steps, admit_after), or let the job wait (training.on_over_budget: pause)"))),
+                         absl::StrCat("ps_server/", request->server)));
         }
         return events_.on_failed(WithOrigin(
             absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=",
@@ -344,7 +342,8 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     absl::Status problem;
     if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED) {
       problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.key.second, " message=", result.message()));
-    } else if (const v1::DType want = ToProto(pull.part != nullptr ? pull.part->wire : layout_->slice(ShardId(sent.key.second)).wire); result.dtype() != want) {
+    } else if (const v1::DType want = ToProto(pull.part != nullptr ? pull.part->wire : layout_->slice(ShardId(sent.key.second)).wire);
+               result.dtype() != want) {
       problem = absl::InternalError(absl::StrCat("values of another wire type: shard=", sent.key.second, " want=", v1::DType_Name(want),
                                                  " got=", v1::DType_Name(result.dtype())));
     } else {
@@ -375,8 +374,8 @@ absl::Status Exchange::AcceptDense(PullItem* pull, const Request::Pull& sent, co
   const ShardId shard(sent.key.second);
   if (result.answer() == v1::VALUES) {
     const client::ParameterClient::Answer& got = **answer;
-    EG_RETURN_IF_ERROR(env_.cache->Accept(
-        {shard, FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[index]}, got.frame.bytes.size()}));
+    EG_RETURN_IF_ERROR(
+        env_.cache->Accept({shard, FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[index]}, got.frame.bytes.size()}));
   } else if (!env_.cache->held(shard).has) {
     return absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", shard.value()));
   }
@@ -390,8 +389,7 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
   RowPull& pull = row_pulls_.at(sent.key.first);
   const SlotRows::Part& part = *pulls_.at(sent.key).part;
   if (!pull.rows->Scatter(part, payload, &pull.values)) {
-    return absl::InternalError(
-        absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.bytes, " got=", payload.size()));
+    return absl::InternalError(absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.bytes, " got=", payload.size()));
   }
   pulls_.erase(sent.key);
   --pull.missing;
@@ -488,8 +486,8 @@ void Exchange::OnMap() {
 
 std::string Exchange::WaitingFor() const {
   const auto waits = [](const Item& item) { return item.state == State::kWaitMap; };
-  const bool for_map =
-      std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) || std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
+  const bool for_map = std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) ||
+                       std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
   if (for_map) return "a newer shard map: some shard has no owner";
   const auto no_room = std::find_if(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
   if (no_room != pushes_.end()) return absl::StrCat("room at ", no_room->second.no_room);

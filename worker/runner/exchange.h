@@ -7,7 +7,8 @@
 //
 // What an answer means is AttemptBook's decision; this class remembers what is where. A pull that rides with a push counts only
 // once that push is settled, so a worker never misses its own update. Rows of embedding tables are pulled for one step at a time, by the ids of
-// its batch. Runs on the control executor; bounded by the attempt: at most two updates, one pull per dense shard and the rows of two steps are under way.
+// its batch. Runs on the control executor; bounded by the attempt: at most two updates, one pull per dense shard and the rows of two steps are under
+// way.
 #pragma once
 
 #include <chrono>

@@ -109,8 +109,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::shared_ptr<const Dataset> train, eval;
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
-    std::uint64_t bytes_before = 0;  // sent and received by this process when it began to serve the job
-    MonoTime step_time{0};  // of the last training step, until its gradients were here
+    std::uint64_t bytes_before = 0;      // sent and received by this process when it began to serve the job
+    MonoTime step_time{0};               // of the last training step, until its gradients were here
     std::optional<MonoTime> step_ended;  // the last training step's, if nothing else was computed since
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
     bool functions() const { return spec != nullptr && spec->type == "functions"; }
@@ -845,8 +845,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     return BlameOf(status) == Blame::kUser ? UserError(named) : named;
   }
 
-  // The compute thread could not. Of what it does only a device's failure is Unavailable (Backend): who stays would fail whatever is granted to it, at
-  // once, and so be granted most.
+  // The compute thread could not. Of what it does only a device's failure is Unavailable (Backend): who stays would fail whatever is granted to it,
+  // at once, and so be granted most.
   void FailStep(const absl::Status& status) {
     const absl::Status about = AboutStep(status, run->work.closure, run->next_step);
     Fail(run->work, about);
@@ -913,7 +913,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void CountWait() {
     if (env.clock == nullptr || !job->step_ended) return;
     device->waits.fetch_add(1);
-    device->wait_seconds = device->wait_seconds + std::chrono::duration<double>(env.clock->Now() - *std::exchange(job->step_ended, std::nullopt)).count();
+    device->wait_seconds =
+        device->wait_seconds + std::chrono::duration<double>(env.clock->Now() - *std::exchange(job->step_ended, std::nullopt)).count();
   }
 
   static void FillDevice(const DeviceUse& use, const Device& beside, v1::DeviceProgress* to) {
@@ -966,7 +967,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           to->emplace_back(metrics::Labels{{"kind", "reserved"}}, static_cast<double>(d.memory_reserved()));
           to->emplace_back(metrics::Labels{{"kind", "free"}}, static_cast<double>(d.memory_free()));
         });
-    add("evergrad_worker_device_seconds", "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)",
+    add("evergrad_worker_device_seconds",
+        "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)",
         [](const v1::DeviceProgress& d, Samples* to) {
           to->emplace_back(metrics::Labels{{"part", "in"}}, d.in_seconds());
           to->emplace_back(metrics::Labels{{"part", "kernels"}}, d.kernel_seconds());
@@ -1453,7 +1455,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   BatchReader reader;
   UniqueIds unique_ids;
   std::optional<Job> job;
-  std::uint64_t stint = 0;  // how often a job has begun here
+  std::uint64_t stint = 0;                                            // how often a job has begun here
   const std::shared_ptr<Device> device = std::make_shared<Device>();  // likewise
   const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;

@@ -38,7 +38,8 @@ class Runner {
     const Clock* clock = nullptr;               // null: no push is announced before it is there
     const sdk::Registry* functions = nullptr;   // may be null: none
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
-    // May be null. The device that this process computes on has failed, and no other step will do better: once its attempt has been reported as Failed.
+    // May be null. The device that this process computes on has failed, and no other step will do better: once its attempt has been reported as
+    // Failed.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {

@@ -405,10 +405,10 @@ TEST_CASE("a counting job has counting keys, and no model") {
 
 TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
-  for (const char* name :
-       {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml",
-        "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml", "configs/examples/beside.yaml",
-        "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml", "configs/examples/resnet50.yaml"})
+  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
+                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml",
+                           "configs/examples/beside.yaml", "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml",
+                           "configs/examples/resnet-12k.yaml", "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
   texts.push_back(kCsv);

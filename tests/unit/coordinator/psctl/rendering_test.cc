@@ -78,7 +78,8 @@ TEST_CASE("what a worker's device did is shown in two lines, and a worker withou
   (*device.mutable_graph_recaptures())["addresses changed"] = 1;
   CHECK(DeviceLines(job.workers(0)) ==
         Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (as the driver says), memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved",
-              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms before; batch there before 99; steps 93 replayed, 3 captured, 4 eager, "
+              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms before; batch there before 99; steps 93 replayed, 3 "
+              "captured, 4 eager, "
               "captured again: addresses changed (1)"});
   device.set_utilization_from("kernels");
   CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") != std::string::npos);

@@ -42,7 +42,8 @@ std::vector<Named> Cases() {
   cases.push_back({"ftrl", {.type = "ftrl", .learning_rate = 0.05}});
   cases.push_back({"ftrl with l1, l2 and beta",
                    {.type = "ftrl", .learning_rate = 0.1, .l1_regularization_strength = 0.4, .l2_regularization_strength = 0.2, .beta = 0.3}});
-  cases.push_back({"ftrl with another power", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7, .l1_regularization_strength = 0.1}});
+  cases.push_back(
+      {"ftrl with another power", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7, .l1_regularization_strength = 0.1}});
   cases.push_back({"ftrl with power 0", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = 0}});
   cases.push_back({"moving average", {.type = "moving_average", .momentum = 0.9}});
   cases.push_back({"moving average without memory", {.type = "moving_average", .momentum = 0}});
@@ -102,8 +103,7 @@ struct Reference {
 
 Reference TrainInFloat64(const OptimizerSettings& s) {
   const State start = Initial(s);
-  Reference r{{start.value.begin(), start.value.end()},
-              {{start.slot[0].begin(), start.slot[0].end()}, {start.slot[1].begin(), start.slot[1].end()}}};
+  Reference r{{start.value.begin(), start.value.end()}, {{start.slot[0].begin(), start.slot[0].end()}, {start.slot[1].begin(), start.slot[1].end()}}};
   int t = 0;
   for (const auto& gradient : Gradients()) {
     ++t;
@@ -309,7 +309,8 @@ TEST_CASE("counting counts exactly in values and twice in its slot") {
 
 TEST_CASE("numbers out of range are refused and named") {
   const auto message = [](const OptimizerSettings& s) { return std::string(Optimizer::Create(s).status().message()); };
-  CHECK(message({.type = "lamb"}) == "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=lamb");
+  CHECK(message({.type = "lamb"}) ==
+        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=lamb");
   CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") != std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") != std::string::npos);
   CHECK(message({.type = "sgd", .momentum = 1.5}).find("momentum=1.5") != std::string::npos);

@@ -185,16 +185,19 @@ struct ServerFixture {
     client::SessionClient::Options session;
     session.backoff_min = 1ms;
     session.backoff_max = 5ms;
-    server->Join(identity, session, [this](const std::string& kind) {
-      {
-        MutexLock lock(&mu);
-        refused_kind = kind;
-      }
-      refused.Set();
-    }, [this](const std::string& reason) {
-      drain_reason = reason;
-      told_to_leave.Set();
-    });
+    server->Join(
+        identity, session,
+        [this](const std::string& kind) {
+          {
+            MutexLock lock(&mu);
+            refused_kind = kind;
+          }
+          refused.Set();
+        },
+        [this](const std::string& reason) {
+          drain_reason = reason;
+          told_to_leave.Set();
+        });
   }
 
   // One PushPull of shards 0..n-1, as a worker makes it. Waits.
@@ -414,7 +417,8 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   coordinator.Next(v1::TaskMessage::kAssigned);
   REQUIRE(f.PushPull(1, 0, 0).ok());
   std::string text = f.registry.PrometheusText();
-  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams", "lane_bytes"}) {
+  for (const char* name :
+       {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams", "lane_bytes"}) {
     INFO(name);
     for (const char* part : {"current", "limit", "refused_total"})
       CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));

@@ -439,7 +439,9 @@ TEST_CASE("shards and log lines are reported on request") {
   CHECK_FALSE(sent[0].SerializeAsString().empty());
 }
 
-TEST_CASE_METHOD(ControlFixture, "jobs that run beside each other keep their names; those whose ends were not heard of are forgotten with the session, and there is a bound") {
+TEST_CASE_METHOD(
+    ControlFixture,
+    "jobs that run beside each other keep their names; those whose ends were not heard of are forgotten with the session, and there is a bound") {
   const auto tell = [&](std::uint64_t uid) {
     v1::CoordinatorMessage message;
     message.mutable_job()->set_job_uid(uid);

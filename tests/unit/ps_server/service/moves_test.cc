@@ -146,7 +146,9 @@ TEST_CASE("a stop that is repeated has the same answer, in the next session too;
   CHECK(file.lsn() == 1);
 }
 
-TEST_CASE("a shard that is not whole is not taken: another size, another hash, another plan, other rows, a server that has gone, a state dropped meanwhile") {
+TEST_CASE(
+    "a shard that is not whole is not taken: another size, another hash, another plan, other rows, a server that has gone, a state dropped "
+    "meanwhile") {
   Pair pair;
   pair.from.Hold(0);
   const v1::ShardStopped stopped = pair.Stop(0);

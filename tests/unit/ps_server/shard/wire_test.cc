@@ -137,7 +137,8 @@ TEST_CASE("a section that is not of its variable's wire type is invalid by name,
              Catch::Contains("gradient dtype mismatch: variable=dense/kernel shard=3 want=bf16 got=float32"));
   CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kFloat16, wide), WireType::kFloat16, 6)), Catch::Contains("want=bf16 got=fp16"));
   CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kBFloat16, wide), WireType::kSeveral, 6)), Catch::Contains("want=bf16 got=none"));
-  CHECK_THAT(refused(DensePush(0, std::as_bytes(std::span(wide)), WireType::kBFloat16, 6)), Catch::Contains("gradient bytes mismatch") && Catch::Contains("want=12 got=24"));
+  CHECK_THAT(refused(DensePush(0, std::as_bytes(std::span(wide)), WireType::kBFloat16, 6)),
+             Catch::Contains("gradient bytes mismatch") && Catch::Contains("want=12 got=24"));
   Push skip = DensePush(0, {}, WireType::kFloat32, 0);
   skip.kind = UpdateKind::kSkip;
   skip.skip_reason = "nan";
@@ -173,8 +174,10 @@ std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
 }
 
 TEST_CASE("rows of tables travel in each table's wire type, alone and beside one of another") {
-  const std::vector<WireType> kinds[] = {{WireType::kBFloat16, WireType::kBFloat16}, {WireType::kFloat16, WireType::kFloat16}, {WireType::kFloat32, WireType::kBFloat16},
-                                      {WireType::kBFloat16, WireType::kFloat32}};  // the last: float32 at addresses that are not a float's
+  const std::vector<WireType> kinds[] = {{WireType::kBFloat16, WireType::kBFloat16},
+                                         {WireType::kFloat16, WireType::kFloat16},
+                                         {WireType::kFloat32, WireType::kBFloat16},
+                                         {WireType::kBFloat16, WireType::kFloat32}};  // the last: float32 at addresses that are not a float's
   for (const std::vector<WireType>& wire : kinds) {
     INFO(tensor::WireTypeName(wire[0]) << " " << tensor::WireTypeName(wire[1]));
     const auto shard = Seeded(SlotOn(wire)), plain = Seeded(SlotOn({}));

@@ -173,7 +173,9 @@ class Model {
       if (waiting.contains(id)) row.stamp = waiting[id].stamp;
       waiting.erase(id);
       row.values = Initial(id);
-      row.numbers.assign(s.optimizer.type == "adam" ? 2 * s.dimension : s.optimizer.type == "sgd" ? 0 : s.dimension,
+      row.numbers.assign(s.optimizer.type == "adam"  ? 2 * s.dimension
+                         : s.optimizer.type == "sgd" ? 0
+                                                     : s.dimension,
                          s.optimizer.type == "adagrad" ? static_cast<double>(static_cast<float>(s.optimizer.initial_accumulator_value)) : 0.0);
     }
     for (const auto& [id, g] : sums) {
@@ -226,7 +228,8 @@ struct Whole {
   }
   absl::Status Into(EmbeddingTable* table) const {
     const auto wide = [](const std::vector<std::uint32_t>& v) { return std::vector<std::uint64_t>(v.begin(), v.end()); };
-    const auto stamps = wide(all.stamps), counts = wide(all.counts), waiting_stamps = wide(all.waiting_stamps), waiting_counts = wide(all.waiting_counts);
+    const auto stamps = wide(all.stamps), counts = wide(all.counts), waiting_stamps = wide(all.waiting_stamps),
+               waiting_counts = wide(all.waiting_counts);
     absl::Status status = table->Restore(RestoredRows{all.ids, stamps, counts, all.values, all.numbers});
     if (status.ok() && !all.waiting_ids.empty()) status = table->Restore(RestoredWaiting{all.waiting_ids, waiting_stamps, waiting_counts});
     if (status.ok()) status = table->RestoreStep(step);
@@ -577,7 +580,8 @@ TEST_CASE("at the server's limit a push is refused, or old rows give way; what a
       const auto outcome = PushOnes(table.get(), Rising(i * 100, i * 100 + 100), static_cast<std::uint64_t>(i));
       if (!outcome.ok()) {
         CHECK(outcome.status().message().find("server's tables are above memory_bytes_max") == 0);
-        CHECK(outcome.status().message().find(absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) != absl::string_view::npos);
+        CHECK(outcome.status().message().find(absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) !=
+              absl::string_view::npos);
         CHECK(table->Digest() == before);
         refused = true;
       } else {
@@ -743,8 +747,8 @@ TEST_CASE("the ids that most pushes name are known, from a sample and in fixed m
 }
 
 // Ids whose hashes share their upper bits, as somebody might choose them: slow at worst, never wrong and never without end.
-// The look-up of a push runs a few groups of ids ahead of what is inserted: homes that were found before the index grew had been looked at after it, in
-// memory that was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
+// The look-up of a push runs a few groups of ids ahead of what is inserted: homes that were found before the index grew had been looked at after it,
+// in memory that was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
 TEST_CASE("an index that grows in the middle of a push is not looked at where it was before") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");

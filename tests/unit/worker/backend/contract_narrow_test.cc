@@ -71,7 +71,8 @@ constexpr Activation kActivations[] = {Activation::kLinear, Activation::kRelu, A
 
 std::vector<NarrowCase> NarrowCases() {
   std::vector<NarrowCase> cases;
-  for (const auto& [batch, in, out] : {std::array<std::int64_t, 3>{1, 1, 1}, {3, 5, 7}, {33, 64, 17}, {65, 130, 66}, {33, 64, 1}, {33, 1, 17}, {1, 64, 17}, {9, 1, 1}}) {
+  for (const auto& [batch, in, out] :
+       {std::array<std::int64_t, 3>{1, 1, 1}, {3, 5, 7}, {33, 64, 17}, {65, 130, 66}, {33, 64, 1}, {33, 1, 17}, {1, 64, 17}, {9, 1, 1}}) {
     for (const Activation activation : kActivations) {
       for (const bool at_loss : {false, true}) {
         if (at_loss && activation == Activation::kTanh) continue;

@@ -67,8 +67,8 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   CHECK(config.prefetch_bytes_max == 1 << 20);
   CHECK(config.call_deadline == std::chrono::milliseconds(250));
   CHECK(config.not_finite == "skip");
-  for (const auto& [flag, value] : {std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"},
-                                    std::pair{"--threads", "-1"}, std::pair{"--lane-bytes", "65MiB"}}) {
+  for (const auto& [flag, value] : {std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"},
+                                    std::pair{"--lane-bytes", "65MiB"}}) {
     Config other;
     daemon::OptionTable fresh("evergrad-worker", "test");
     AddOptions(&fresh, &other);

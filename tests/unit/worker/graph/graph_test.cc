@@ -175,7 +175,9 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
          image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5));
        }},
       {"layer `l`: global_average_pooling2d needs an input (height, width, channels), got (4)",
-       [](auto& m) { m.layers = {PlainSpec("l", "global_average_pooling2d", "x"), DenseSpec("b", "l", 3)}; }},
+       [](auto& m) {
+         m.layers = {PlainSpec("l", "global_average_pooling2d", "x"), DenseSpec("b", "l", 3)};
+       }},
       {"layer `l`: epsilon must be above 0: epsilon=0",
        [](auto& m) {
          m.layers = {PlainSpec("l", "layer_normalization", "x"), DenseSpec("b", "l", 3)};
@@ -236,7 +238,8 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
       {"layer `d`: rate must be in [0, 1): rate=1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
       {"layer `d`: rate must be in [0, 1): rate=-0.1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
       {"layer `d`: rate must be in [0, 1): rate=nan", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, "
+      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, layer_normalization, "
+       "flatten, activation, dropout, embedding, concatenate, add, dot, "
        "factorization_machine",
        [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input", [](auto& m) { m.layers[0].inputs = {"y"}; }},
@@ -455,7 +458,8 @@ TEMPLATE_TEST_CASE("a step is a pure function: buffers used by other sizes befor
   }
 }
 
-TEMPLATE_TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none", "", OnCpu, OnApart,
+                   OnApartCompared) {
   using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers.insert(model.layers.begin() + 1, DropoutSpec("drop", "a", 0.5));
@@ -493,8 +497,9 @@ TEST_CASE("no memory for a batch says what is free and how many examples may fit
   const absl::Status refused = train(1500).status();
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
   // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are there already.
-  CHECK_THAT(std::string(refused.message()), Catch::StartsWith("no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
-                                                 Catch::Contains("cause=no memory: what="));
+  CHECK_THAT(std::string(refused.message()),
+             Catch::StartsWith("no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
+                 Catch::Contains("cause=no memory: what="));
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
@@ -579,8 +584,8 @@ TEST_CASE("a batch that went over before its step, while the one before computes
 }
 
 TEST_CASE("on an emulated GPU the next batch travels while a step computes, and no step waits for it") {
-  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(
-      ::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
+  EmulatedControl& control =
+      *reinterpret_cast<EmulatedControlEntry>(::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
   std::uint64_t ahead = 0;
   const auto plain = *MakeBackend(EmulatedGpu());
   const auto want = TrainStream(plain.get(), &ahead, [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); });
@@ -600,9 +605,9 @@ TEST_CASE("on an emulated GPU the next batch travels while a step computes, and 
           return done;
         }) == want);
   CHECK(ahead == 11);
-  CHECK(asked == 2 * 11);   // image and labels, of each
-  CHECK(overlapped > 0);    // done while kernels of the step before were not
-  CHECK(behind > 0);        // and not waited for by that step
+  CHECK(asked == 2 * 11);  // image and labels, of each
+  CHECK(overlapped > 0);   // done while kernels of the step before were not
+  CHECK(behind > 0);       // and not waited for by that step
 }
 
 TEST_CASE("a step whose spans lie where they lay is replayed, and what is in them counts") {

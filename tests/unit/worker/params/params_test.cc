@@ -3,9 +3,9 @@
 
 #include <cstring>
 
+#include "common/tensor/convert.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/params/layout.h"
-#include "common/tensor/convert.h"
 #include "worker/params/weights.h"
 
 namespace evergrad::worker {

@@ -80,8 +80,8 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
   using tensor::WireType;
   const std::uint32_t seed = GENERATE(1u, 2u, 3u);
   const std::vector<WireType> wire = GENERATE(std::vector<WireType>{WireType::kFloat32, WireType::kFloat32, WireType::kFloat32},
-                                           std::vector<WireType>{WireType::kBFloat16, WireType::kBFloat16, WireType::kBFloat16},
-                                           std::vector<WireType>{WireType::kFloat16, WireType::kFloat32, WireType::kBFloat16});
+                                              std::vector<WireType>{WireType::kBFloat16, WireType::kBFloat16, WireType::kBFloat16},
+                                              std::vector<WireType>{WireType::kFloat16, WireType::kFloat32, WireType::kBFloat16});
   INFO("seed " << seed);
   std::mt19937 random(seed);
   const std::vector<std::uint32_t> dimensions = {4, 1, 7};

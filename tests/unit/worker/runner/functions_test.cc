@@ -130,7 +130,8 @@ TEST_CASE("a closure run again under a higher attempt changes nothing where it w
   CHECK(Applied(stage) == std::vector<std::uint64_t>{3, 3, 2});
 }
 
-TEST_CASE("a function's own error is final and names function, closure and step; the machine's is not the user's; an unknown one is given to others") {
+TEST_CASE(
+    "a function's own error is final and names function, closure and step; the machine's is not the user's; an unknown one is given to others") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;

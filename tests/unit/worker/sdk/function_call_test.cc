@@ -72,12 +72,13 @@ TEST_CASE("a function without input makes one step: it reads, pushes, and leaves
 TEST_CASE("a step is made for each input, and the last one is known as such") {
   Registry registry;
   std::vector<int> seen;
-  registry.Register("f", [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> { return CountTo(static_cast<int>(closure.arguments().size())); },
-                    [&](StepContext& step, int& input) {
-                      CHECK(static_cast<int>(step.step()) == input);
-                      seen.push_back(input);
-                      return step.Push("b", std::vector<float>{1});
-                    });
+  registry.Register(
+      "f", [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> { return CountTo(static_cast<int>(closure.arguments().size())); },
+      [&](StepContext& step, int& input) {
+        CHECK(static_cast<int>(step.step()) == input);
+        seen.push_back(input);
+        return step.Push("b", std::vector<float>{1});
+      });
   Stage stage(std::move(registry));
   for (const int n : {0, 1, 3}) {
     seen.clear();
@@ -116,12 +117,13 @@ TEST_CASE("inputs that cannot be copied are handed to the step") {
 TEST_CASE("what a step draws is a function of the job's seed, the closure and the step") {
   std::vector<float> drawn;
   Registry registry;
-  registry.Register("f", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { return CountTo(2); },
-                    [&](StepContext& step, int&) {
-                      drawn.push_back(step.Uniform(0));
-                      drawn.push_back(step.Normal(5));
-                      return absl::OkStatus();
-                    });
+  registry.Register(
+      "f", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { return CountTo(2); },
+      [&](StepContext& step, int&) {
+        drawn.push_back(step.Uniform(0));
+        drawn.push_back(step.Normal(5));
+        return absl::OkStatus();
+      });
   Stage stage(std::move(registry));
   const auto run = [&](std::uint64_t closure) {
     drawn.clear();
@@ -145,8 +147,9 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
   good.Register("odd", [](StepContext&) -> absl::Status { throw 5; });
   good.Register("user", [](StepContext&) { return UserError(absl::InvalidArgumentError("mine")); });
   good.Register("machine", [](StepContext&) -> absl::Status { return absl::UnavailableError("the disk"); });
-  good.Register("opens", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { throw std::runtime_error("cannot open"); },
-                [](StepContext&, int&) { return absl::OkStatus(); });
+  good.Register(
+      "opens", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { throw std::runtime_error("cannot open"); },
+      [](StepContext&, int&) { return absl::OkStatus(); });
   CHECK(good.status().ok());
   CHECK(good.names().size() == 5);
   good.Register("user", [](StepContext&) { return absl::OkStatus(); });
@@ -169,11 +172,12 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
 TEST_CASE("a closure has no more steps than updates may be numbered, and hears that it was cancelled") {
   Registry registry;
   bool cancelled = false;
-  registry.Register("f", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { return CountTo(1 << 20); },
-                    [&](StepContext& step, int&) {
-                      cancelled = step.cancelled();
-                      return absl::OkStatus();
-                    });
+  registry.Register(
+      "f", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { return CountTo(1 << 20); },
+      [&](StepContext& step, int&) {
+        cancelled = step.cancelled();
+        return absl::OkStatus();
+      });
   Stage stage(std::move(registry));
   stage.Make("f");
   for (std::uint32_t u = 0; u < kUpdatesPerClosureMax; ++u) REQUIRE(stage.Step().ok());

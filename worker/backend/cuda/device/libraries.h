@@ -9,17 +9,16 @@
 
 namespace evergrad::cuda {
 
-#define EG_BLAS_FUNCTIONS(X)                                                                                                              \
-  X(cublasLtCreate)                                                                                                                       \
-  X(cublasLtDestroy)                                                                                                                      \
-  X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
-      X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)   \
-          X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoConfigGetAttribute)
-#define EG_DNN_FUNCTIONS(X)                                                                                                         \
-  X(cudnnCreate)                                                                                                                    \
-  X(cudnnDestroy)                                                                                                                   \
-  X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) X(cudnnBackendFinalize) \
-      X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendExecute) X(cudnnGetVersion)
+// clang-format off
+#define EG_BLAS_FUNCTIONS(X) \
+  X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
+  X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+  X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic) \
+  X(cublasLtMatmulAlgoConfigGetAttribute)
+#define EG_DNN_FUNCTIONS(X) \
+  X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetErrorString) X(cudnnBackendCreateDescriptor) X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendFinalize) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendExecute) X(cudnnGetVersion)
+// clang-format on
 
 #define EG_POINTER_(name) decltype(&::name) name = nullptr;
 struct Blas {
@@ -34,8 +33,8 @@ struct Dnn {
 int32_t LoadBlas(const Blas** blas, EgCudaError* error);
 int32_t LoadDnn(const Dnn** dnn, EgCudaError* error);
 
-// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so the three functions are said here as nvml.h has them
-// (a status is 0 where all went well).
+// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so the three functions are said here as nvml.h has
+// them (a status is 0 where all went well).
 struct Nvml {
   struct Rates {
     unsigned int gpu, memory;  // percent
