@@ -13,6 +13,7 @@
 #include "common/time/clock.h"
 #include "common/transport/grpc_transport.h"
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 #include "worker/config.h"
 #include "worker/worker.h"
 
@@ -20,6 +21,7 @@ namespace evergrad::sdk {
 
 int WorkerMain(int argc, char** argv, Registry functions) {
   worker::PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv);
+  worker::KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA"));
   daemon::Daemon daemon(Role::kWorker, "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
   worker::Config config;
   worker::AddOptions(&daemon.options(), &config);

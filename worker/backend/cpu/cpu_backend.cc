@@ -6,9 +6,11 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "dnnl.hpp"
@@ -31,10 +33,21 @@ constexpr int kThreadsMax = 1024;
 // dropping all and starting over bounds the memory (a plan holds its reordered weights and scratch).
 constexpr std::size_t kPlansMax = 256;
 
+std::string& IsaLimit() {
+  static std::string limit;
+  return limit;
+}
+
 // oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles used before they are configured, whatever the shape; seen on Debian 12, kernel 6.18,
 // with the kernel's leave to use tiles). So it goes without, from the first backend of the process on: before oneDNN is used, or it is refused.
+// A limit in the environment, which this would replace, stays where it is as low.
 void GoWithoutTiles() {
-  static const bool done = dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
+  static const bool done = [] {
+    const std::string isa = absl::AsciiStrToLower(IsaLimit());
+    for (const char* const lower : {"sse41", "avx", "avx2", "avx2_vnni", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"})
+      if (isa == lower) return true;
+    return dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
+  }();
   static_cast<void>(done);
 }
 
@@ -323,6 +336,8 @@ class CpuBackend final : public Backend {
 };
 
 }  // namespace
+
+void KeepIsaLimit(const char* limit) { IsaLimit() = limit == nullptr ? "" : limit; }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) {
   if (threads < 1 || threads > kThreadsMax) {

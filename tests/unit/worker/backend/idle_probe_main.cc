@@ -1,5 +1,5 @@
 // A worker reduced to its pools: computes on two threads, says "idle", waits until its input is closed, and prints how much
-// processor time the wait took, in microseconds. Its main() begins as a daemon's must.
+// processor time the wait took, in microseconds. `name`: says the backend's name instead. Its main() begins as a daemon's must.
 #include <time.h>
 #include <unistd.h>
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker/backend/backend.h"
+#include "worker/backend/cpu/cpu_backend.h"
 
 namespace {
 long long ProcessMicros() {
@@ -17,10 +18,12 @@ long long ProcessMicros() {
 }
 }  // namespace
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
   evergrad::worker::PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv);
+  evergrad::worker::KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA"));
   auto backend = evergrad::worker::MakeBackend({"cpu", 2});
   if (!backend.ok()) return 1;
+  if (argc > 1) return std::printf("%s\n", (*backend)->name().c_str()) > 0 ? 0 : 1;
   std::vector<float> x(512 * 512, 1.0f), w(512 * 512, 0.5f), y(512 * 512);
   for (int i = 0; i < 4; ++i) (*backend)->DenseForward(512, 512, 512, x, w, {}, evergrad::worker::Activation::kLinear, y);
   const long long before = ProcessMicros();

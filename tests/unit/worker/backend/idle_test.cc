@@ -102,5 +102,19 @@ TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and
   CHECK(allowed_in_thread(1, true) == all);
 }
 
+// In a process of its own: oneDNN takes its limit once.
+TEST_CASE("what ONEDNN_MAX_CPU_ISA asks for is kept unless it has tiles") {
+  const auto name = [](const std::string& isa) {
+    FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() + "/worker_backend_idle_probe' name").c_str(), "r");
+    REQUIRE(probe != nullptr);
+    std::string text(200, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), probe));
+    CHECK(::pclose(probe) == 0);
+    return text;
+  };
+  CHECK_THAT(name("SSE41"), Catch::Contains(", sse41, "));
+  CHECK_THAT(name("avx512_core_amx"), Catch::StartsWith("cpu (oneDNN ") && !Catch::Contains("amx"));
+}
+
 }  // namespace
 }  // namespace evergrad::worker
