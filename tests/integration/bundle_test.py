@@ -118,7 +118,7 @@ class Bundle(unittest.TestCase):
 
     def test_bad_flags_are_refused(self):
         script = os.path.join(ROOT, "deploy", "scripts", "gpu_check.sh")
-        for arguments, words in ((("--only", "all"), "want parity or train"), (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"), (("--loud",), "unknown option --loud")):
+        for arguments, words in ((("--only", "all"), "want parity, train or bench"), (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"), (("--loud",), "unknown option --loud")):
             ended = run(script, *arguments)
             self.assertEqual(ended.returncode, 2)
             self.assertIn(words, ended.stderr)
