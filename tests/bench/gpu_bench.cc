@@ -17,6 +17,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "common/time/clock.h"
 #include "worker/backend/cuda/cuda_backend.h"
 #include "worker/backend/cuda/library.h"
+#include "worker/backend/precision.h"
 #include "worker/graph/graph.h"
 #include "worker/graph/host_step.h"
 
@@ -42,16 +44,10 @@ using nlohmann::json;
 using namespace worker;
 
 struct Options {
-  std::string mode, job, device = "gpu", library, precision = "float32";
+  std::string mode, job, device = "gpu", library;
+  Precision precision = Precision::kFloat32;
   std::int64_t image = 0, batch = 0, layers = 8, width = 4096, steps = 20, warm_up = 6;
 };
-
-Precision PrecisionOf(const Options& options) {
-  return options.precision == "tf32"             ? Precision::kTf32
-         : options.precision == "mixed_bfloat16" ? Precision::kMixedBFloat16
-         : options.precision == "mixed_float16"  ? Precision::kMixedFloat16
-                                                 : Precision::kFloat32;
-}
 
 double Now() {
   static const RealClock clock;
@@ -185,14 +181,19 @@ absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& opt
   return Measured(before, *backend.device_use(false), Now() - begin, options.steps, model.batch.size);
 }
 
-absl::StatusOr<std::unique_ptr<CudaBackend>> Device(const Options& options) {
-  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(options.device, options.library));
+absl::StatusOr<DeviceChoice> ChooseGpu(const Options& options) {
+  EG_ASSIGN_OR_RETURN(DeviceChoice choice, ChooseDevice(options.device, options.library));
   if (!choice.gpu()) return absl::InvalidArgumentError("--device names a GPU");
+  return choice;
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> Device(const Options& options) {
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseGpu(options));
   CudaOptions cuda;
   EG_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, MakeCudaBackend(choice, cuda));
   backend->SetReproducible(false);  // algorithms are measured, as for a job that is not deterministic
-  EG_RETURN_IF_ERROR(backend->CheckPrecision(PrecisionOf(options)));
-  backend->SetTf32(options.precision == "tf32");
+  EG_RETURN_IF_ERROR(backend->CheckPrecision(options.precision));
+  backend->SetTf32(options.precision == Precision::kTf32);
   return backend;
 }
 
@@ -210,7 +211,7 @@ absl::StatusOr<json> Train(const Options& options) {
   }
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                      Model::Make(std::move(spec), backend.get(), PrecisionOf(options), options.batch > 0 ? options.batch : 256, 10));
+                      Model::Make(std::move(spec), backend.get(), options.precision, options.batch > 0 ? options.batch : 256, 10));
   json out = {{"device", backend->name()}, {"job", options.job}, {"batch", model->batch.size}, {"precision", options.precision}};
   EG_ASSIGN_OR_RETURN(out["on_device"], OnDevice(*backend, *model, options));
   EG_ASSIGN_OR_RETURN(out["from_host"], FromHost(*backend, *model, options));
@@ -342,13 +343,13 @@ class BareProducts {
 };
 
 absl::StatusOr<json> Bare(const Options& options, std::int64_t batch) {
-  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(options.device, options.library));
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseGpu(options));
   EgCudaError error{};
   EgContext* context = nullptr;
   const EgOpenOptions open{choice.device.ordinal, 0};
   if (choice.api->open(&open, &context, &error) != EG_CUDA_OK) return StatusOf(error);
   const auto run = [&]() -> absl::StatusOr<json> {
-    BareProducts products(choice.api, context, PrecisionOf(options));
+    BareProducts products(choice.api, context, options.precision);
     EG_RETURN_IF_ERROR(products.Make(batch, options.width, options.layers));
     EG_RETURN_IF_ERROR(products.Run(2).status());
     EG_ASSIGN_OR_RETURN(const double seconds, products.Run(options.steps));
@@ -375,7 +376,7 @@ absl::StatusOr<json> Mlp(const Options& options) {
   EG_ASSIGN_OR_RETURN(out["bare"], Bare(options, batch));
   {
     EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
-    EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(std::move(spec), backend.get(), PrecisionOf(options), batch, 0));
+    EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(std::move(spec), backend.get(), options.precision, batch, 0));
     out["device"] = backend->name();
     EG_ASSIGN_OR_RETURN(out["on_device"], OnDevice(*backend, *model, options));
   }
@@ -407,8 +408,8 @@ spec:
 )";
   EG_ASSIGN_OR_RETURN(config::ModelSpec spec, ModelOf(kYaml));
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(spec, backend.get(), PrecisionOf(options), 16, 4));
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> shorter, Model::Make(spec, backend.get(), PrecisionOf(options), 5, 4));
+  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(spec, backend.get(), options.precision, 16, 4));
+  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> shorter, Model::Make(spec, backend.get(), options.precision, 5, 4));
   HostStep steps(model->graph.get(), backend.get());
   MemoryUse before;
   constexpr std::int64_t kSettled = 50;
@@ -437,8 +438,9 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
   Options options;
   if (argc < 2) return absl::InvalidArgumentError("want a mode: train, mlp or growth");
   options.mode = argv[1];
+  std::string precision = "float32";
   const std::map<std::string, std::string*> texts = {
-      {"--job", &options.job}, {"--device", &options.device}, {"--cuda-library", &options.library}, {"--precision", &options.precision}};
+      {"--job", &options.job}, {"--device", &options.device}, {"--cuda-library", &options.library}, {"--precision", &precision}};
   const std::map<std::string, std::int64_t*> numbers = {{"--image", &options.image}, {"--batch", &options.batch}, {"--layers", &options.layers},
                                                         {"--width", &options.width}, {"--steps", &options.steps}, {"--warm-up", &options.warm_up}};
   for (int i = 2; i < argc; i += 2) {
@@ -452,8 +454,9 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
   if (options.mode != "train" && options.mode != "mlp" && options.mode != "growth")
     return absl::InvalidArgumentError(absl::StrCat("unknown mode; one of train, mlp, growth: ", options.mode));
   if (options.steps < 1 || options.layers < 1 || options.width < 1) return absl::InvalidArgumentError("--steps, --layers and --width are at least 1");
-  if (options.precision != "float32" && options.precision != "tf32" && options.precision != "mixed_bfloat16" && options.precision != "mixed_float16")
-    return absl::InvalidArgumentError(absl::StrCat("--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=", options.precision));
+  const std::optional<Precision> parsed = ParsePrecision(precision);
+  if (!parsed) return absl::InvalidArgumentError(absl::StrCat("--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=", precision));
+  options.precision = *parsed;
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include "common/client/describe.h"
 #include "common/client/wire_type.h"
 #include "common/plan/counting_rows.h"
+#include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
 
@@ -29,12 +30,9 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
 // UserError: this worker's device does not compute in it.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
-  const Precision precision = name == "tf32"             ? Precision::kTf32
-                              : name == "mixed_bfloat16" ? Precision::kMixedBFloat16
-                              : name == "mixed_float16"  ? Precision::kMixedFloat16
-                                                         : Precision::kFloat32;
-  const absl::Status can = backend.CheckPrecision(precision);
-  if (can.ok()) return precision;
+  const std::optional<Precision> precision = ParsePrecision(name);
+  const absl::Status can = precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
+  if (can.ok()) return *precision;
   return UserError(absl::FailedPreconditionError(absl::StrCat("this worker's device cannot compute in the job's precision: training.precision=", name,
                                                               " device=", backend.name(), ": ", can.message())));
 }
@@ -135,10 +133,10 @@ absl::Status ComputeJob::Open(const Needs& needs) {
   bool bind = false;
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
-    EG_ASSIGN_OR_RETURN(const Precision precision, PrecisionOf(*spec_, *backend));
-    EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision));
+    EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));
+    EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision_));
     steps_.emplace(graph_.get(), backend);
-    if (precision == Precision::kMixedFloat16) loss_scale_.emplace();
+    if (precision_ == Precision::kMixedFloat16) loss_scale_.emplace();
     bind = true;
   }
   const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
@@ -389,7 +387,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   }
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
-  backend->SetTf32(spec_->training.precision == "tf32");
+  backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
   std::vector<tensor::AlignedBuffer> row_gradients;
   std::vector<std::span<float>> row_spans;
@@ -440,7 +438,7 @@ absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const B
   EG_ASSIGN_OR_RETURN(const auto weights, Weights());
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
-  backend->SetTf32(spec_->training.precision == "tf32");
+  backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   absl::StatusOr<StepResult> result = steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
   backend_->TakeUse();

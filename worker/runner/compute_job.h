@@ -163,10 +163,11 @@ class ComputeJob {
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   // Before steps_, which waits for copies out of them when it ends.
-  std::vector<float> labels_[2];             // where the field is of int64: of a step, and of the batch ahead of it
-  int labels_side_ = 0;                      // the last step's
-  std::shared_ptr<const ReadyBatch> ahead_;  // was brought over, and no step has come for it; shared with the run
-  Batch ahead_inputs_;                       // views of it
+  std::vector<float> labels_[2];               // where the field is of int64: of a step, and of the batch ahead of it
+  int labels_side_ = 0;                        // the last step's
+  std::shared_ptr<const ReadyBatch> ahead_;    // was brought over, and no step has come for it; shared with the run
+  Batch ahead_inputs_;                         // views of it
+  Precision precision_ = Precision::kFloat32;  // of graph_
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // of graph_
   std::optional<LossScale> loss_scale_;  // where the precision wants it: float16
