@@ -632,9 +632,7 @@ class CudaBackendImpl final : public CudaBackend {
     return e;
   }
   static std::int32_t ToC(Element e) { return static_cast<std::int32_t>(e); }
-  static_assert(static_cast<int>(Element::kFloat32) == EG_FLOAT32 && static_cast<int>(Element::kFloat16) == EG_FLOAT16 &&
-                static_cast<int>(Element::kBFloat16) == EG_BFLOAT16);
-  std::int32_t ToC(Activation a) { return worker::ToC(a); }
+  static std::int32_t ToC(Activation a) { return worker::ToC(a); }
   static EgPoolShape ToC(const PoolShape& s) { return worker::ToC(s); }
 
   absl::Status Error(absl::StatusCode code, absl::string_view primitive, absl::string_view why) const {

@@ -10,16 +10,17 @@ constexpr std::size_t kSpansMax = 4096;  // of one lane in one step; what is bey
 }  // namespace
 
 StepTimes::~StepTimes() {
-  const auto drop = [this](const Span& span) {
-    for (EgEvent* const event : {span.first, span.second})
-      if (event != nullptr) api_->drop_event(event);
-  };
   for (auto& step : copies_)
     for (Copies& lane : step)
-      for (const Span& span : lane.spans) drop(span);
-  for (const Span& span : edges_) drop(span);
-  drop(step_);
-  drop({told_, nullptr});
+      for (const Span& span : lane.spans) Drop(span);
+  for (const Span& span : edges_) Drop(span);
+  Drop(step_);
+  Drop({told_, nullptr});
+}
+
+void StepTimes::Drop(const Span& span) {
+  for (EgEvent* const event : {span.first, span.second})
+    if (event != nullptr) api_->drop_event(event);
 }
 
 EgEvent* StepTimes::Make() {
@@ -46,11 +47,7 @@ void StepTimes::BeforeCopy(Lane lane) {
   if (!on_ || copies.open || copies.used >= kSpansMax) return;
   if (copies.used == copies.spans.size()) {
     const Span span{Make(), Make()};
-    if (!on_) {
-      for (EgEvent* const event : {span.first, span.second})
-        if (event != nullptr) api_->drop_event(event);
-      return;
-    }
+    if (!on_) return Drop(span);
     copies.spans.push_back(span);
   }
   Record(lane, copies.spans[copies.used].first);
@@ -77,10 +74,9 @@ void StepTimes::BeginCompute() {
   AfterCopies(Lane::kIn);  // what is asked for in the step's back is another span
   waits_ = 0;
   waiting_ = ended_ = false;
-  const bool before = std::exchange(before_, false);
-  if (!before) BeforeStep();
-  before_ = before;
-  if (before) Record(Lane::kCompute, told_);
+  if (before_) return Record(Lane::kCompute, told_);
+  BeforeStep();
+  before_ = false;
 }
 
 void StepTimes::EndCompute() {

@@ -61,6 +61,7 @@ class StepTimes {
   };
   static std::size_t LaneOf(Lane lane) { return lane == Lane::kIn ? 0 : 1; }
   EgEvent* Make();
+  void Drop(const Span& span);
   void Record(Lane lane, EgEvent* event);
   double Seconds(const Span& span);
   void ReadCopies(std::array<Copies, 2>* copies);

@@ -318,39 +318,6 @@ TEST_CASE("a server that is away for a while costs nothing but time") {
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
 }
 
-TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
-  const auto answer = GENERATE(v1::SUPERSEDED, v1::REFUSED);
-  Stage stage;
-  WriteData(stage);
-  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
-  bool once = true;
-  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0 || !std::exchange(once, false)) return false;
-    v1::ResponseHeader response;
-    for (const v1::PushSection& push : header.pushes()) {
-      v1::PushResult& result = *response.add_pushes();
-      result.set_shard(push.shard());
-      result.set_answer(answer);
-    }
-    for (const v1::PullSection& pull : header.pulls()) {
-      v1::PullResult& result = *response.add_pulls();
-      result.set_shard(pull.shard());
-      result.set_answer(v1::UNCHANGED);
-    }
-    transport::Frame frame;
-    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
-    responder->Answer(std::move(frame));
-    return true;
-  });
-  const std::uint64_t first = stage.Grant(0);
-  const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
-  CHECK(dropped.dropped().attempt().n() == first);
-  CHECK(stage.HoldsNothing());
-  const v1::Done done = stage.RunClosure(0);
-  CHECK(done.attempt().n() == first + 1);
-  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
-}
-
 // Answers the request in the server's place: every push so, every pull that nothing has changed.
 void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer, absl::string_view message, transport::DataResponder& responder) {
   v1::ResponseHeader response;
@@ -368,6 +335,26 @@ void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer, absl:
   transport::Frame frame;
   frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
   responder.Answer(std::move(frame));
+}
+
+TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
+  const auto answer = GENERATE(v1::SUPERSEDED, v1::REFUSED);
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  bool once = true;
+  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0 || !std::exchange(once, false)) return false;
+    AnswerInstead(header, answer, "", *responder);
+    return true;
+  });
+  const std::uint64_t first = stage.Grant(0);
+  const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
+  CHECK(dropped.dropped().attempt().n() == first);
+  CHECK(stage.HoldsNothing());
+  const v1::Done done = stage.RunClosure(0);
+  CHECK(done.attempt().n() == first + 1);
+  for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 }
 
 TEST_CASE("INVALID ends the attempt with the server's words, not as a user's error") {

@@ -17,14 +17,34 @@ constexpr const char kBlasName[] = EG_NAME_(CUBLAS_VER_MAJOR);
 constexpr const char kDnnName[] = "libcudnn.so.9";
 static_assert(CUDNN_MAJOR == 9);
 
-// A library that was opened stays open: its threads and handlers outlive any use of it.
-template <typename Load>
-int32_t Open(const char* name, Load load, EgCudaError* error) {
+// What a library gives, or why not.
+template <typename Functions>
+struct Loaded {
+  Functions functions;
+  int32_t kind;
+  EgCudaError error;
+};
+
+// A library that was opened stays open: its threads and handlers outlive any use of it. `load` names the first function that it lacks.
+template <typename Functions, typename Load>
+Loaded<Functions> Open(const char* name, Load load) {
+  Loaded<Functions> result{};
   void* const handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return Fail(EG_CUDA_NO_LIBRARY, 0, error, "%s cannot be loaded: %s", name, ::dlerror());
-  const char* const missing = load(handle);
-  if (missing != nullptr) return Fail(EG_CUDA_NO_LIBRARY, 0, error, "%s lacks %s", name, missing);
-  return EG_CUDA_OK;
+  if (handle == nullptr) {
+    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name, ::dlerror());
+  } else if (const char* const missing = load(handle, result.functions); missing != nullptr) {
+    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s lacks %s", name, missing);
+  } else {
+    result.kind = EG_CUDA_OK;
+  }
+  return result;
+}
+
+template <typename Functions>
+int32_t Answer(const Loaded<Functions>& once, const Functions** functions, EgCudaError* error) {
+  *functions = &once.functions;
+  if (once.kind != EG_CUDA_OK) *error = once.error;
+  return once.kind;
 }
 
 }  // namespace
@@ -34,81 +54,40 @@ int32_t Open(const char* name, Load load, EgCudaError* error) {
   if (loaded.name == nullptr) return #name;
 
 int32_t LoadBlas(const Blas** blas, EgCudaError* error) {
-  struct Loaded {
-    Blas functions;
-    int32_t kind;
-    EgCudaError error{};
-  };
-  static const Loaded once = [] {
-    Loaded result{};
-    Blas& loaded = result.functions;
-    result.kind = Open(
-        kBlasName,
-        [&](void* handle) -> const char* {
-          EG_BLAS_FUNCTIONS(EG_LOAD_)
-          return nullptr;
-        },
-        &result.error);
-    return result;
-  }();
-  *blas = &once.functions;
-  if (once.kind != EG_CUDA_OK) *error = once.error;
-  return once.kind;
+  static const Loaded<Blas> once = Open<Blas>(kBlasName, [](void* handle, Blas& loaded) -> const char* {
+    EG_BLAS_FUNCTIONS(EG_LOAD_)
+    return nullptr;
+  });
+  return Answer(once, blas, error);
 }
 
 int32_t LoadDnn(const Dnn** dnn, EgCudaError* error) {
-  struct Loaded {
-    Dnn functions;
-    int32_t kind;
-    EgCudaError error{};
-  };
-  static const Loaded once = [] {
-    Loaded result{};
-    Dnn& loaded = result.functions;
-    result.kind = Open(
-        kDnnName,
-        [&](void* handle) -> const char* {
-          EG_DNN_FUNCTIONS(EG_LOAD_)
-          return nullptr;
-        },
-        &result.error);
-    return result;
-  }();
-  *dnn = &once.functions;
-  if (once.kind != EG_CUDA_OK) *error = once.error;
-  return once.kind;
+  static const Loaded<Dnn> once = Open<Dnn>(kDnnName, [](void* handle, Dnn& loaded) -> const char* {
+    EG_DNN_FUNCTIONS(EG_LOAD_)
+    return nullptr;
+  });
+  return Answer(once, dnn, error);
 }
 
 int32_t LoadNvml(const Nvml** nvml, EgCudaError* error) {
-  struct Loaded {
-    Nvml functions;
-    int32_t kind;
-    EgCudaError error{};
-  };
-  static const Loaded once = [] {
-    Loaded result{};
-    Nvml& loaded = result.functions;
+  static const Loaded<Nvml> once = [] {
     const auto find = [](void* handle, const char* name, auto* function) {
       *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(::dlsym(handle, name));
       return *function != nullptr;
     };
-    result.kind = Open(
-        "libnvidia-ml.so.1",
-        [&](void* handle) -> const char* {
-          if (!find(handle, "nvmlInit_v2", &loaded.Init)) return "nvmlInit_v2";
-          if (!find(handle, "nvmlDeviceGetHandleByPciBusId_v2", &loaded.DeviceGetHandleByPciBusId)) return "nvmlDeviceGetHandleByPciBusId_v2";
-          if (!find(handle, "nvmlDeviceGetUtilizationRates", &loaded.DeviceGetUtilizationRates)) return "nvmlDeviceGetUtilizationRates";
-          return nullptr;
-        },
-        &result.error);
+    Loaded<Nvml> result = Open<Nvml>("libnvidia-ml.so.1", [&](void* handle, Nvml& loaded) -> const char* {
+      if (!find(handle, "nvmlInit_v2", &loaded.Init)) return "nvmlInit_v2";
+      if (!find(handle, "nvmlDeviceGetHandleByPciBusId_v2", &loaded.DeviceGetHandleByPciBusId)) return "nvmlDeviceGetHandleByPciBusId_v2";
+      if (!find(handle, "nvmlDeviceGetUtilizationRates", &loaded.DeviceGetUtilizationRates)) return "nvmlDeviceGetUtilizationRates";
+      return nullptr;
+    });
     if (result.kind == EG_CUDA_OK) {
-      if (const int status = loaded.Init(); status != 0) result.kind = Fail(EG_CUDA_NO_LIBRARY, status, &result.error, "nvmlInit: nvml %d", status);
+      if (const int status = result.functions.Init(); status != 0)
+        result.kind = Fail(EG_CUDA_NO_LIBRARY, status, &result.error, "nvmlInit: nvml %d", status);
     }
     return result;
   }();
-  *nvml = &once.functions;
-  if (once.kind != EG_CUDA_OK) *error = once.error;
-  return once.kind;
+  return Answer(once, nvml, error);
 }
 
 }  // namespace evergrad::cuda
