@@ -102,11 +102,10 @@ def d3(c, r):
     with open(path, "w") as f:
         f.write("of a former life\n")
     restart(victim, extra=("--preemption-notice-file", path))
-    c.wait_usable()  # what is there already is none
+    c.wait_usable()
+    # What is there already is none; from here on its being written anew is one, whether or not it was seen to be gone.
+    wait_for("the watch to begin", lambda: "the preemption notice file is there already: it counts once it is written anew" in victim.tail())
     os.unlink(path)
-    time_to_see = 0.6  # it must have been seen to be gone, or its coming would be none: twice its 250 ms
-    end = time.monotonic() + time_to_see
-    wait_for("the watch to look", lambda: time.monotonic() > end)
 
     def write():
         with open(path, "w") as f:
