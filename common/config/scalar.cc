@@ -16,14 +16,6 @@
 namespace evergrad::config {
 namespace {
 
-// What a message shows of a value that came from outside.
-std::string Shown(absl::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 60)) out.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? '?' : c);
-  if (text.size() > 60) out += "…";
-  return out;
-}
-
 struct Unit {
   const char* suffix;
   double factor;
@@ -60,6 +52,13 @@ bool LooksReal(absl::string_view text) {
 }
 
 }  // namespace
+
+std::string Shown(absl::string_view text) {
+  std::string out;
+  for (const char c : text.substr(0, 60)) out.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? '?' : c);
+  if (text.size() > 60) out += "…";
+  return out;
+}
 
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max) {
   const std::string range = max == std::numeric_limits<std::uint64_t>::max()

@@ -19,13 +19,6 @@
 namespace evergrad::config {
 namespace {
 
-std::string Shown(absl::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 60)) out.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? '?' : c);
-  if (text.size() > 60) out += "…";
-  return out;
-}
-
 // Thrown out of the handler only, and caught where the parser is called: yaml-cpp has no other way to be stopped.
 struct TooMuch {
   YAML::Mark mark;

@@ -12,21 +12,13 @@
 #include <cmath>
 
 #include "common/base/check.h"
+#include "common/base/mix.h"
 
 namespace evergrad::random {
 namespace {
 
 constexpr int kRounds = 10;
 constexpr int kFeistelRounds = 4;
-
-std::uint64_t Finalize(std::uint64_t x) {  // SplitMix64's.
-  x ^= x >> 30;
-  x *= 0xBF58476D1CE4E5B9ull;
-  x ^= x >> 27;
-  x *= 0x94D049BB133111EBull;
-  x ^= x >> 31;
-  return x;
-}
 
 // Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm is finite, and u2 = b / 2^32. In double to about
 // 1e-16, and rounded once. Without a branch and without the C library: the same bits everywhere, and several elements side by side.

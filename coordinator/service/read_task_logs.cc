@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/client/log_lines.h"
 #include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
@@ -43,10 +44,7 @@ void ControlPlane::ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responde
   if (wanted(kOwnName)) {
     for (const log::Line& line : parts_.logger->Read(0, since_of(kOwnName), request.job(), lines_max)) {
       v1::LogLine out;
-      out.set_wall_ms(line.wall_ms);
-      out.set_level(std::string(log::LevelName(line.level)));
-      out.set_text(line.text);
-      out.set_job(line.job);
+      client::FillLogLine(line, &out);
       out.set_task(kOwnName);
       read.lines.push_back(std::move(out));
     }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/client/log_lines.h"
 #include "common/client/protocol.h"
 #include "common/snapshot/shard_file.h"
 #include "ps_server/service/peer_image.h"
@@ -14,10 +15,7 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::size_t kLogLinesDefault = 1000, kLogLinesMax = 10000;
-constexpr std::size_t kLogBatchBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
-constexpr std::size_t kReportBytesMax = 512 * 1024;    // likewise
-constexpr std::size_t kLogTextBytesMax = 16 * 1024;
+constexpr std::size_t kReportBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
 constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
 
 double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -608,29 +606,7 @@ void Control::OnReport(const v1::ReportShards& request) {
                         });
 }
 
-void Control::OnReadLogs(const v1::ReadLogs& request) {
-  const std::size_t lines_max = request.lines_max() == 0 ? kLogLinesDefault : std::min<std::size_t>(request.lines_max(), kLogLinesMax);
-  const auto lines = options_.logger->Read(0, request.since_wall_ms(), request.job(), lines_max);
-  v1::TaskMessage message;
-  std::size_t bytes = 0;
-  const auto flush = [&](bool end) {
-    message.mutable_log_lines()->set_request_id(request.request_id());
-    message.mutable_log_lines()->set_end(end);
-    options_.send(std::exchange(message, {}));
-    bytes = 0;
-  };
-  for (const log::Line& line : lines) {
-    v1::LogLine* to = message.mutable_log_lines()->add_lines();
-    to->set_wall_ms(line.wall_ms);
-    to->set_level(std::string(log::LevelName(line.level)));
-    to->set_text(client::CleanText(line.text, kLogTextBytesMax));
-    to->set_job(client::CleanText(line.job, 256));
-    to->set_task(client::CleanText(line.task, 256));
-    bytes += to->ByteSizeLong();
-    if (bytes >= kLogBatchBytesMax) flush(false);
-  }
-  flush(true);
-}
+void Control::OnReadLogs(const v1::ReadLogs& request) { client::AnswerReadLogs(*options_.logger, request, options_.send); }
 
 void Control::OnJobEnded(const v1::JobEnded& ended) {
   const JobUid job(ended.job_uid());

@@ -15,6 +15,7 @@
 #include "common/base/check.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/client/log_lines.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
@@ -32,7 +33,6 @@ namespace {
 using client::FromProto;
 using client::ToProto;
 
-constexpr std::size_t kLogLinesDefault = 200, kLogLinesMax = 4096, kLogTextBytesMax = 4096, kLogBatchBytesMax = 256 << 10;
 constexpr std::size_t kNamedExamplesMax = 8;
 // So long before a step is expected to end its push is announced: longer than a round trip through a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
@@ -441,26 +441,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void OnReadLogs(const v1::ReadLogs& request) {
-    const std::size_t lines_max = request.lines_max() == 0 ? kLogLinesDefault : std::min<std::size_t>(request.lines_max(), kLogLinesMax);
-    v1::TaskMessage message;
-    std::size_t bytes = 0;
-    const auto flush = [&](bool end) {
-      message.mutable_log_lines()->set_request_id(request.request_id());
-      message.mutable_log_lines()->set_end(end);
-      Send(std::exchange(message, {}));
-      bytes = 0;
-    };
-    for (const log::Line& line : env.logger->Read(0, request.since_wall_ms(), request.job(), lines_max)) {
-      v1::LogLine* to = message.mutable_log_lines()->add_lines();
-      to->set_wall_ms(line.wall_ms);
-      to->set_level(std::string(log::LevelName(line.level)));
-      to->set_text(client::CleanText(line.text, kLogTextBytesMax));
-      to->set_job(client::CleanText(line.job, 256));
-      to->set_task(client::CleanText(line.task, 256));
-      bytes += to->ByteSizeLong();
-      if (bytes >= kLogBatchBytesMax) flush(false);
-    }
-    flush(true);
+    client::AnswerReadLogs(*env.logger, request, [this](v1::TaskMessage message) { Send(std::move(message)); });
   }
 
   // ------------------------------------------------------------------ what is told

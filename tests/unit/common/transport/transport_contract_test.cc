@@ -645,7 +645,7 @@ TEMPLATE_TEST_CASE("calls outstanding at a server's shutdown end Unavailable, an
   const auto down = results->Next();
   REQUIRE(down);
   CHECK(down->status().code() == absl::StatusCode::kUnavailable);  // and not its deadline
-  arrived->Next()->responder->Answer({});                                           // Too late: dropped.
+  arrived->Next()->responder->Answer({});                          // Too late: dropped.
 
   auto again = world.transport->Listen({.listen = address}, Echoing());
   REQUIRE(again.ok());

@@ -608,6 +608,17 @@ TEST_CASE("logs of tasks are read through their sessions, and a cursor continues
   CHECK(c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("a line of the coordinator's own with bytes of a user's that are no text can be read") {
+  TestCluster c;
+  c.logger.Error("refused: name=\xff");
+  v1::ReadTaskLogsRequest request;
+  request.add_tasks("coordinator");
+  const auto read = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  REQUIRE(read.ok());
+  REQUIRE(read->lines_size() > 0);
+  CHECK(read->lines(read->lines_size() - 1).text() == "refused: name=\xEF\xBF\xBD");
+}
+
 TEST_CASE("the cluster is described, and each bound shows its fill and refusals") {
   TestCluster c([](ControlOptions& o) { o.membership.tasks_max = 2; });
   REQUIRE(c.AddWorker("0", 1).Registered());
