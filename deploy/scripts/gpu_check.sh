@@ -83,29 +83,91 @@ if [[ -z $only || $only == parity ]]; then
 fi
 
 # ---- training: 2 workers and 2 servers on this host
+number() { sed -nE 's/.*"'"$1"'":([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
 field() { sed -nE 's/.*"'"$1"'":[[:space:]]*"?([^",}]*).*/\1/p' "$2" | head -n 1; }
+# NAME YAML DEVICE [OPTIONS]: a job on a cluster of its own, its files in $work/NAME; false, and a row, where it failed.
+ran() {
+  local name=$1 job=$2 on=$3 status=0
+  shift 3
+  "$bin/psctl" job run "$job" --local --servers 2 --device "$on" --runs "$work/$name" "$@" </dev/null >"$work/$name.out" 2>&1 || status=$?
+  (( status )) || return 0
+  row "train: $name" failed "rc=$status: $(last_line "$work/$name.out")"
+  tail -n 15 "$work/$name.out"
+  return 1
+}
 train() {
-  local job=$1 status=0 begin=$SECONDS
-  "$bin/psctl" job run "$jobs/$job.yaml" --local --workers 2 --servers 2 --device "$device" --runs "$work/$job" </dev/null >"$work/$job.out" 2>&1 || status=$?
+  local name=$1 job=$2 begin=$SECONDS result on
+  shift 2
+  ran "$name" "$job" "$device" --workers 2 "$@" || return 0
+  result=$(find "$work/$name" -name result.json | head -n 1)
+  on=$(grep -rhoE 'computes on [^"]*' "$work/$name" | sort -u | head -n 1 || true)
+  row "train: $name" ok "$(field examples_per_second "$result" | cut -d. -f1) examples/s, loss $(field loss "$result"), $(( SECONDS - begin )) s; ${on:-computes on an unknown device}"
+}
+losses() { grep -rhoE '"train_loss":[-0-9.e+]+' "$work/$1" --include=metrics.jsonl | cut -d: -f2; }
+# The losses of 100 steps, in the one order that a deterministic job has, on the GPU beside those on the CPU, ten steps at a time.
+curves() {
+  local job=$1 precision bound far batch=128 rate=0.0003
+  [[ -z $tiny ]] || { batch=2 rate=0.0001; }  # few examples are soon known by heart, and then small differences grow
+  local steps=(--workers 1 --set spec.data.train.examples=$(( 10 * batch )) --set spec.data.eval.examples=$(( 10 * batch )) --set spec.data.batch_size=$batch --set spec.training.epochs=10 --set spec.strategy.deterministic=true --set spec.optimizer.learning_rate=$rate)
+  ran "$job-on-cpu" "$jobs/$job.yaml" cpu "${steps[@]}" || return 0
+  for precision in float32 mixed_bfloat16; do
+    bound=0.001
+    [[ $precision == float32 ]] || bound=0.02
+    ran "$job-$precision" "$jobs/$job.yaml" "${device/auto/gpu}" "${steps[@]}" --set spec.training.precision=$precision || continue
+    far=$(paste <(losses "$job-on-cpu") <(losses "$job-$precision") | awk '
+      NF == 2 { n++; d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > far) far = d }
+      END { if (n != 10) far = 9; printf "%.6f", far }')
+    row "curve: $job, $precision" "$(awk "BEGIN {print ($far <= $bound ? \"ok\" : \"failed\")}")" "losses of 100 steps differ from the CPU's by at most $far, bound $bound"
+  done
+}
+# FAULTS W2 and S9: a worker and a server killed in mid-job; then the ledgers say what was applied.
+faults() {
+  local folder=$work/faults status=0 victim done=0 at state='' step=1000 size=(--set spec.training.epochs=20)
+  [[ -z $tiny ]] || { step=50 size=(--set spec.training.epochs=2 --set spec.data.train.examples=2400 --set spec.data.eval.examples=400 --set spec.data.batch_size=8); }
+  "$bin/psctl" cluster up --folder "$folder" --runs "$folder/runs" --workers 2 --servers 2 --device "$device" >"$folder.out" 2>&1 || {
+    row "faults" failed "$(last_line "$folder.out")"; return 0; }
+  "$bin/psctl" job submit "$jobs/mlp.yaml" --folder "$folder" "${size[@]}" --set spec.checkpoint.every=500ms >>"$folder.out" 2>&1 || status=$?
+  at=$step
+  for victim in worker/0 ps_server/0 worker/1 ps_server/1; do
+    until (( status || done >= at )); do
+      "$bin/psctl" job show mlp-made --folder "$folder" --output json 2>>"$folder.out" | tr -d ' \n' >"$folder.json" || status=$?
+      done=$(number steps_done "$folder.json") done=${done:-0} state=$(field state "$folder.json")
+      case $state in SUCCEEDED|FAILED|CANCELLED) break ;; esac
+    done
+    (( status == 0 && done >= at )) || break
+    at=$(( done + step ))
+    "$bin/psctl" cluster restart --kill "$victim" --folder "$folder" >>"$folder.out" 2>&1 || status=$?
+  done
+  (( status )) || timeout -k 5 120 "$bin/psctl" job watch mlp-made --folder "$folder" >>"$folder.out" 2>&1 </dev/null || status=$?
+  (( status )) || "$bin/psctl" job audit --job mlp-made --folder "$folder" >"$folder.audit" 2>&1 || status=$?
+  "$bin/psctl" job show mlp-made --folder "$folder" --output json 2>/dev/null | tr -d ' \n' >"$folder.json" || true
+  "$bin/psctl" cluster down --folder "$folder" >/dev/null 2>&1 || true
+  local deaths=''
+  deaths=$(grep -hc '"event":"death"' "$folder"/runs/*/metrics.jsonl 2>/dev/null || true)
   if (( status )); then
-    row "train: $job" failed "rc=$status: $(last_line "$work/$job.out")"
-    tail -n 15 "$work/$job.out"
-    return
+    row "faults" failed "rc=$status: $(last_line "$folder.out")$(last_line "$folder.audit" 2>/dev/null)"
+    tail -n 15 "$folder.out"
+  else
+    row "faults: workers and servers killed" "$( (( ${deaths:-0} >= 4 )) && echo ok || echo failed )" "$deaths deaths; $(grep -hE '^exact' "$folder.audit" || last_line "$folder.audit")"
   fi
-  local result
-  result=$(find "$work/$job" -name result.json | head -n 1)
-  local on
-  on=$(grep -rhoE 'computes on [^"]*' "$work/$job" | sort -u | head -n 1 || true)
-  row "train: $job" ok "$(field examples_per_second "$result" | cut -d. -f1) examples/s, loss $(field loss "$result"), $(( SECONDS - begin )) s; ${on:-computes on an unknown device}"
 }
 if [[ -z $only || $only == train ]]; then
-  train mlp
-  train cnn
+  few=()
+  [[ -z $tiny ]] || few=(--set spec.data.train.examples=160 --set spec.data.eval.examples=80 --set spec.data.batch_size=8)
+  train mlp "$jobs/mlp.yaml" "${few[@]}"
+  train cnn "$jobs/cnn.yaml" "${few[@]}"
+  if [[ -n $gpu ]]; then
+    [[ -n $tiny ]] || train resnet50 "$resnet50" --set spec.data.train.examples=2560 --set spec.data.batch_size=64
+    curves mlp
+    curves cnn
+  else
+    for name in "train: resnet50" "curve: mlp" "curve: cnn"; do row "$name" skipped "no GPU"; done
+  fi
+  faults
 fi
 
 # ---- benchmarks: each prints one line of JSON, which goes into ours as it is
 figures=()
-number() { sed -nE 's/.*"'"$1"'":([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
 of() { sed -nE 's/.*"'"$1"'":\{([^}]*)\}.*/\1/p' "$3" | sed -nE 's/.*"'"$2"'":([-0-9.e+]+).*/\1/p' | head -n 1; }  # of("part", "name", file)
 round() { printf "%.${2:-0}f" "${1:-0}"; }
 # NAME SECONDS COMMAND…: its line is in $work/NAME; false where it failed, which is a row then.

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import support  # noqa: E402
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-TOOLS = ("bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc date find uname tr install sleep").split()
+TOOLS = ("bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc date find uname tr install sleep timeout").split()
 
 
 def run(*command, **more):
@@ -84,10 +84,11 @@ class Bundle(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, said)
         rows = {row["name"]: row for row in checked["rows"]}
         self.assertEqual((rows["train: mlp"]["verdict"], rows["train: cnn"]["verdict"]), ("ok", "ok"), said)
+        self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 20 every example was applied exactly once", said)
         if rows["device"]["verdict"] == "skipped":
             self.assertRegex(rows["device"]["detail"], r"libevergrad_cuda\.so|no CUDA driver|no device")
             self.assertRegex(rows["train: mlp"]["detail"], r"^\d+ examples/s, loss 0\.\d+.*computes on cpu: ")
-            self.assertEqual((checked["gpu"], checked["skipped"]), ("", 1))
+            self.assertEqual((checked["gpu"], checked["skipped"]), ("", 4))
 
     def test_without_the_cuda_library_it_says_that_it_is_not_there(self):
         library = os.path.join(self.root, "opt", "evergrad", "bin", "libevergrad_cuda.so")

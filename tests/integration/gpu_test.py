@@ -3,6 +3,7 @@
 this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR [Class[.test]]"""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,22 @@ class Gpus(unittest.TestCase):
                     self.assertGreater(shown["seconds"]["kernels"], 0)
                     self.assertGreater(shown["steps"]["replayed"], shown["steps"]["eager"])
                     self.assertGreater(shown["memory_bytes"]["peak"], 0)
+
+    def test_the_training_of_gpu_check_runs_through_on_an_emulated_device(self):
+        folder = self.with_emulated()
+        script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
+        out = os.path.join(folder, "check.json")
+        r = subprocess.run([script, "--only", "train", "--tiny", "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        with open(out, encoding="utf-8") as f:
+            rows = {row["name"]: row for row in json.load(f)["rows"]}
+        self.assertEqual({row["verdict"] for row in rows.values()}, {"ok"}, r.stdout)
+        for name in ("mlp", "cnn"):
+            self.assertIn("computes on gpu:0 emulated", rows["train: " + name]["detail"])
+            for precision, bound in (("float32", 1e-3), ("mixed_bfloat16", 2e-2)):
+                differs = re.match(r"losses of 100 steps differ from the CPU's by at most ([0-9.]+), bound", rows["curve: %s, %s" % (name, precision)]["detail"])
+                self.assertLessEqual(float(differs.group(1)), bound)
+        self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once")
 
     def test_the_bench_of_gpu_check_runs_through_on_an_emulated_device(self):
         folder = self.with_emulated("gpu_bench")
