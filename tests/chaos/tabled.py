@@ -22,7 +22,7 @@ def with_tables(name):
             c.shape = {}
 
 
-for name in ("W2", "W3", "W15", "S9", "N4"):
+for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
     with_tables(name)
 
 

@@ -1,6 +1,7 @@
 // FAULTS S6 on a real cluster: everything that a push can have wrong, over a real gRPC stream, while a job runs.
 //
-//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]
+//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]      (the job: counting, with at least two tables if it
+//   has any)
 //
 // Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile) every shard's digests of values and
 // slots, lsn, vlsn, counters and ledger sizes must be the same before and after. Prints a line a case; exit 0: all as wanted.
@@ -95,15 +96,19 @@ std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
 }
 
 absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& client, const std::string& address, v1::RequestHeader header,
-                                                     std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max = 1 << 20) {
+                                                     std::vector<tensor::SharedBytes> payloads, std::vector<tensor::SharedBytes> ids = {}) {
   v1::Endpoint endpoint;
   endpoint.set_address(address);
   std::optional<absl::StatusOr<client::ParameterClient::Answer>> got;
   runtime::Event done;
-  client.Send(endpoint, std::move(header), std::move(payloads), response_bytes_max, kDeadline, [&](auto answer) {
-    got.emplace(std::move(answer));
-    done.Set();
-  });
+  constexpr std::uint64_t kResponseBytesMax = 1 << 20;
+  client.Send(
+      endpoint, std::move(header), std::move(payloads), kResponseBytesMax, kDeadline,
+      [&](auto answer) {
+        got.emplace(std::move(answer));
+        done.Set();
+      },
+      nullptr, std::move(ids));
   done.Wait();
   return *std::move(got);
 }
@@ -236,6 +241,55 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
 
+// Of a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2 elements, spoiled one way at a time.
+void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) {
+  struct Case {
+    const char* words;
+    std::function<void(v1::PushSection&, std::vector<std::int64_t>&, std::size_t& payload_bytes)> spoil;
+  };
+  using P = v1::PushSection&;
+  using I = std::vector<std::int64_t>&;
+  using B = std::size_t&;
+  const std::vector<Case> cases = {
+      {"a slot needs an id list", [](P, I ids, B) { ids.clear(); }},
+      {"rows and ids differ: rows=2 ids=3", [](P, I ids, B) { ids.push_back(3); }},
+      {"rows and ids differ: rows=4294967296 ids=2", [](P p, I, B) { p.set_table_rows(1, ~0u); }},
+      {"tables and their rows do not pair: tables=2 rows=1", [](P p, I, B) { p.mutable_table_rows()->RemoveLast(); }},
+      {"no such table: table=4294967295", [](P p, I, B) { p.set_tables(1, ~0u); }},
+      {"tables do not rise: table=0 after=0", [](P p, I, B) { p.set_tables(1, 0); }},
+      {"a table without rows: table=1", [](P p, I, B) { p.set_table_rows(1, 0); }},
+      {"gradient rows mismatch: want=2 got=3", [](P p, I, B) { p.set_rows(3); }},
+      {"gradient bytes mismatch: want=12 got=8", [](P, I, B bytes) { bytes = 8; }},
+      {"gradient bytes mismatch: want=12 got=0", [](P, I, B bytes) { bytes = 0; }},
+      {"gradient dtype mismatch", [](P p, I, B) { p.set_dtype(v1::DTYPE_INT64); }},
+  };
+  for (const Case& c : cases) {
+    std::vector<tensor::SharedBytes> payloads;
+    v1::RequestHeader header = Good(slot, &payloads);
+    v1::PushSection* push = header.mutable_pushes(0);
+    push->set_rows(2);
+    for (const std::uint32_t table : {0u, 1u}) {
+      push->add_tables(table);
+      push->add_table_rows(1);
+    }
+    std::vector<std::int64_t> ids = {INT64_MIN, -1};
+    std::size_t bytes = 3 * sizeof(float);
+    c.spoil(*push, ids, bytes);
+    std::vector<std::byte> list(ids.size() * sizeof(std::int64_t));
+    if (!list.empty()) std::memcpy(list.data(), ids.data(), list.size());
+    const auto answer =
+        Send(client, cluster.servers.at(slot.server), std::move(header), {Bytes(std::vector<std::byte>(bytes))}, {Bytes(std::move(list))});
+    const std::string name = absl::StrCat("slot: ", c.words);
+    if (!answer.ok() || answer->header->pushes_size() != 1) {
+      Say(false, name, answer.ok() ? "no section" : answer.status().ToString());
+      continue;
+    }
+    const v1::PushResult& got = answer->header->pushes(0);
+    Say(got.answer() == v1::INVALID && got.message().find(c.words) != std::string::npos, name,
+        absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
+  }
+}
+
 void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   auto channel = cluster.transport->Dial({cluster.servers.at(held.server), ""}, {.frame_bytes_max = 4ull << 30});
   if (!channel.ok()) return Say(false, "channel", channel.status().ToString());
@@ -329,16 +383,19 @@ int Run(int argc, char** argv) {
     std::fprintf(stderr, "the shards of %s did not all answer, or did not come to rest\n", cluster.job.c_str());
     return 2;
   }
-  const Held& held = (*before)[seed % before->size()];
+  std::vector<const Held*> dense, slots;
+  for (const Held& one : *before) (one.state.variable().rfind("slot ", 0) == 0 ? slots : dense).push_back(&one);
+  const Held& held = *dense[seed % dense.size()];
   const Held* elsewhere = &held;
-  for (const Held& other : *before) {
-    if (other.server != held.server) elsewhere = &other;
+  for (const Held* other : dense) {
+    if (other->server != held.server) elsewhere = other;
   }
   std::printf("shard %u of %s on server %s, bytes=%llu\n", held.state.shard(), held.state.variable().c_str(), held.server.c_str(),
               static_cast<unsigned long long>(held.state.bytes()));
   {
     client::ParameterClient client(cluster.transport.get(), {}, "wrong-pushes");
     Sections(cluster, client, held, *elsewhere, static_cast<std::uint32_t>(before->size()));
+    if (!slots.empty()) Slots(cluster, client, *slots[seed % slots.size()]);
   }
   Frames(cluster, held, seed);
   if (quiet) {
