@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -174,6 +176,24 @@ void ApplyRun(const Rule rule, const Run& r) {
 
 // ---------------------------------------------------------------- rows of a table
 
+// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row has come.
+class Ahead {
+ public:
+  Ahead(const Rows& r, std::size_t numbers) : rows_(r), bytes_((r.dimension + numbers) * sizeof(float)) {}
+  void Ask(std::size_t i) const {
+    if (i >= rows_.next_count) return;
+    const auto begin = reinterpret_cast<std::uintptr_t>(rows_.next[i]);
+    for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes_; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), 1, 2);
+  }
+  void AskRest() const {
+    for (std::size_t i = rows_.count; i < rows_.next_count; ++i) Ask(i);
+  }
+
+ private:
+  const Rows& rows_;
+  const std::size_t bytes_;
+};
+
 // kDimension 0: any. A dimension that the compiler knows needs no loop.
 template <std::size_t kDimension, class Rule>
 inline void ApplyRow(const Rule& rule, std::size_t dimension, const float* __restrict g, float* __restrict w) {
@@ -196,10 +216,13 @@ inline void ApplyRow(const Rule& rule, std::size_t dimension, const float* __res
 template <std::size_t kDimension, class RuleOf>
 void ApplyRowsOf(const Rows& r, RuleOf rule_of) {
   const std::size_t dimension = kDimension == 0 ? r.dimension : kDimension;
+  const Ahead ahead(r, std::decay_t<decltype(rule_of(0))>::kSlots * dimension);
   for (std::size_t i = 0; i < r.count; ++i) {
+    ahead.Ask(i);
     const auto rule = rule_of(i);
     ApplyRow<kDimension>(rule, dimension, r.gradients[i], r.rows[i]);
   }
+  ahead.AskRest();
 }
 
 template <class RuleOf>
@@ -226,7 +249,9 @@ float MeanSquare(const float* g, std::size_t n) {
 }
 
 void ApplyRowwiseAdagrad(float learning_rate, float epsilon, const Rows& r) {
+  const Ahead ahead(r, 1);
   for (std::size_t i = 0; i < r.count; ++i) {
+    ahead.Ask(i);
     float* __restrict w = r.rows[i];
     const float* __restrict g = r.gradients[i];
     float& accumulator = w[r.dimension];
@@ -234,6 +259,7 @@ void ApplyRowwiseAdagrad(float learning_rate, float epsilon, const Rows& r) {
     const float denominator = std::sqrt(accumulator) + epsilon;
     for (std::size_t k = 0; k < r.dimension; ++k) w[k] = w[k] - learning_rate * g[k] / denominator;
   }
+  ahead.AskRest();
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ struct Rows {
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
   const std::uint32_t* t = nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
+  // Rows that come later, not touched: the memory is asked for one of them after each that is updated, for divisions leave it time.
+  std::size_t next_count = 0;
+  float* const* next = nullptr;
 };
 
 class Optimizer {

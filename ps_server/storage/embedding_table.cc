@@ -211,10 +211,18 @@ struct EmbeddingTable::Parts {
   std::vector<std::uint64_t> hashes;
   std::vector<std::uint32_t> what;           // the row that it updates, or kMake, kCount, kAgain
   std::vector<std::uint32_t> stamps_before;  // when stamps are kept
-  std::size_t looked_up = 0;                 // those before it have been; all of them unless memory is short
   std::vector<std::uint64_t> dropped;        // hashes of rows and waiting ids
   std::uint32_t stamp = 0, step_before = 0;
   PushOutcome outcome;
+  // What the first look does not find: it stands behind its home line, or waits, or is not there.
+  struct Later {
+    RowIndex::Line* home;
+    std::uint32_t place;
+  };
+  std::vector<Later> later;
+  std::size_t laters = 0;
+  template <bool kStamped>
+  void LookUp(std::span<const std::int64_t> of);
   // Only when an id is there twice: the chain of its gradients.
   std::vector<std::uint32_t> twice;        // places of those that were there before, rising
   std::vector<std::uint32_t> next_source;  // by place
@@ -409,123 +417,50 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   const std::size_t n = ids.size();
   p.ids = n;
   p.next_id = 0;
-  p.looked_up = 0;
-  if (p.hashes.size() < n) p.hashes.resize(n), p.what.resize(n);
-  if (stamped && p.stamps_before.size() < n) p.stamps_before.resize(n);
   p.dropped.clear();
   p.named_ready = false;
   p.outcome = {};
   p.step_before = p.step;
   p.stamp = stamped ? static_cast<std::uint32_t>(global_step) : 0;
-  std::uint64_t* const hashes = p.hashes.data();
-  std::uint32_t* const what = p.what.data();
-  p.BeginTwice();
-  Seen::View seen = p.seen.view();
-  std::uint32_t* const suspect_places = p.suspect_places.data();
-  std::size_t suspected = 0;
+  stamped ? p.LookUp<true>(ids) : p.LookUp<false>(ids);
+  for (const std::uint32_t i : p.twice) p.what[i] = kAgain;
 
-  // Look-up: what is each id.
   std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
   bool memory = true;
-  struct Group {
-    RowIndex::Line* homes[kGroup];
-    std::uint32_t later[kGroup], laters = 0;  // which of them need a closer look
-  } ring[kRing];
-  const std::size_t groups = (n + kGroup - 1) / kGroup;
-  const auto size_of = [n](std::size_t group) { return std::min(kGroup, n - group * kGroup); };
-  std::uint64_t homes_version = p.index.homes_version();
-  RowIndex::Homes homes = p.index.homes();
-  // A home may be found, and looked at, only after this: an id that was inserted since may have made the index grow, and move. `end`: of the groups
-  // whose homes are known.
-  std::size_t step = 0;
-  const auto follow = [&](std::size_t end) {
-    if (homes_version == p.index.homes_version()) return;
-    homes_version = p.index.homes_version();
-    homes = p.index.homes();
-    for (std::size_t group = step < 2 * kDelay ? 0 : step - 2 * kDelay; group < std::min(end, groups); ++group) {
-      for (std::size_t k = 0; k < size_of(group); ++k) ring[group % kRing].homes[k] = p.index.Home(hashes[group * kGroup + k]);
+  const std::uint64_t homes_version = p.index.homes_version();
+  for (std::size_t l = 0; l < p.laters; ++l) {
+    if (l + kAheadRows < p.laters) __builtin_prefetch(p.later[l + kAheadRows].home + 1);
+    const std::uint32_t i = p.later[l].place;
+    if (p.what[i] == kAgain) continue;
+    const std::uint64_t hash = p.hashes[i];
+    // An id that was inserted may have made the index grow, and move.
+    RowIndex::Ref e = p.index.Find(p.index.homes_version() == homes_version ? p.later[l].home : p.index.Home(hash), hash);
+    const bool waited = static_cast<bool>(e);
+    if (waited && IsRow(e)) {
+      p.what[i] = e.row();
+      if (stamped) {
+        p.stamps_before[i] = e.stamp();
+        e.set_stamp(std::max(e.stamp(), p.stamp));
+      }
+      continue;
     }
-  };
-  // A push of few ids finds its rows near when it applies.
-  const std::size_t near = n * p.row_floats * sizeof(float) <= kNearBytesMax ? p.row_floats * sizeof(float) : 0;
-  for (; memory && step < groups + 2 * kDelay; ++step) {
-    if (step < groups) {
-      Group& g = ring[step % kRing];
-      const std::size_t first = step * kGroup, size = size_of(step);
-      follow(step);
-      for (std::size_t k = 0; k < size; ++k) {
-        const std::uint64_t hash = p.HashOf(ids[first + k]);
-        hashes[first + k] = hash;
-        RowIndex::Line* const home = homes.Of(hash);
-        __builtin_prefetch(home);
-        g.homes[k] = home;
-        suspect_places[suspected] = static_cast<std::uint32_t>(first + k);
-        suspected += seen.Set(hash);
+    if (!waited) {
+      e = p.index.Insert(hash);
+      if (!e) {
+        memory = false;
+        break;
       }
+      e.set_row(kWaiting);
     }
-    if (step >= kDelay && step - kDelay < groups) {
-      const std::size_t group = step - kDelay, first = group * kGroup, size = size_of(group);
-      Group& g = ring[group % kRing];
-      follow(step + 1);
-      std::uint32_t laters = 0;
-      for (std::size_t k = 0; k < size; ++k) {
-        const std::uint32_t row = p.index.RowInHome(g.homes[k], hashes[first + k]);
-        what[first + k] = row;
-        g.later[laters] = static_cast<std::uint32_t>(k);
-        laters += stamped || row >= kWaiting;
-      }
-      g.laters = laters;
-      for (std::size_t l = 0; l < laters; ++l) p.index.IsInHome(g.homes[g.later[l]], hashes[first + g.later[l]]);
-      for (std::size_t k = 0; near != 0 && k < size; ++k) {
-        if (what[first + k] < kWaiting) PrefetchRow<1>(p.arena.At(what[first + k]), near);
-      }
-    }
-    if (step < 2 * kDelay) continue;
-    const std::size_t group = step - 2 * kDelay, first = group * kGroup;
-    Group& g = ring[group % kRing];
-    for (std::size_t l = 0; l < g.laters; ++l) {
-      const std::size_t k = g.later[l], i = first + k;
-      follow(step + 1);
-      RowIndex::Ref e = p.index.Find(g.homes[k], hashes[i]);
-      const bool waited = static_cast<bool>(e);
-      if (waited && IsRow(e)) {
-        what[i] = e.row();
-        if (stamped) {
-          p.stamps_before[i] = e.stamp();
-          e.set_stamp(std::max(e.stamp(), p.stamp));
-        }
-        if (near != 0) PrefetchRow<1>(p.arena.At(e.row()), near);
-        continue;
-      }
-      if (!waited) {
-        e = p.index.Insert(hashes[i]);
-        if (!e) {
-          memory = false;
-          p.looked_up = i;
-          break;
-        }
-        e.set_row(kWaiting);
-      }
-      if (stamped) p.stamps_before[i] = e.stamp();
-      if (CountOf(e) + 1 >= settings_.admit_after) {
-        ++fresh;
-        fresh_waiting += waited;
-        what[i] = kMake;
-      } else {
-        new_waiting += !waited;
-        ++p.outcome.ids_waiting;
-        what[i] = kCount;
-      }
-    }
-  }
-  if (memory) {
-    p.looked_up = n;
-    p.FindTwice(suspected);
-    for (const std::uint32_t i : p.twice) {  // looked up as if they were the only ones
-      fresh -= what[i] == kMake;
-      fresh_waiting -= what[i] == kMake;
-      p.outcome.ids_waiting -= what[i] == kCount;
-      what[i] = kAgain;
+    if (stamped) p.stamps_before[i] = e.stamp();
+    if (CountOf(e) + 1 >= settings_.admit_after) {
+      ++fresh;
+      fresh_waiting += waited;
+      p.what[i] = kMake;
+    } else {
+      new_waiting += !waited;
+      ++p.outcome.ids_waiting;
+      p.what[i] = kCount;
     }
   }
   p.outcome.duplicates = p.twice.size();
@@ -604,6 +539,65 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   return p.outcome;
 }
 
+// What each id is (`what`), as far as one look at its home line can say; the others, to `later`. Nothing is inserted, so every home stays where it
+// is. Without branches that depend on the ids. Ends with the ids that are there twice.
+template <bool kStamped>
+void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
+  const std::size_t n = of.size();
+  if (hashes.size() < n) hashes.resize(n), what.resize(n), later.resize(n);
+  if (kStamped && stamps_before.size() < n) stamps_before.resize(n);
+  BeginTwice();
+  const RowIndex::Homes homes = index.homes();
+  Seen::View seen_view = seen.view();
+  std::uint64_t* const to_hash = hashes.data();
+  std::uint32_t *const to_what = what.data(), *const to_suspect = suspect_places.data();
+  Later* const to_later = later.data();
+  RowIndex::Line* ring[kRing][kGroup];
+  const std::uint32_t now = stamp;
+  std::size_t suspected = 0, behind = 0;
+  // A push of few ids finds its rows near when it applies.
+  const std::size_t near = n * row_floats * sizeof(float) <= kNearBytesMax ? row_floats * sizeof(float) : 0;
+  const std::size_t groups = (n + kGroup - 1) / kGroup;
+  for (std::size_t turn = 0; turn < groups + kDelay; ++turn) {
+    if (turn < groups) {
+      RowIndex::Line** const to_home = ring[turn % kRing];
+      const std::size_t first = turn * kGroup, size = std::min(kGroup, n - first);
+      const std::int64_t* const from = of.data() + first;
+      for (std::size_t k = 0; k < size; ++k) {
+        const std::uint64_t hash = HashOf(from[k]);
+        to_hash[first + k] = hash;
+        RowIndex::Line* const home = homes.Of(hash);
+        __builtin_prefetch(home, 0, 2);
+        to_home[k] = home;
+        to_suspect[suspected] = static_cast<std::uint32_t>(first + k);
+        suspected += seen_view.Set(hash);
+      }
+    }
+    if (turn < kDelay) continue;
+    const std::size_t group = turn - kDelay, first = group * kGroup, size = std::min(kGroup, n - first);
+    RowIndex::Line* const* const home = ring[group % kRing];
+    const std::uint64_t* const hash = to_hash + first;
+    std::uint32_t* const row_of = to_what + first;
+    for (std::size_t k = 0; k < size; ++k) {
+      std::uint32_t row;
+      if constexpr (kStamped) {
+        row = RowIndex::Touch(home[k], hash[k], now, &stamps_before[first + k]);
+      } else {
+        row = RowIndex::RowIn<false>(home[k], hash[k]);
+      }
+      row_of[k] = row;
+      to_later[behind] = {home[k], static_cast<std::uint32_t>(first + k)};
+      behind += row >= kWaiting;
+      RowIndex::AskBehind<kStamped>(home[k], hash[k]);
+    }
+    for (std::size_t k = 0; near != 0 && k < size; ++k) {
+      if (row_of[k] < kWaiting) PrefetchRow<1>(arena.At(row_of[k]), near);
+    }
+  }
+  laters = behind;
+  FindTwice(suspected);
+}
+
 // The `count` oldest that no push names and that do not go anyway, to `dropped`. The caller knows that there are so many.
 void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped.begin(), dropped.end());
@@ -674,14 +668,14 @@ bool EmbeddingTable::Parts::IsNamed(std::uint64_t hash) {
   return place_of_named.Find(hash, hash_at) != kNoNext;
 }
 
-// Takes back what the look-up of the ids has left in the index.
+// Takes back what the look-up of the ids has left in the index. In any order: of an id that is there twice only the first place counts.
 void EmbeddingTable::Parts::Forget(bool stamped) {
-  for (std::size_t i = looked_up; i-- > 0;) {  // an id that is there twice has its own stamp at its first place
-    if (what[i] == kAgain || (what[i] < kWaiting && !stamped)) continue;
+  for (std::size_t i = 0; i < ids; ++i) {
+    if (what[i] == kAgain || what[i] == RowIndex::kNone || (what[i] < kWaiting && !stamped)) continue;
     const RowIndex::Ref e = index.Find(hashes[i]);
     if (what[i] < kWaiting) {
       e.set_stamp(stamps_before[i]);
-    } else if (e && CountOf(e) == 0) {
+    } else if (CountOf(e) == 0) {
       index.Erase(e);
     }
   }
@@ -782,7 +776,6 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
         group.rows[k] = p.arena.At(what[k]);
         group.gradients[k] = gradients + k * dimension;
       }
-      for (std::size_t j = 0; j < k; ++j) PrefetchRow<1>(group.rows[j], row_bytes);
       group.count = k;
       p.next_id += k;
       bytes += k * dimension * sizeof(float);
@@ -823,7 +816,6 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
         p.SaveRow(hash, row, stamped ? p.stamps_before[i] : 0);
       }
       group.rows[group.count] = p.arena.At(row);
-      PrefetchRow<1>(group.rows[group.count], row_bytes);
       group.gradients[group.count] = from;
       if (counts) {
         std::uint32_t& gradients_seen = p.arena.Count(row);
@@ -835,10 +827,14 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
   };
   for (std::size_t step = 0;; ++step) {
     fill(step % kRing);
-    if (step < kDelay) continue;
+    const Group& next = groups[step % kRing];
+    if (step < kDelay) {
+      for (std::size_t k = 0; k < next.count; ++k) PrefetchRow<1>(next.rows[k], row_bytes);
+      continue;
+    }
     const Group& group = groups[(step - kDelay) % kRing];
     if (group.count == 0) break;  // and so are those behind it
-    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t});
+    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t, next.count, next.rows});
   }
   if (p.next_id == p.ids) {
     phase_ = Phase::kIdle;

@@ -87,22 +87,49 @@ class RowIndex {
     __builtin_prefetch(home + 1);
     return false;
   }
-  // The row of `hash` if it stands in its home line; anything that is not in it gives kNone, which says nothing about the next line.
-  std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
+  // Which of the first four hashes of the line is `hash`: a bit, or 0.
+  static std::uint32_t AmongFour(const Line* line, std::uint64_t hash) {
 #if defined(__AVX2__)
     const __m256i four =
-        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(home)), _mm256_set1_epi64x(static_cast<long long>(hash)));
-    std::uint32_t found = static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
+        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(line)), _mm256_set1_epi64x(static_cast<long long>(hash)));
+    return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
 #else
     std::uint32_t found = 0;
-    for (std::uint32_t k = 0; k < kStampedLanes; ++k) found |= std::uint32_t{home->hashes[k] == hash} << k;
+    for (std::uint32_t k = 0; k < kStampedLanes; ++k) found |= std::uint32_t{line->hashes[k] == hash} << k;
+    return found;
 #endif
-    if (lanes_ == kLanes) {
+  }
+  // The row of `hash` if it stands in its home line; anything that is not in it gives kNone, which says nothing about the next line.
+  template <bool kStamped>
+  static std::uint32_t RowIn(const Line* home, std::uint64_t hash) {
+    std::uint32_t found = AmongFour(home, hash);
+    if constexpr (!kStamped) {
       // Behind the rows stands a number that is always kNone: whether the entry is here cannot be foreseen, so nobody asks.
       found |= std::uint32_t{home->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
       return home->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
     }
     return found != 0 ? home->numbers[2 * kStampedLanes + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
+  }
+  std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
+    return lanes_ == kLanes ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
+  }
+  // In an index with stamps: RowIn, and the stamp becomes at least `now`; `before`: what it was. A number with its highest bit set counts as not
+  // there.
+  static std::uint32_t Touch(Line* home, std::uint64_t hash, std::uint32_t now, std::uint32_t* before) {
+    const std::uint32_t found = AmongFour(home, hash);
+    if (found == 0) return kNone;
+    const auto at = static_cast<std::uint32_t>(std::countr_zero(found));
+    const std::uint32_t row = home->numbers[2 * kStampedLanes + at];
+    if (row >> 31) return kNone;
+    std::uint32_t& stamp = home->numbers[3 * kStampedLanes + at];
+    *before = stamp;
+    stamp = stamp < now ? now : stamp;
+    return row;
+  }
+  // Asks for the line behind if that is where `hash` may be.
+  template <bool kStamped>
+  static void AskBehind(const Line* home, std::uint64_t hash) {
+    __builtin_prefetch(home + (home->hashes[(kStamped ? kStampedLanes : kLanes) - 1] < hash));
   }
   std::uint64_t homes_version() const { return homes_version_; }
   // Home() for a loop: nothing of the index is looked for again. Valid as long.

@@ -277,6 +277,29 @@ TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
   CHECK(row == std::vector<float>{0, 0, 0});
 }
 
+TEST_CASE("rows that come later are only asked for, be they more or fewer than those that are updated") {
+  for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "adam"}) {
+    const auto made = Optimizer::Create({.type = type, .learning_rate = 0.1});
+    REQUIRE(made.ok());
+    const std::size_t floats = 16 + made->row_numbers(16);
+    const std::vector<float> before(floats, 1.0f), gradient(16, 0.5f);
+    std::vector<float> alone = before;
+    float* const lonely[] = {alone.data()};
+    const float* gradients[] = {gradient.data(), gradient.data()};
+    const std::uint32_t t[] = {1, 1};
+    made->ApplyRows({1, 16, lonely, gradients, t});
+    CHECK(alone != before);
+    for (const std::size_t count : {1, 2}) {
+      std::vector<float> first = before, second = before, later = before;
+      float *const rows[] = {first.data(), second.data()}, *const next[] = {later.data(), later.data(), later.data()};
+      made->ApplyRows({count, 16, rows, gradients, t, count == 1 ? std::size_t{3} : std::size_t{1}, next});
+      CHECK(first == alone);
+      CHECK((second == alone) == (count == 2));
+      CHECK(later == before);
+    }
+  }
+}
+
 TEST_CASE("the portable power is within one unit in the last place of the exact one") {
   std::mt19937 random(5);
   int worst = 0;
