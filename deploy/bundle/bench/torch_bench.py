@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """What PyTorch makes of a training step (forward, loss, backward) of ResNet-50 on this host's GPU, for gpu_check.sh: channels-last, in the precision that
-is asked for, eagerly and compiled. Prints one JSON object. Ends with 3 where torch or its GPU is missing.
+is asked for, eagerly and compiled. Prints one JSON object. Ends with 3 where torch or its GPU is missing. `--device cpu` tries the script itself on a host
+without one; it is no figure to stand beside ours.
 
-  torch_bench.py [--batch 256] [--steps 20] [--image 224] [--precision float32|tf32|bfloat16] [--no-compile]"""
+  torch_bench.py [--batch 256] [--steps 20] [--image 224] [--precision float32|tf32|bfloat16] [--no-compile] [--device cuda|cpu]"""
 import argparse
 import json
 import sys
@@ -14,6 +15,7 @@ parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--image", type=int, default=224)
 parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
 parser.add_argument("--no-compile", action="store_true")
+parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
 arguments = parser.parse_args()
 try:
     import torch
@@ -21,7 +23,7 @@ try:
 except ImportError as e:
     print(e, file=sys.stderr)
     sys.exit(3)
-if not torch.cuda.is_available():
+if arguments.device == "cuda" and not torch.cuda.is_available():
     print("torch %s finds no GPU" % torch.__version__, file=sys.stderr)
     sys.exit(3)
 
@@ -48,31 +50,32 @@ def resnet50():
 
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
 torch.backends.cudnn.benchmark = True
-model = resnet50().cuda().to(memory_format=torch.channels_last)
+synchronize = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
+model = resnet50().to(arguments.device).to(memory_format=torch.channels_last)
 parameters = sum(p.numel() for p in model.parameters())
 assert parameters == 25583592, parameters  # as configs/examples/resnet50.yaml
-images = torch.rand(arguments.batch, 3, arguments.image, arguments.image, device="cuda").to(memory_format=torch.channels_last)
-labels = torch.randint(1000, (arguments.batch,), device="cuda")
+images = torch.rand(arguments.batch, 3, arguments.image, arguments.image, device=arguments.device).to(memory_format=torch.channels_last)
+labels = torch.randint(1000, (arguments.batch,), device=arguments.device)
 
 
 def rate(call):
     def step():
         for p in model.parameters():
             p.grad = None
-        with torch.autocast("cuda", torch.bfloat16, enabled=arguments.precision == "bfloat16"):
+        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bfloat16"):
             loss = nn.functional.cross_entropy(call(images).float(), labels)
         loss.backward()
     for _ in range(6):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     begin = time.perf_counter()
     for _ in range(arguments.steps):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     return arguments.batch * arguments.steps / (time.perf_counter() - begin)
 
 
-said = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "device": torch.cuda.get_device_name(0), "batch": arguments.batch,
+said = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "device": torch.cuda.get_device_name(0) if arguments.device == "cuda" else "cpu", "batch": arguments.batch,
         "precision": arguments.precision, "eager_images_per_second": rate(model), "compiled_images_per_second": None}
 if not arguments.no_compile:
     try:
