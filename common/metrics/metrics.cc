@@ -112,7 +112,9 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<double()>> callbacks;
-    std::function<Registry::Samples()> samples;  // may be null
+    std::function<Registry::Samples()> samples;                                    // may be null
+    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;  // likewise; shared by its members
+    std::size_t member = 0;
   };
 
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -165,6 +167,16 @@ void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help,
   impl_->FamilyOf(name, help, Kind::kGauge).samples = std::move(read);
 }
 
+void Registry::AddCallbackGauges(const std::vector<Named>& gauges, std::function<std::vector<Samples>()> read) {
+  const auto group = std::make_shared<const std::function<std::vector<Samples>()>>(std::move(read));
+  MutexLock lock(&impl_->mu);
+  for (std::size_t i = 0; i < gauges.size(); ++i) {
+    Impl::Family& family = impl_->FamilyOf(gauges[i].first, gauges[i].second, Kind::kGauge);
+    family.group = group;
+    family.member = i;
+  }
+}
+
 std::string Registry::PrometheusText() const {
   // What the text needs is copied first: callbacks run without the lock, for they may take their owner's.
   struct Sample {
@@ -178,12 +190,15 @@ std::string Registry::PrometheusText() const {
     Kind kind;
     std::vector<Sample> samples;
     std::function<Samples()> more;
+    std::shared_ptr<const std::function<std::vector<Samples>()>> group;
+    std::size_t member = 0;
   };
   std::vector<Page> pages;
+  std::map<const void*, std::vector<Samples>> of_groups;  // of this scrape
   {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {
-      Page page{name, family.help, family.kind, {}, family.samples};
+      Page page{name, family.help, family.kind, {}, family.samples, family.group, family.member};
       for (const auto& [labels, c] : family.counters) page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
       for (const auto& [labels, g] : family.gauges) page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
       for (const auto& [labels, read] : family.callbacks) page.samples.push_back({labels, "", read, nullptr});
@@ -194,8 +209,14 @@ std::string Registry::PrometheusText() const {
   std::string out;
   for (const Page& page : pages) {
     absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ", page.name, " ", KindName(page.kind), "\n");
-    if (page.more) {
-      for (const auto& [labels, value] : page.more()) absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
+    const auto show = [&](const Samples& samples) {
+      for (const auto& [labels, value] : samples) absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
+    };
+    if (page.more) show(page.more());
+    if (page.group != nullptr) {
+      auto found = of_groups.find(page.group.get());
+      if (found == of_groups.end()) found = of_groups.emplace(page.group.get(), (*page.group)()).first;
+      if (page.member < found->second.size()) show(found->second[page.member]);
     }
     for (const Sample& sample : page.samples) {
       if (sample.histogram == nullptr) {

@@ -68,6 +68,9 @@ class Registry {
   // As above, of things that come and go (jobs): as many samples as there are now. `read` bounds their number.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read);
+  // Several at once, {name, help}: `read` is asked once a scrape and returns the samples of each, in their order.
+  using Named = std::pair<std::string, std::string>;
+  void AddCallbackGauges(const std::vector<Named>& gauges, std::function<std::vector<Samples>()> read);
   std::string PrometheusText() const;
 
  private:

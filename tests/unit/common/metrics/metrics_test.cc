@@ -93,4 +93,22 @@ TEST_CASE("samples of things that come and go are those of the scrape's moment")
         "3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
 }
 
+TEST_CASE("several gauges that one reading fills ask for it once a scrape") {
+  Registry registry;
+  int asked = 0;
+  registry.AddCallbackGauges({{"evergrad_test_b", "second"}, {"evergrad_test_a", "first"}, {"evergrad_test_c", "none"}}, [&asked] {
+    ++asked;
+    return std::vector<Registry::Samples>{{{{}, 2}}, {{{{"kind", "x"}}, 1}, {{{"kind", "y"}}, asked + 0.5}}};
+  });
+  registry.GetGauge("evergrad_test_aa", "between");
+  CHECK(registry.PrometheusText() ==
+        "# HELP evergrad_test_a first\n# TYPE evergrad_test_a gauge\nevergrad_test_a{kind=\"x\"} 1\nevergrad_test_a{kind=\"y\"} 1.5\n"
+        "# HELP evergrad_test_aa between\n# TYPE evergrad_test_aa gauge\nevergrad_test_aa 0\n"
+        "# HELP evergrad_test_b second\n# TYPE evergrad_test_b gauge\nevergrad_test_b 2\n"
+        "# HELP evergrad_test_c none\n# TYPE evergrad_test_c gauge\n");
+  CHECK(asked == 1);
+  CHECK_THAT(registry.PrometheusText(), Catch::Contains("evergrad_test_a{kind=\"y\"} 2.5\n"));
+  CHECK(asked == 2);
+}
+
 }  // namespace evergrad::metrics
