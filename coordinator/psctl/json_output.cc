@@ -77,7 +77,9 @@ nlohmann::json DeviceJson(const v1::DeviceProgress& d) {
           {"waits", d.waits()},
           {"batches_ahead", d.batches_ahead()},
           {"steps", {{"eager", d.steps_eager()}, {"captured", d.graph_captures()}, {"replayed", d.graph_replays()}}},
-          {"recaptures", recaptures}};
+          {"recaptures", recaptures},
+          {"loss_scale", d.loss_scale() > 0 ? Number(d.loss_scale()) : nlohmann::json(nullptr)},
+          {"loss_scale_overflows", d.loss_scale_overflows()}};
 }
 
 }  // namespace

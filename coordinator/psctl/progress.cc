@@ -46,7 +46,8 @@ std::string Figures(const v1::JobStatus& job) {
 
 std::string WorkerText(const v1::WorkerRow& worker) {
   return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()),
-                      worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps");
+                      worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps",
+                      worker.device().loss_scale() > 0 ? absl::StrCat(", loss scale ", ShowNumber(worker.device().loss_scale(), 0)) : "");
 }
 
 // What was measured and is no number, beside "-" for what was not measured.
@@ -153,6 +154,8 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(), d.graph_recaptures().end());
   for (const auto& [reason, count] : reasons) absl::StrAppend(&step, ", captured again: ", Printable(reason), " (", count, ")");
   lines.push_back(step);
+  if (d.loss_scale() > 0)
+    lines.push_back(absl::StrCat("  loss scale ", ShowNumber(d.loss_scale(), 0), ", too large in ", d.loss_scale_overflows(), " steps of this job"));
   return lines;
 }
 

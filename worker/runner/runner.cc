@@ -237,6 +237,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job.emplace();
       job->uid = uid;
       ++stint;
+      device->loss_scale = 0;
+      device->overflows = 0;
       const client::ParameterClient::Stats stats = env.client->stats();
       SayServes({{"job", info.name()}, {"job_uid", JobUidString(uid)}});
       job->bytes_before = stats.bytes_sent + stats.bytes_received;
@@ -888,6 +890,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   struct Device {  // for the metrics, beside what the backend says
     std::atomic<std::uint64_t> ahead{0}, waits{0};
     std::atomic<double> wait_seconds{0};
+    // Of the present job; 0 where its losses are not scaled.
+    std::atomic<float> loss_scale{0};
+    std::atomic<std::uint64_t> overflows{0};
   };
 
   // A device that waits for servers, a batch or its host between two steps does nothing.
@@ -924,54 +929,48 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     to->set_graph_captures(use.captures);
     to->set_graph_replays(use.replays);
     for (const auto& [reason, count] : use.recaptures) (*to->mutable_graph_recaptures())[reason] = count;
+    to->set_loss_scale(beside.loss_scale);
+    to->set_loss_scale_overflows(beside.overflows);
   }
 
   // Without a device there are no samples, only the names' headers.
   void AddDeviceMetrics() {
+    using metrics::Labels;
     using Samples = metrics::Registry::Samples;
-    const auto add = [this](const char* name, const char* help, auto fill) {
-      env.registry->AddCallbackGauges(name, help, [weak = std::weak_ptr<ComputeBackend>(backend), device = device, fill] {
-        Samples samples;
-        const auto compute = weak.lock();  // the registry outlives it
-        if (const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use()) {
-          v1::DeviceProgress said;
-          FillDevice(*use, *device, &said);
-          fill(said, &samples);
-        }
-        return samples;
-      });
-    };
-    add("evergrad_worker_device_memory_bytes", "Memory of the device: used and at most used by arrays, reserved for them, free",
-        [](const v1::DeviceProgress& d, Samples* to) {
-          to->emplace_back(metrics::Labels{{"kind", "used"}}, static_cast<double>(d.memory_used()));
-          to->emplace_back(metrics::Labels{{"kind", "peak"}}, static_cast<double>(d.memory_peak()));
-          to->emplace_back(metrics::Labels{{"kind", "reserved"}}, static_cast<double>(d.memory_reserved()));
-          to->emplace_back(metrics::Labels{{"kind", "free"}}, static_cast<double>(d.memory_free()));
+    const auto number = [](const auto& n) { return static_cast<double>(n); };
+    env.registry->AddCallbackGauges(
+        {{"evergrad_worker_device_memory_bytes", "Memory of the device: used and at most used by arrays, reserved for them, free"},
+         {"evergrad_worker_device_seconds",
+          "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)"},
+         {"evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
+         {"evergrad_worker_device_steps", "Steps so far, by how they were asked for, and those whose batch was there before they began (ahead)"},
+         {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"}},
+        [weak = std::weak_ptr<ComputeBackend>(backend), device = device, number]() -> std::vector<Samples> {
+          const auto compute = weak.lock();  // the registry outlives it
+          const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use();
+          if (!use) return {};
+          v1::DeviceProgress d;
+          FillDevice(*use, *device, &d);
+          Samples busy, recaptures;
+          if (!d.utilization_from().empty()) busy.emplace_back(Labels{{"from", d.utilization_from()}}, d.utilization());
+          for (const auto& [reason, count] : d.graph_recaptures()) recaptures.emplace_back(Labels{{"reason", reason}}, number(count));
+          return {{{Labels{{"kind", "used"}}, number(d.memory_used())},
+                   {Labels{{"kind", "peak"}}, number(d.memory_peak())},
+                   {Labels{{"kind", "reserved"}}, number(d.memory_reserved())},
+                   {Labels{{"kind", "free"}}, number(d.memory_free())}},
+                  {{Labels{{"part", "in"}}, d.in_seconds()},
+                   {Labels{{"part", "kernels"}}, d.kernel_seconds()},
+                   {Labels{{"part", "out"}}, d.out_seconds()},
+                   {Labels{{"part", "stalled"}}, d.stalled_seconds()},
+                   {Labels{{"part", "wait"}}, d.wait_seconds()}},
+                  busy,
+                  {{Labels{{"how", "measured"}}, number(d.measured_steps())},
+                   {Labels{{"how", "eager"}}, number(d.steps_eager())},
+                   {Labels{{"how", "captured"}}, number(d.graph_captures())},
+                   {Labels{{"how", "replayed"}}, number(d.graph_replays())},
+                   {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
+                  recaptures};
         });
-    add("evergrad_worker_device_seconds",
-        "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)",
-        [](const v1::DeviceProgress& d, Samples* to) {
-          to->emplace_back(metrics::Labels{{"part", "in"}}, d.in_seconds());
-          to->emplace_back(metrics::Labels{{"part", "kernels"}}, d.kernel_seconds());
-          to->emplace_back(metrics::Labels{{"part", "out"}}, d.out_seconds());
-          to->emplace_back(metrics::Labels{{"part", "stalled"}}, d.stalled_seconds());
-          to->emplace_back(metrics::Labels{{"part", "wait"}}, d.wait_seconds());
-        });
-    add("evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)",
-        [](const v1::DeviceProgress& d, Samples* to) {
-          if (!d.utilization_from().empty()) to->emplace_back(metrics::Labels{{"from", d.utilization_from()}}, d.utilization());
-        });
-    add("evergrad_worker_device_steps", "Steps so far, by how they were asked for, and those whose batch was there before they began (ahead)",
-        [](const v1::DeviceProgress& d, Samples* to) {
-          to->emplace_back(metrics::Labels{{"how", "measured"}}, static_cast<double>(d.measured_steps()));
-          to->emplace_back(metrics::Labels{{"how", "eager"}}, static_cast<double>(d.steps_eager()));
-          to->emplace_back(metrics::Labels{{"how", "captured"}}, static_cast<double>(d.graph_captures()));
-          to->emplace_back(metrics::Labels{{"how", "replayed"}}, static_cast<double>(d.graph_replays()));
-          to->emplace_back(metrics::Labels{{"how", "ahead"}}, static_cast<double>(d.batches_ahead()));
-        });
-    add("evergrad_worker_graph_recaptures", "Steps captured again so far, by reason", [](const v1::DeviceProgress& d, Samples* to) {
-      for (const auto& [reason, count] : d.graph_recaptures()) to->emplace_back(metrics::Labels{{"reason", reason}}, static_cast<double>(count));
-    });
   }
 
   // ------------------------------------------------------------------ still a training step
@@ -1044,12 +1043,18 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                 }));
   }
 
-  // Metrics that only jobs with scaled losses have.
+  // Metrics that only jobs with scaled losses have: made with the first of their steps.
   void ShowLossScale(const ComputeJob::Step& step) {
-    env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)").Set(step.loss_scale);
-    metrics::Counter& overflows =
-        env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total", "Steps whose update was skipped because the loss scale was too large");
-    if (step.too_large) overflows.Add();
+    if (loss_scale_gauge == nullptr) {
+      loss_scale_gauge = &env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)");
+      overflows_total = &env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total",
+                                                  "Steps whose update was skipped because the loss scale was too large");
+    }
+    loss_scale_gauge->Set(step.loss_scale);
+    device->loss_scale = step.loss_scale;
+    if (!step.too_large) return;
+    overflows_total->Add();
+    device->overflows.fetch_add(1);
   }
 
   // ------------------------------------------------------------------ a step of a user's function
@@ -1458,6 +1463,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   metrics::Limit attempts_limit, records_limit, data_limit;
   metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total, &skips_total;
   metrics::Gauge& loss_gauge;
+  metrics::Gauge* loss_scale_gauge = nullptr;  // with overflows_total
+  metrics::Counter* overflows_total = nullptr;
   Exchange::Counters counters;
 };
 

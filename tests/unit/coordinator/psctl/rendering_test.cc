@@ -52,7 +52,9 @@ v1::EpochRow Epoch(std::uint64_t n) {
   return row;
 }
 
-TEST_CASE("what a worker's device did is shown in two lines, and a worker without one has none, in text and in JSON") {
+TEST_CASE(
+    "what a worker's device did is shown in two lines, with the scale of its losses in a third, and a worker without one has none, in text and in "
+    "JSON") {
   v1::JobStatus job = Running();
   CHECK(DeviceLines(job.workers(0)).empty());
   CHECK_FALSE(JsonOf(job)["workers"][0].contains("device"));
@@ -91,6 +93,15 @@ TEST_CASE("what a worker's device did is shown in two lines, and a worker withou
   CHECK(shown["recaptures"]["addresses changed"] == 1);
   CHECK(shown["utilization_from"] == "kernels");
   CHECK_FALSE(JsonOf(job)["workers"][1].contains("device"));
+  // Only where losses are scaled.
+  CHECK(shown["loss_scale"].is_null());
+  device.set_loss_scale(16384);
+  device.set_loss_scale_overflows(2);
+  REQUIRE(DeviceLines(job.workers(0)).size() == 3);
+  CHECK(DeviceLines(job.workers(0))[2] == "  loss scale 16384, too large in 2 steps of this job");
+  CHECK(JsonOf(job)["workers"][0]["device"]["loss_scale"] == 16384);
+  CHECK(JsonOf(job)["workers"][0]["device"]["loss_scale_overflows"] == 2);
+  CHECK(ProgressBlock(job, 120)[2] == "  worker/0 running closure 38, 300 steps, loss scale 16384");
 }
 
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
