@@ -386,10 +386,10 @@ class Backend {
   virtual void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) = 0;
   // Over examples of `elements`, in order, the mean of (output - label)^2 of its elements, in double.
   virtual void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels, double* sum) = 0;
-  // In double, in a fixed order.
+  // In double, in a fixed order, of whose bits zeros at the end of x change none.
   virtual void SumOfSquares(In x, double* sum) = 0;
   // Sets *found to 1 if any element is NaN or Inf; else leaves it.
-  virtual void FindNotFinite(In x, std::uint64_t* found) = 0;
+  virtual void FindNotFinite(AnyIn x, std::uint64_t* found) = 0;
 };
 
 // The least that a squared length counts as in a normalized dot product: Keras' 1e-6 squared.

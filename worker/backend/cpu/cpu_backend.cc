@@ -253,7 +253,7 @@ class CpuBackend final : public Backend {
   void SumOfSquares(In x, double* sum) override {
     Guard("sum of squares", [&] { *sum = cpu::SumOfSquares(x); });
   }
-  void FindNotFinite(In x, std::uint64_t* found) override {
+  void FindNotFinite(AnyIn x, std::uint64_t* found) override {
     Guard("find not finite", [&] {
       if (*found == 0 && !cpu::AllFinite(threads_, x)) *found = 1;
     });

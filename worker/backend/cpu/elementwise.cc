@@ -263,23 +263,20 @@ double SumOfSquares(In x) {
   for (; i + kLanesOfSum <= x.size(); i += kLanesOfSum) {
     for (std::size_t l = 0; l < kLanesOfSum; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
   }
-  for (; i < x.size(); ++i) lanes[0] += static_cast<double>(x[i]) * x[i];
+  for (std::size_t l = 0; i < x.size(); ++i, ++l) lanes[l] += static_cast<double>(x[i]) * x[i];
   double sum = 0;
   for (const double lane : lanes) sum += lane;
   return sum;
 }
 
-bool AllFinite(int threads, In x) {
+bool AllFinite(int threads, AnyIn x) {
   std::atomic<bool> finite{true};
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), 4 * kElementsPerPart, [&](std::int64_t begin, std::int64_t end) {
     // An exponent of all ones is Inf or NaN. In blocks, so that it vectorises and still ends early.
     constexpr std::int64_t kBlock = 4096;
     for (std::int64_t from = begin; from < end; from += kBlock) {
-      const float* const values = x.data();
-      const std::int64_t to = std::min(end, from + kBlock);
-      std::uint32_t bad = 0;
-      for (std::int64_t i = from; i < to; ++i) bad |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-      if (bad == 0) continue;
+      const AnyIn block = x.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(std::min(end, from + kBlock) - from));
+      if (tensor::AllFinite(ToWire(block.type()), static_cast<const std::byte*>(block.data()), block.size())) continue;
       finite.store(false, std::memory_order_relaxed);
       return;
     }

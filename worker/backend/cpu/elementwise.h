@@ -25,6 +25,6 @@ void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
 void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y,
                  std::int64_t y_columns, std::int64_t y_begin);
 double SumOfSquares(In x);
-bool AllFinite(int threads, In x);
+bool AllFinite(int threads, AnyIn x);
 
 }  // namespace evergrad::worker::cpu

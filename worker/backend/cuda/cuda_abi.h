@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 4u
+#define EG_CUDA_ABI_VERSION 5u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {

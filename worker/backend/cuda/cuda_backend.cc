@@ -33,6 +33,8 @@ constexpr std::uint64_t kStagingPiece = 4ull << 20;  // one piece is filled whil
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first warms up
+// Calls until memory is asked for again that was short, where this process has given none back: another one may have.
+constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
   switch (phase) {
@@ -454,13 +456,20 @@ class CudaBackendImpl final : public CudaBackend {
   void Scale(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 0, EG_FLOAT32, EG_FLOAT32}); }
   void AddScaled(float factor, AnyIn x, AnyOut y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 1, ToC(x.type()), ToC(y.type())}); }
   void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
-    // More than travel in one launch are added to what the launch before has left.
+    // More than travel in one launch are added to what the launch before has left, which is float32.
+    float* so_far = nullptr;
+    if (inputs.size() > EG_LIST_MAX) {
+      so_far = y.is_float32() ? y.floats().data() : Scratch<float>(static_cast<std::int64_t>(sizeof(float)) * Size(y));
+      if (so_far == nullptr) return;
+    }
     for (std::size_t begin = 0; begin < inputs.size(); begin += EG_LIST_MAX) {
+      const bool last = begin + EG_LIST_MAX >= inputs.size();
       EgSum a{};
       a.n = Size(y);
-      a.add = begin == 0 ? 0 : 1;
-      a.y = y.data();
-      a.type = ToC(y.type());
+      a.before = begin == 0 ? nullptr : so_far;
+      a.y = last ? y.data() : so_far;
+      a.x_type = ToC(inputs[begin].type());
+      a.y_type = last ? ToC(y.type()) : EG_FLOAT32;
       a.count = static_cast<std::int32_t>(std::min<std::size_t>(EG_LIST_MAX, inputs.size() - begin));
       for (std::int32_t i = 0; i < a.count; ++i) a.inputs[i] = inputs[begin + static_cast<std::size_t>(i)].data();
       Compute(a);
@@ -568,7 +577,7 @@ class CudaBackendImpl final : public CudaBackend {
     double* const scratch = Scratch<double>(std::max<std::int64_t>(8, cuda::SumScratch(Size(x))));
     if (scratch != nullptr) Compute(EgSquares{Size(x), x.data(), sum, scratch});
   }
-  void FindNotFinite(In x, std::uint64_t* found) override { Compute(EgNotFinite{Size(x), x.data(), found}); }
+  void FindNotFinite(AnyIn x, std::uint64_t* found) override { Compute(EgNotFinite{Size(x), x.data(), found, ToC(x.type()), 0}); }
 
  private:
   // What a step asks for, as it is noted while it is captured.
@@ -585,8 +594,11 @@ class CudaBackendImpl final : public CudaBackend {
     Phase phase = Phase::kForward;
   };
   struct Choice {
-    EgPlan* plan = nullptr;  // null: the library has none for this key
+    EgPlan* plan = nullptr;  // null: the library has none for this key, or there was no memory for any
     std::uint64_t workspace_bytes = 0;
+    std::string no_memory = {};   // why there is none, where that is it: it is asked again, not at each call
+    std::uint64_t used_then = 0;  // bytes in use
+    std::uint32_t asked_since = 0;
   };
 
   static std::int64_t Size(AnyIn x) { return static_cast<std::int64_t>(x.size()); }
@@ -820,6 +832,11 @@ class CudaBackendImpl final : public CudaBackend {
     EndWait();
     key.reserved = fastest_ ? 1 : 0;
     auto choice = plans_.find(PlanKey{key});
+    if (choice != plans_.end() && !choice->second.no_memory.empty() &&
+        (memory_->use(false).used < choice->second.used_then || ++choice->second.asked_since == kAskedAgain)) {
+      plans_.erase(choice);
+      choice = plans_.end();
+    }
     if (choice == plans_.end()) {
       StopCapture("a plan had to be made");
       if (plans_.size() >= kPlansMax) ForgetPlans();
@@ -838,7 +855,13 @@ class CudaBackendImpl final : public CudaBackend {
     return true;
   }
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
-    if (!RunPlan(name, key, arguments)) Refuse(name, absl::InternalError("the library has no algorithm for this shape"));
+    if (RunPlan(name, key, arguments)) return;
+    EgPlanKey kept = key;
+    kept.reserved = fastest_ ? 1 : 0;
+    const auto choice = plans_.find(PlanKey{kept});
+    const std::string no_memory = choice == plans_.end() ? "" : choice->second.no_memory;
+    Refuse(name, no_memory.empty() ? absl::InternalError("the library has no algorithm for this shape")
+                                   : absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", no_memory)));
   }
 
   // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error was left.
@@ -850,17 +873,23 @@ class CudaBackendImpl final : public CudaBackend {
     std::vector<AlgorithmCandidate> candidates;
     for (std::int32_t i = 0; i < count; ++i) candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
     std::vector<EgPlan*> made(candidates.size(), nullptr);
+    Choice choice;
     const auto try_one = [&](std::size_t i) -> absl::StatusOr<double> {
       EgCudaError failed{};
-      if (api_->make_plan(context_, &key, static_cast<std::int32_t>(i), &made[i], &failed) != EG_CUDA_OK) return StatusOf(failed);
-      return fastest_ ? Measure(made[i], candidates[i].workspace_bytes, arguments) : 0.0;
+      absl::StatusOr<double> seconds = 0.0;
+      if (api_->make_plan(context_, &key, static_cast<std::int32_t>(i), &made[i], &failed) != EG_CUDA_OK)
+        seconds = StatusOf(failed);
+      else if (fastest_)
+        seconds = Measure(made[i], candidates[i].workspace_bytes, arguments);
+      if (absl::IsResourceExhausted(seconds.status())) choice.no_memory = std::string(seconds.status().message());
+      return seconds;
     };
     const absl::StatusOr<AlgorithmChoice> chosen = ChooseAlgorithm(candidates, options_.workspace_bytes_max, !fastest_, try_one);
-    Choice choice;
+    choice.used_then = memory_->use(false).used;
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (made[i] == nullptr) continue;
       if (chosen.ok() && i == chosen->index)
-        choice = {made[i], candidates[i].workspace_bytes};
+        choice = {made[i], candidates[i].workspace_bytes, {}};
       else
         api_->drop_plan(made[i]);
     }

@@ -72,11 +72,12 @@ typedef struct EgScale {
 } EgScale; /* add: y += factor x */
 typedef struct EgSum {
   int64_t n;
-  int32_t count, add;
+  int32_t count, reserved;
   const void* inputs[EG_LIST_MAX];
+  const float* before;
   void* y;
-  int32_t type, reserved;
-} EgSum; /* add: y += … */
+  int32_t x_type, y_type;
+} EgSum; /* y = before + inputs[0] + …, added in this order; `before` may be y */
 typedef struct EgCopyColumns {
   int64_t rows, width, x_columns, x_begin, y_columns, y_begin;
   const void* x;
@@ -279,8 +280,9 @@ typedef struct EgSquares {
 } EgSquares;
 typedef struct EgNotFinite {
   int64_t n;
-  const float* x;
+  const void* x;
   uint64_t* found;
+  int32_t type, reserved;
 } EgNotFinite;
 
 // clang-format off

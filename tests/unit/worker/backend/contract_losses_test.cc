@@ -237,6 +237,23 @@ TEST_CASE("squares are added in double, of examples and of all") {
   });
 }
 
+TEST_CASE("zeros at the end change no bit of a sum of squares") {
+  ForEachBackend([](Backend& backend) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{300}, std::size_t{5001}}) {
+      std::vector<float> x = Draw(n, n);
+      double want = -1;
+      backend.SumOfSquares(x, &want);
+      for (const std::size_t more : {std::size_t{1}, std::size_t{3}, std::size_t{260}, std::size_t{70001}}) {
+        std::vector<float> longer = x;
+        longer.resize(n + more);
+        double got = -1;
+        backend.SumOfSquares(longer, &got);
+        CHECK(got == want);
+      }
+    }
+  });
+}
+
 TEST_CASE("what is not finite is found wherever it is, and a finding is kept") {
   ForEachBackend([](Backend& backend) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{5}, std::size_t{4097}, std::size_t{300001}}) {

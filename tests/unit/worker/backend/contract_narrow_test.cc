@@ -301,6 +301,22 @@ TEST_CASE("casts round to the nearest, ties to even, and carry what is not finit
   });
 }
 
+TEST_CASE("what is not finite is found in 16 bits too") {
+  ForEachBackend([](Backend& backend) {
+    for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
+      std::vector<float> x = Draw(1, 5003);
+      Array narrow(type, x.size());
+      for (const bool finite : {true, false}) {
+        if (!finite) x[5002] = std::numeric_limits<float>::infinity();
+        backend.Copy(x, narrow);
+        std::uint64_t found = 0;
+        backend.FindNotFinite(narrow, &found);
+        CHECK(found == (finite ? 0 : 1));
+      }
+    }
+  });
+}
+
 TEST_CASE("NaN and Inf are carried through primitives on 16 bits") {
   ForEachBackend([](Backend& backend) {
     for (const Element type : NarrowTypesOf(backend)) {

@@ -99,8 +99,9 @@ struct ActivateBackF {
   int activation;
   EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
 };
+// A NaN is made quiet, as the wire's conversion makes it.
 struct CastF {
-  EG_HD float operator()(const float* x, float) const { return x[0]; }
+  EG_HD float operator()(const float* x, float) const { return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u); }
 };
 struct ScaleF {
   float factor;
@@ -111,15 +112,15 @@ struct AddScaledF {
   EG_HD float operator()(const float* x, float y) const { return y + factor * x[0]; }
 };
 
-// y = inputs[0] + inputs[1] + …, in this order: one pass that reads each input once, however many there are.
-template <typename T>
+// One pass that reads each input once; of more than travel in one launch the sum so far lies in memory as float32, 8 bytes an element and launch
+// more.
+template <typename X, typename Y>
 struct SumMap {
   EgSum a;
   EG_HD void operator()(std::int64_t i) const {
-    T* const y = As<T>(a.y);
-    float sum = a.add != 0 ? static_cast<float>(y[i]) : static_cast<float>(As<T>(a.inputs[0])[i]);
-    for (int k = a.add != 0 ? 0 : 1; k < a.count; ++k) sum = sum + As<T>(a.inputs[k])[i];
-    y[i] = T(sum);
+    float sum = a.before != nullptr ? a.before[i] : static_cast<float>(As<X>(a.inputs[0])[i]);
+    for (int k = a.before != nullptr ? 0 : 1; k < a.count; ++k) sum = sum + As<X>(a.inputs[k])[i];
+    As<Y>(a.y)[i] = Y(sum);
   }
 };
 
@@ -199,12 +200,16 @@ struct TransposeMap {
 };
 
 // Reads once; the flag is written by those alone who find something.
+template <typename T>
 struct NotFiniteMap {
   EgNotFinite a;
   EG_HD void operator()(std::int64_t t) const {
     const std::int64_t end = Least(a.n, 4 * t + 4);
     bool found = false;
-    for (std::int64_t i = 4 * t; i < end; ++i) found = found || !(a.x[i] - a.x[i] == 0.0f);
+    for (std::int64_t i = 4 * t; i < end; ++i) {
+      const float x = As<T>(a.x)[i];
+      found = found || !(x - x == 0.0f);
+    }
     if (found) *a.found = 1;  // whoever writes writes the same
   }
 };

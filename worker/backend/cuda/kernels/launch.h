@@ -103,11 +103,11 @@ std::int32_t By(L& l, const EgScale& a) {
   return Elementwise<1, false>(l, a.n, ScaleF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
 }
 EG_BY_TYPES(EgScale)
-template <typename T, typename L>
+template <typename X, typename Y, typename L>
 std::int32_t By(L& l, const EgSum& a) {
-  return l.Map(a.n, SumMap<T>{a});
+  return l.Map(a.n, SumMap<X, Y>{a});
 }
-EG_BY_TYPE(EgSum)
+EG_BY_TYPES(EgSum)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgCopyColumns& a) {
   return l.Map(a.rows * a.width, CopyColumnsMap<T>{a});
@@ -124,10 +124,11 @@ std::int32_t By(L& l, const EgBiasActivate& a) {
   return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgBiasActivate)
-template <typename L>
-std::int32_t Launch(L& l, const EgNotFinite& a) {
-  return l.Map(DivideUp(a.n, 4), NotFiniteMap{a});
+template <typename T, typename L>
+std::int32_t By(L& l, const EgNotFinite& a) {
+  return l.Map(DivideUp(a.n, 4), NotFiniteMap<T>{a});
 }
+EG_BY_TYPE(EgNotFinite)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgMaxPool& a) {
   const MaxPoolMap<T> map{a};

@@ -362,6 +362,7 @@ int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos
 }
 int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
   if (context->capturing) return Fail(EG_CUDA_FAILED, error, "a plan was made while capturing");
+  if (control.no_plan_memory) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   if (index >= Offered(*key)) return Fail(EG_CUDA_BAD_SHAPE, error, "no such plan");
   *plan = new EgPlan{*key, index};
   ++control.plans;

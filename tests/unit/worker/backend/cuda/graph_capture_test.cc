@@ -51,6 +51,19 @@ TEST_CASE("a capture that fails is tried again, then given up with its reason; o
   CHECK(capture.given_up(2) == "addresses change from step to step");
 }
 
+TEST_CASE("failures in a row are counted from the last replay on") {
+  GraphCapture capture({0, 2, 16, true});
+  CHECK(capture.Next(1, 1).action == Action::kCapture);
+  capture.Failed(1, "once");
+  CHECK(capture.Next(1, 1).action == Action::kCapture);
+  capture.Captured(1);
+  CHECK(capture.Next(1, 1).action == Action::kReplay);
+  CHECK(capture.Next(1, 2).action == Action::kCapture);
+  capture.Failed(1, "once more, not twice in a row");
+  CHECK(capture.given_up(1).empty());
+  CHECK(capture.Next(1, 2).action == Action::kCapture);
+}
+
 TEST_CASE("the graph that was used longest ago goes, and its return is counted as evicted") {
   GraphCapture capture({0, 3, 2, true});
   for (const std::uint64_t key : {1, 2}) {
