@@ -104,7 +104,7 @@ struct Model {
     model->batch.labels = model->labels;
     return model;
   }
-  std::vector<std::span<const float>> Weights() const { return {weights.begin(), weights.end()}; }
+  std::vector<AnyIn> Weights() const { return {weights.begin(), weights.end()}; }
 };
 
 // What the device says of the steps since `before`, beside the wall's seconds for them.
@@ -132,8 +132,8 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
     held.push_back(std::move(memory));
     return to;
   };
-  std::vector<In> weights;
-  std::vector<Out> gradients;
+  std::vector<AnyIn> weights;
+  std::vector<AnyOut> gradients;
   Batch batch = model.batch;
   for (const auto& values : model.weights) {
     EG_ASSIGN_OR_RETURN(const Out there, put(values));
@@ -163,7 +163,7 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
 absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& options) {
   HostStep steps(model.graph.get(), &backend);
   std::vector<tensor::AlignedBuffer> pinned;
-  std::vector<Out> gradients;
+  std::vector<AnyOut> gradients;
   for (const auto& values : model.weights) {
     EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(values.size() * sizeof(float)));
     pinned.push_back(std::move(buffer));
@@ -419,7 +419,7 @@ spec:
     const Batch& present = i % 10 == 9 ? shorter->batch : model->batch;
     const Batch& next = i % 10 == 8 ? shorter->batch : model->batch;
     steps.Changed(static_cast<std::size_t>(i) % model->weights.size());
-    std::vector<Out> gradients(model->gradients.begin(), model->gradients.end());
+    std::vector<AnyOut> gradients(model->gradients.begin(), model->gradients.end());
     EG_RETURN_IF_ERROR(
         steps.TrainStep(model->Weights(), {}, present, static_cast<std::uint64_t>(i), gradients, {}, [&] { steps.BringAhead(next); }).status());
   }

@@ -237,8 +237,8 @@ class Step {
   std::vector<std::vector<float>> weights_, gradients_;
   std::vector<float> images_, labels_;
   worker::Batch batch_;
-  std::vector<std::span<const float>> weight_spans_;
-  std::vector<std::span<float>> gradient_spans_;
+  std::vector<worker::AnyIn> weight_spans_;
+  std::vector<worker::AnyOut> gradient_spans_;
 };
 
 int Graph(int threads) {

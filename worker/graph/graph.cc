@@ -97,9 +97,9 @@ class GraphImpl final : public Graph {
 
   absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const override;
   void SetLossScale(float scale) override { loss_scale_ = scale; }
-  absl::Status QueueTrainStep(const std::vector<In>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                              const std::vector<Out>& gradients, const std::vector<Out>& row_gradients, const StepEvents& events) override;
-  absl::Status QueueEvaluate(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
+  absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                              const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) override;
+  absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
   absl::StatusOr<StepResult> FinishStep() override;
 
  private:
@@ -116,7 +116,7 @@ class GraphImpl final : public Graph {
   absl::Status LayOut();
 
   absl::Status CheckInputs(const Batch& batch) const;
-  absl::Status CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const;
+  absl::Status CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) const;
   std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const;
   In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch).floats() : In(); }
   // As the node reads them.
@@ -126,7 +126,16 @@ class GraphImpl final : public Graph {
   AnyOut NarrowedOf(std::size_t variable) {
     return {narrowed_[variable].as<std::byte>().data(), static_cast<std::size_t>(variables_[variable].shape.elements()), narrow_};
   }
-  std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<In>& weights);
+  // It came as products read it.
+  bool IsReadAsItCame(const Node& node, std::size_t variable, AnyIn came) const { return IsNarrowed(node, variable) && came.type() == narrow_; }
+  std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<AnyIn>& weights);
+  // What came, or is wanted, as 16 bits is float32 in memory of our own; the rest lies where it is.
+  static In WideOf(AnyIn given, const Memory& wide) { return given.is_float32() ? given.floats() : wide.as<float>().first(given.size()); }
+  static Out WideOf(AnyOut given, Memory& wide) { return given.is_float32() ? given.floats() : wide.as<float>().first(given.size()); }
+  absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows, const std::vector<AnyOut>& gradients,
+                           const std::vector<AnyOut>& row_gradients);
+  // Behind all that is computed with it: into what is wanted, with what that cannot say noted under `number`.
+  void HandOut(In gradient, AnyOut wanted, std::size_t number);
   // Casts what the node reads in another type than it is, once a step.
   void CastInputs(const Node& node, const Batch& batch);
   // A gradient of weights, after the scale of the losses.
@@ -152,19 +161,20 @@ class GraphImpl final : public Graph {
   void Contribute(std::size_t value, std::int64_t batch, Element type, Write write);
 
   // What the calls of a step are made of (Backend::BeginStep).
-  void Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-            const std::vector<Out>& row_gradients, const StepEvents& events, bool training);
-  void Forward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events);
+  void Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
+            const std::vector<AnyOut>& row_gradients, const StepEvents& events, bool training);
+  void Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events);
   void Losses(const Batch& batch, bool with_gradients);
-  void Backward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-                const std::vector<Out>& row_gradients, const StepEvents& events);
+  void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
+                const std::vector<AnyOut>& row_gradients, const StepEvents& events);
   std::span<const std::uint64_t> KeyOf(const Node& node) const {
     return node.key ? keys_.as<std::uint64_t>().subspan(*node.key, 1) : std::span<const std::uint64_t>();
   }
-  template <typename Span>
-  std::vector<Span> OfLayer(const Node& node, const std::vector<Span>& all) const {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(node.first_variable);
-    return {begin, begin + static_cast<std::ptrdiff_t>(node.layer->variables().size())};
+  std::vector<Out> GradientsOf(const Node& node, const std::vector<AnyOut>& gradients) {
+    std::vector<Out> wide;
+    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v)
+      wide.push_back(WideOf(gradients[v], wide_gradients_[v]));
+    return wide;
   }
 
   Backend& backend_;
@@ -185,13 +195,16 @@ class GraphImpl final : public Graph {
   Memory scratch_;                                       // a gradient before it is added to another consumer's, or cast
   const Element narrow_;                                 // of the policy: float32 where it is not mixed
   std::vector<Memory> narrowed_;                         // by variable: what products read, where it is not the variable itself
+  std::vector<Memory> wide_, wide_gradients_;            // by variable, where it comes or is wanted as 16 bits
+  std::vector<Memory> wide_rows_, wide_row_gradients_;   // by table
   float loss_scale_ = 1;
   ResultBlock results_;
   std::vector<ResultBlock::Slot<double>> squares_, row_squares_;  // of variables and tables, where they have a regularizer
-  ResultBlock::Slot<std::uint64_t> not_finite_;
-  std::vector<std::uint64_t> step_keys_;  // of the present step
-  Memory keys_;                           // likewise
-  std::int64_t queued_ = 0;               // examples of the step to be finished
+  ResultBlock::Slot<std::uint64_t> not_finite_, overflows_;       // of all; of each variable, then of each table
+  bool handed_narrow_ = false;                                    // some of the step to be finished
+  std::vector<std::uint64_t> step_keys_;                          // of the present step
+  Memory keys_;                                                   // likewise
+  std::int64_t queued_ = 0;                                       // examples of the step to be finished
   std::vector<std::uint64_t> signature_;
   const std::uint64_t number_ = NextGraphNumber();
   std::uint64_t generation_ = 0;  // of the buffers
@@ -390,8 +403,10 @@ absl::Status GraphImpl::LayOut() {
   for (const Variable& variable : variables_) squares_.push_back(variable.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
   for (const config::TableSpec& table : tables_) row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
   not_finite_ = results_.Add<std::uint64_t>();
+  overflows_ = results_.Add<std::uint64_t>(variables_.size() + tables_.size());
   EG_RETURN_IF_ERROR(results_.Allocate(backend_));
-  narrowed_.resize(variables_.size());
+  for (auto* const of_variables : {&narrowed_, &wide_, &wide_gradients_}) of_variables->resize(variables_.size());
+  for (auto* const of_tables : {&wide_rows_, &wide_row_gradients_}) of_tables->resize(tables_.size());
   std::size_t keys = 0;
   for (Node& node : nodes_) {
     if (node.layer->StepKey(0)) node.key = keys++;
@@ -458,7 +473,7 @@ absl::Status GraphImpl::CheckInputs(const Batch& batch) const {
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) const {
+absl::Status GraphImpl::CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) const {
   EG_RETURN_IF_ERROR(CheckInputs(batch));
   const std::size_t examples = static_cast<std::size_t>(batch.size);
   if (batch.labels.size() != examples * label_elements_) {
@@ -479,9 +494,10 @@ absl::Status GraphImpl::CheckBatch(const std::vector<std::span<const float>>& we
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const TableRows& table = (*rows.lookup)[t];
     const std::size_t positions = rows.positions.empty() ? table.position.size() : rows.positions[t].size();
-    if (rows.values[t].size() != table.ids.size() * tables_[t].dimension || positions != table_ids_[t] * examples) {
+    const std::size_t got = rows.values[t].size();
+    if (got < table.ids.size() * tables_[t].dimension || got % tables_[t].dimension != 0 || positions != table_ids_[t] * examples) {
       return absl::InvalidArgumentError(absl::StrCat("rows mismatch: table=", tables_[t].name, " ids=", table.ids.size(),
-                                                     " dimension=", tables_[t].dimension, " got=", rows.values[t].size(), " elements"));
+                                                     " dimension=", tables_[t].dimension, " got=", got, " elements"));
     }
   }
   return absl::OkStatus();
@@ -516,11 +532,36 @@ std::vector<AnyIn> GraphImpl::InputsOf(const Node& node, const Batch& batch) con
   return inputs;
 }
 
-std::vector<AnyIn> GraphImpl::VariablesOf(const Node& node, const std::vector<In>& weights) {
+std::vector<AnyIn> GraphImpl::VariablesOf(const Node& node, const std::vector<AnyIn>& weights) {
   std::vector<AnyIn> variables;
-  for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v)
-    variables.push_back(IsNarrowed(node, v) ? AnyIn(NarrowedOf(v)) : AnyIn(weights[v]));
+  for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+    variables.push_back(IsReadAsItCame(node, v, weights[v]) ? weights[v]
+                        : IsNarrowed(node, v)               ? AnyIn(NarrowedOf(v))
+                                                            : AnyIn(WideOf(weights[v], wide_[v])));
+  }
   return variables;
+}
+
+absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows, const std::vector<AnyOut>& gradients,
+                                    const std::vector<AnyOut>& row_gradients) {
+  const auto reserve = [this](AnyIn given, const std::string& name, Memory* wide) -> absl::Status {
+    if (given.is_float32() || given.size() * sizeof(float) <= wide->bytes()) return absl::OkStatus();
+    ++generation_;
+    *wide = {};  // first, or both sizes would be held
+    EG_ASSIGN_OR_RETURN(*wide, backend_.Allocate(given.size() * sizeof(float), absl::StrCat(name, " as float32")));
+    return absl::OkStatus();
+  };
+  for (std::size_t v = 0; v < weights.size(); ++v) EG_RETURN_IF_ERROR(reserve(weights[v], variables_[v].name, &wide_[v]));
+  for (std::size_t v = 0; v < gradients.size(); ++v) EG_RETURN_IF_ERROR(reserve(gradients[v], variables_[v].name, &wide_gradients_[v]));
+  for (std::size_t t = 0; t < tables_.size(); ++t) EG_RETURN_IF_ERROR(reserve(rows.values[t], tables_[t].name, &wide_rows_[t]));
+  for (std::size_t t = 0; t < row_gradients.size(); ++t) EG_RETURN_IF_ERROR(reserve(row_gradients[t], tables_[t].name, &wide_row_gradients_[t]));
+  return absl::OkStatus();
+}
+
+void GraphImpl::HandOut(In gradient, AnyOut wanted, std::size_t number) {
+  if (wanted.is_float32()) return;
+  backend_.Copy(gradient, wanted);
+  backend_.FindNotFinite(wanted, results_.Of(overflows_).data() + number);
 }
 
 void GraphImpl::CastInputs(const Node& node, const Batch& batch) {
@@ -613,14 +654,15 @@ AnyIn GraphImpl::DataAs(std::size_t value, const Batch& batch, Element type) con
   return {storage.cast.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch.size), type};
 }
 
-void GraphImpl::Sign(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-                     const std::vector<Out>& row_gradients, const StepEvents& events, bool training) {
+void GraphImpl::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
+                     const std::vector<AnyOut>& row_gradients, const StepEvents& events, bool training) {
   signature_.assign({number_, generation_, static_cast<std::uint64_t>(batch.size), training ? 1u : 0u});
   const auto address = [this](const void* at) { signature_.push_back(reinterpret_cast<std::uintptr_t>(at)); };
   const auto all = [&](const auto& spans) {
     for (const auto& span : spans) {
       address(span.data());
       signature_.push_back(span.size());
+      signature_.push_back(static_cast<std::uint64_t>(span.type()));
     }
   };
   all(weights);
@@ -635,20 +677,29 @@ void GraphImpl::Sign(const std::vector<In>& weights, const Rows& rows, const Bat
   for (const Event* event : events.made) address(event);
 }
 
-void GraphImpl::Forward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
+void GraphImpl::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
   for (Storage& storage : storages_) storage.cast_made = false;
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (rows.values[t].is_float32()) continue;
+    backend_.Enter(tables_[t].name, Phase::kForward);
+    backend_.Copy(rows.values[t], wide_rows_[t].as<float>().first(rows.values[t].size()));
+  }
   for (const Node& node : nodes_) {
     if (node.layer->is_view()) continue;
     backend_.Enter(node.layer->name(), Phase::kForward);
     for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
       if (v < events.there.size() && events.there[v] != nullptr) backend_.Await(Lane::kCompute, *events.there[v]);
-      if (IsNarrowed(node, v)) backend_.Copy(weights[v], NarrowedOf(v));
+      const bool as_it_came = IsReadAsItCame(node, v, weights[v]);
+      if (!weights[v].is_float32() && (!as_it_came || variables_[v].l2 != 0))
+        backend_.Copy(weights[v], wide_[v].as<float>().first(weights[v].size()));
+      if (IsNarrowed(node, v) && !as_it_came) backend_.Copy(WideOf(weights[v], wide_[v]), NarrowedOf(v));
     }
     if (node.embedding == nullptr) CastInputs(node, batch);
     pass.key = KeyOf(node);
     const AnyOut y = Writable(node.output, batch.size);
     if (node.embedding != nullptr)
-      node.embedding->Gather(pass, PositionsOf(node, rows, batch.size), rows.values[node.table], WeightsOf(node, batch), y);
+      node.embedding->Gather(pass, PositionsOf(node, rows, batch.size), WideOf(rows.values[node.table], wide_rows_[node.table]),
+                             WeightsOf(node, batch), y);
     else if (node.layer->merges())
       node.layer->Merge(pass, InputsOf(node, batch), y);
     else
@@ -692,8 +743,8 @@ void GraphImpl::Losses(const Batch& batch, bool with_gradients) {
   }
 }
 
-void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& rows, const Batch& batch, const std::vector<Out>& gradients,
-                         const std::vector<Out>& row_gradients, const StepEvents& events) {
+void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
+                         const std::vector<AnyOut>& row_gradients, const StepEvents& events) {
   std::uint64_t* const not_finite = results_.Of(not_finite_).data();
   for (std::size_t n = nodes_.size(); n-- > 0;) {
     const Node& node = nodes_[n];
@@ -704,7 +755,8 @@ void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& 
     EG_CHECK(output.gradient_written);  // every layer reaches a loss
     const AnyOut dy = FirstOf(output.gradient, node.output, batch.size);
     if (node.embedding != nullptr) {
-      node.embedding->Scatter(pass, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy, row_gradients[node.table]);
+      node.embedding->Scatter(pass, PositionsOf(node, rows, batch.size), WeightsOf(node, batch), dy,
+                              WideOf(row_gradients[node.table], wide_row_gradients_[node.table]));
       continue;
     }
     if (node.layer->merges()) {
@@ -719,7 +771,7 @@ void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& 
     const std::size_t input = node.inputs[0];
     const auto backward = [&](AnyOut dx) {
       node.layer->Backward(pass, VariablesOf(node, weights), DataAs(input, batch, node.reads), DataOf(node.output, batch), dy, dx,
-                           OfLayer(node, gradients));
+                           GradientsOf(node, gradients));
     };
     if (values_[input].needs_gradient) {
       Contribute(input, batch.size, node.reads, backward);
@@ -727,22 +779,26 @@ void GraphImpl::Backward(Pass pass, const std::vector<In>& weights, const Rows& 
       backward({});
     }
     for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
-      if (!variables_[v].is_moving_average()) Unscale(gradients[v]);
-      Regularize(variables_[v].l2, weights[v], gradients[v], squares_[v]);
-      backend_.FindNotFinite(gradients[v], not_finite);
+      const Out gradient = WideOf(gradients[v], wide_gradients_[v]);
+      if (!variables_[v].is_moving_average()) Unscale(gradient);
+      Regularize(variables_[v].l2, WideOf(weights[v], wide_[v]), gradient, squares_[v]);
+      backend_.FindNotFinite(gradient, not_finite);
+      HandOut(gradient, gradients[v], v);
       if (v < events.made.size() && events.made[v] != nullptr) backend_.Record(Lane::kCompute, *events.made[v]);
     }
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     backend_.Enter(tables_[t].name, Phase::kFinish);
-    Unscale(row_gradients[t]);
-    Regularize(tables_[t].l2, rows.values[t], row_gradients[t], row_squares_[t]);
-    backend_.FindNotFinite(row_gradients[t], not_finite);
+    const Out gradient = WideOf(row_gradients[t], wide_row_gradients_[t]);
+    Unscale(gradient);
+    Regularize(tables_[t].l2, WideOf(rows.values[t], wide_rows_[t]), gradient, row_squares_[t]);
+    backend_.FindNotFinite(gradient, not_finite);
+    HandOut(gradient, row_gradients[t], variables_.size() + t);
   }
 }
 
-absl::Status GraphImpl::QueueTrainStep(const std::vector<In>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                                       const std::vector<Out>& gradients, const std::vector<Out>& row_gradients, const StepEvents& events) {
+absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   if (gradients.size() != variables_.size())
     return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
@@ -761,6 +817,9 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<In>& weights, const Row
     }
   }
   EG_RETURN_IF_ERROR(Reserve(batch.size, true));
+  EG_RETURN_IF_ERROR(ReserveWide(weights, rows, gradients, row_gradients));
+  const auto narrow = [](AnyOut wanted) { return !wanted.is_float32(); };
+  handed_narrow_ = std::any_of(gradients.begin(), gradients.end(), narrow) || std::any_of(row_gradients.begin(), row_gradients.end(), narrow);
   if (!step_keys_.empty()) {
     for (const Node& node : nodes_) {
       if (node.key) step_keys_[*node.key] = *node.layer->StepKey(dropout_key);
@@ -774,7 +833,8 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<In>& weights, const Row
     const Pass pass{backend_, batch.size, true, {}};
     backend_.Enter("step", Phase::kForward);
     backend_.Zero(std::as_writable_bytes(results_.Of(not_finite_)));
-    for (const Out row_gradient : row_gradients) backend_.Zero(std::as_writable_bytes(row_gradient));
+    if (handed_narrow_) backend_.Zero(std::as_writable_bytes(results_.Of(overflows_)));
+    for (std::size_t t = 0; t < tables_.size(); ++t) backend_.Zero(std::as_writable_bytes(WideOf(row_gradients[t], wide_row_gradients_[t])));
     Forward(pass, weights, rows, batch, events);
     Losses(batch, true);
     Backward(pass, weights, rows, batch, gradients, row_gradients, events);
@@ -783,9 +843,11 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<In>& weights, const Row
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::QueueEvaluate(const std::vector<In>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
+absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   EG_RETURN_IF_ERROR(Reserve(batch.size, false));
+  EG_RETURN_IF_ERROR(ReserveWide(weights, rows, {}, {}));
+  handed_narrow_ = false;
   queued_ = batch.size;
   Sign(weights, rows, batch, {}, {}, events, false);
   if (!backend_.BeginStep(signature_)) {
@@ -794,8 +856,8 @@ absl::Status GraphImpl::QueueEvaluate(const std::vector<In>& weights, const Rows
     Forward({backend_, batch.size, false, {}}, weights, rows, batch, events);
     Losses(batch, false);
     backend_.Enter("regularizers", Phase::kFinish);
-    for (std::size_t v = 0; v < variables_.size(); ++v) Regularize(variables_[v].l2, weights[v], {}, squares_[v]);
-    for (std::size_t t = 0; t < tables_.size(); ++t) Regularize(tables_[t].l2, rows.values[t], {}, row_squares_[t]);
+    for (std::size_t v = 0; v < variables_.size(); ++v) Regularize(variables_[v].l2, WideOf(weights[v], wide_[v]), {}, squares_[v]);
+    for (std::size_t t = 0; t < tables_.size(); ++t) Regularize(tables_[t].l2, WideOf(rows.values[t], wide_rows_[t]), {}, row_squares_[t]);
   }
   backend_.EndStep();
   return absl::OkStatus();
@@ -826,6 +888,13 @@ absl::StatusOr<StepResult> GraphImpl::FinishStep() {
   }
   result.loss_sum += static_cast<double>(batch) * regularizers;
   result.finite = std::isfinite(result.loss_sum) && results_.Get(not_finite_) == 0;
+  const auto first_overflow = [&](std::size_t begin, std::size_t count) {
+    for (std::size_t i = 0; handed_narrow_ && i < count; ++i)
+      if (results_.Get(overflows_, begin + i) != 0) return static_cast<int>(i);
+    return -1;
+  };
+  result.overflowed = first_overflow(0, variables_.size());
+  result.rows_overflowed = first_overflow(variables_.size(), tables_.size());
   return result;
 }
 
@@ -838,14 +907,13 @@ absl::StatusOr<std::vector<TableRows>> Graph::Lookup(const Batch& batch) const {
   return rows;
 }
 
-absl::StatusOr<StepResult> Graph::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                            std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                            const std::vector<std::span<float>>& row_gradients) {
+absl::StatusOr<StepResult> Graph::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                            const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients) {
   EG_RETURN_IF_ERROR(QueueTrainStep(weights, rows, batch, dropout_key, gradients, row_gradients, {}));
   return FinishStep();
 }
 
-absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) {
   EG_RETURN_IF_ERROR(QueueEvaluate(weights, rows, batch, {}));
   return FinishStep();
 }

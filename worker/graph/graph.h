@@ -9,6 +9,9 @@
 // What a step reads and writes is the backend's memory (worker/backend/backend.h): any, where that is the host's. The graph looks at none of it; what
 // it learns of a step comes from Backend::Finish.
 //
+// Weights and rows may come, and gradients be wanted, as 16 bits: as they travel. They are widened in the step and narrowed in it, behind all that is
+// computed with them as float32.
+//
 // Not thread-safe; one graph per compute thread. A pure function of (weights, batch, dropout key). Buffers are kept across
 // steps and grow with the largest batch seen; batches may differ in size (the last one of an epoch is short).
 #pragma once
@@ -63,7 +66,9 @@ struct TableRows {
 // The rows of all tables that a step reads. The spans may be any memory that lives as long as the call.
 struct Rows {
   const std::vector<TableRows>* lookup = nullptr;  // Lookup's of this very batch; one per table
-  std::vector<std::span<const float>> values;      // one per table, [ids, dimension], in the order of `ids`
+  // One per table, [ids, dimension], in the order of `ids`. More rows behind those are read by nothing but the table's regularizer, if it has one,
+  // for which they are zeros; their gradients are zeros then.
+  std::vector<AnyIn> values;
   // One per table: the lookup's positions, in the backend's memory. None: where the lookup has them.
   std::vector<std::span<const std::uint32_t>> positions = {};
 };
@@ -78,6 +83,8 @@ struct StepResult {
   double loss_sum = 0;             // sum over examples of the loss, with what regularizers add to the mean
   std::vector<MetricSum> metrics;  // in the order of Graph::metrics()
   bool finite = true;              // false: the loss or a gradient is NaN or Inf
+  // The first variable and the first table with a gradient that is beyond the range of the 16 bits that were wanted, or not finite; -1: none.
+  int overflowed = -1, rows_overflowed = -1;
 };
 
 class Graph {
@@ -115,26 +122,23 @@ class Graph {
   //
   // UserError: a label out of range (naming value and classes), a batch too large for the model. InvalidArgument: spans that do
   // not fit. ResourceExhausted: no memory. A value that is not finite is no error here: StepResult says it.
-  // Mean loss over the batch is differentiated. gradients[i] and row_gradients[t], [ids, dimension], are overwritten; an id that the batch
-  // reads several times has its gradients summed there once, in the order of the batch. `dropout_key` is a function of (seed, c, u).
-  virtual absl::Status QueueTrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                      std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                      const std::vector<std::span<float>>& row_gradients, const StepEvents& events) = 0;
+  // Mean loss over the batch is differentiated. gradients[i] and row_gradients[t], of as many rows as rows.values[t], are overwritten; an id that the
+  // batch reads several times has its gradients summed there once, in the order of the batch. `dropout_key` is a function of (seed, c, u).
+  virtual absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                      const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) = 0;
   // Forward only, no dropout.
-  virtual absl::Status QueueEvaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                     const StepEvents& events) = 0;
+  virtual absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
   // Both parts at once; of a model without tables.
-  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                       std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                       const std::vector<std::span<float>>& row_gradients);
-  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch);
-  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Batch& batch, std::uint64_t dropout_key,
-                                       const std::vector<std::span<float>>& gradients) {
+  absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients);
+  absl::StatusOr<StepResult> Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch);
+  absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<AnyOut>& gradients) {
     return TrainStep(weights, {}, batch, dropout_key, gradients, {});
   }
-  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Batch& batch) { return Evaluate(weights, {}, batch); }
+  absl::StatusOr<StepResult> Evaluate(const std::vector<AnyIn>& weights, const Batch& batch) { return Evaluate(weights, {}, batch); }
 };
 
 }  // namespace evergrad::worker

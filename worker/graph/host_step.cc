@@ -1,6 +1,7 @@
 #include "worker/graph/host_step.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,10 +19,20 @@ bool SameSpans(const Batch& a, const Batch& b) {
   return a.size == b.size && SameSpan(a.labels, b.labels) && std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), same);
 }
 
+std::span<const std::byte> Bytes(AnyIn x) { return {static_cast<const std::byte*>(x.data()), x.size_bytes()}; }
+std::span<std::byte> Bytes(AnyOut x) { return {static_cast<std::byte*>(x.data()), x.size_bytes()}; }
+
 }  // namespace
+
+std::size_t RoomForRows(std::size_t rows) {
+  const std::size_t want = std::max<std::size_t>(rows + rows / 16, 64), unit = std::bit_floor(want) / 8;
+  return (want + unit - 1) / unit * unit;
+}
 
 HostStep::HostStep(Graph* graph, Backend* backend) : graph_(*graph), backend_(*backend), current_(graph->variables().size(), false) {
   const std::size_t variables = graph_.variables().size(), tables = graph_.tables().size();
+  types_.resize(variables, Element::kFloat32);
+  rows_room_.resize(tables);
   weights_.resize(variables);
   gradients_.resize(variables);
   for (Side& side : sides_) side.inputs.resize(graph_.inputs().size());
@@ -70,6 +81,21 @@ absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl
   return to;
 }
 
+absl::StatusOr<AnyOut> HostStep::RoomOf(std::size_t elements, Element type, absl::string_view what, Memory* memory) {
+  EG_ASSIGN_OR_RETURN(const std::span<std::byte> room, Room<std::byte>(elements * BytesOf(type), what, memory));
+  return AnyOut(room.data(), elements, type);
+}
+
+absl::StatusOr<AnyIn> HostStep::BringRows(std::size_t table, AnyIn rows) {
+  const config::TableSpec& spec = graph_.tables()[table];
+  const std::size_t dimension = spec.dimension, count = rows.size() / dimension;
+  if (count > rows_room_[table]) rows_room_[table] = RoomForRows(count);
+  EG_ASSIGN_OR_RETURN(const AnyOut room, RoomOf(rows_room_[table] * dimension, rows.type(), spec.name, &row_values_[table]));
+  if (!rows.empty()) backend_.Upload(Lane::kIn, Bytes(rows), Bytes(room.subspan(0, rows.size())));
+  if (spec.l2 != 0 && room.size() > rows.size()) backend_.Zero(Bytes(room.subspan(rows.size(), room.size() - rows.size())));
+  return AnyIn(room);
+}
+
 absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
   Batch over = batch;  // ids stay: the graph only counts them
   for (std::size_t i = 0; i < batch.inputs.size() && i < side->inputs.size(); ++i) {
@@ -102,7 +128,7 @@ void HostStep::ForgetAhead() {
   ahead_.reset();
 }
 
-absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch) {
+absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) {
   Over over;
   if (ahead_ && SameSpans(ahead_->host, batch)) {
     side_ = ahead_->side;
@@ -120,7 +146,7 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<co
   for (std::size_t t = 0; t < row_values_.size(); ++t) {
     const std::string& name = graph_.tables()[t].name;
     if (t < rows.values.size()) {
-      EG_ASSIGN_OR_RETURN(over.rows.values[t], Bring(rows.values[t], name, &row_values_[t]));
+      EG_ASSIGN_OR_RETURN(over.rows.values[t], BringRows(t, rows.values[t]));
     }
     if (t < over.rows.positions.size()) {
       EG_ASSIGN_OR_RETURN(over.rows.positions[t], Bring(std::span<const std::uint32_t>((*rows.lookup)[t].position), name, &positions_[t]));
@@ -133,13 +159,15 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<std::span<co
   over.weights.resize(weights.size());
   for (std::size_t v = 0; v < weights.size() && v < weights_.size(); ++v) {
     const std::string& name = graph_.variables()[v].name;
-    if (current_[v] && weights_[v].bytes() >= weights[v].size_bytes()) {
-      EG_ASSIGN_OR_RETURN(over.weights[v], Room<float>(weights[v].size(), name, &weights_[v]));
-      continue;
-    }
+    const bool current = current_[v] && types_[v] == weights[v].type() && weights_[v].bytes() >= weights[v].size_bytes();
     current_[v] = false;
-    EG_ASSIGN_OR_RETURN(over.weights[v], Bring(weights[v], name, &weights_[v]));
-    backend_.Record(Lane::kIn, *there_[v]);
+    EG_ASSIGN_OR_RETURN(const AnyOut there, RoomOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
+    if (!current) {
+      if (!weights[v].empty()) backend_.Upload(Lane::kIn, Bytes(weights[v]), Bytes(there));
+      backend_.Record(Lane::kIn, *there_[v]);
+    }
+    over.weights[v] = there;
+    types_[v] = weights[v].type();
     current_[v] = true;
   }
   return over;
@@ -165,39 +193,45 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
   return result;
 }
 
-absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                  const std::vector<std::span<float>>& row_gradients) {
-  std::vector<Out> made(gradients.size()), rows_made(row_gradients.size());
+absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<AnyOut>& gradients,
+                                  const std::vector<AnyOut>& row_gradients) {
+  std::vector<AnyOut> made(gradients.size()), rows_made(row_gradients.size());
   for (std::size_t v = 0; v < made.size() && v < gradients_.size(); ++v) {
-    EG_ASSIGN_OR_RETURN(made[v], Room<float>(gradients[v].size(), absl::StrCat("gradient of ", graph_.variables()[v].name), &gradients_[v]));
+    EG_ASSIGN_OR_RETURN(made[v],
+                        RoomOf(gradients[v].size(), gradients[v].type(), absl::StrCat("gradient of ", graph_.variables()[v].name), &gradients_[v]));
   }
-  for (std::size_t t = 0; t < rows_made.size() && t < row_gradients_.size(); ++t) {
-    EG_ASSIGN_OR_RETURN(rows_made[t],
-                        Room<float>(row_gradients[t].size(), absl::StrCat("gradient of ", graph_.tables()[t].name), &row_gradients_[t]));
+  for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size(); ++t) {
+    EG_ASSIGN_OR_RETURN(rows_made[t], RoomOf(over.rows.values[t].size(), row_gradients[t].type(),
+                                             absl::StrCat("gradient of ", graph_.tables()[t].name), &row_gradients_[t]));
   }
   EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made, rows_made, train_events_));
   for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's first
     backend_.Await(Lane::kOut, *made_[v]);
-    backend_.Download(Lane::kOut, std::as_bytes(made[v]), std::as_writable_bytes(gradients[v]));
+    backend_.Download(Lane::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
   }
   backend_.Record(Lane::kCompute, *all_made_);
   backend_.Await(Lane::kOut, *all_made_);
   for (std::size_t t = 0; t < rows_made.size(); ++t)
-    backend_.Download(Lane::kOut, std::as_bytes(rows_made[t]), std::as_writable_bytes(row_gradients[t]));
+    backend_.Download(Lane::kOut, Bytes(AnyIn(rows_made[t].subspan(0, row_gradients[t].size()))), Bytes(row_gradients[t]));
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                               std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                               const std::vector<std::span<float>>& row_gradients, const Meanwhile& meanwhile) {
+absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                               const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+                                               const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.TrainStep(weights, rows, batch, dropout_key, gradients, row_gradients);
+  for (std::size_t t = 0; t < row_gradients.size() && t < rows.values.size(); ++t) {  // over there all have the room's size
+    if (row_gradients[t].size() != rows.values[t].size()) {
+      return absl::InvalidArgumentError(absl::StrCat("row gradient elements mismatch: table=", graph_.tables()[t].name,
+                                                     " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
+    }
+  }
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
   return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : over.status(), meanwhile);
 }
 
-absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                              const Meanwhile& meanwhile) {
+absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.Evaluate(weights, rows, batch);
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);

@@ -12,6 +12,11 @@
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
 //   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back     (step t + 1 finds it there)
 //
+// Rows of tables lie over there in room for a few more, which does not shrink: batches read almost as many rows as each other, never just as many,
+// and a step whose sizes are those of another is one that a backend has recorded (Backend::BeginStep). What the room has more changes no bit.
+//
+// What has 16 bits here has 16 bits over there, where the graph makes float32 of it and back: half as many bytes travel.
+//
 // Not thread-safe; the compute thread. Holds the backend's memory: copies of weights, batch and gradients.
 #pragma once
 
@@ -28,6 +33,9 @@
 #include "worker/graph/graph.h"
 
 namespace evergrad::worker {
+
+// How many rows to keep room for where `rows` are needed: a sixteenth more, rounded up to an eighth of a power of two, 64 at least.
+std::size_t RoomForRows(std::size_t rows);
 
 class HostStep {
  public:
@@ -50,16 +58,15 @@ class HostStep {
 
   // As Graph's, all of it host memory, which is read and written before they return only. `meanwhile` is called when all of the step has been asked
   // for and before it is waited for, and not at all where the memory is the host's: there it has computed by then.
-  absl::StatusOr<StepResult> TrainStep(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                       std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                                       const std::vector<std::span<float>>& row_gradients, const Meanwhile& meanwhile = nullptr);
-  absl::StatusOr<StepResult> Evaluate(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch,
-                                      const Meanwhile& meanwhile = nullptr);
+  absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+                                       const Meanwhile& meanwhile = nullptr);
+  absl::StatusOr<StepResult> Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const Meanwhile& meanwhile = nullptr);
 
  private:
   // What a step reads, over there.
   struct Over {
-    std::vector<std::span<const float>> weights;
+    std::vector<AnyIn> weights;
     Rows rows;
     Batch batch;
   };
@@ -78,18 +85,22 @@ class HostStep {
   // The first bytes of `memory`, grown if need be.
   template <typename T>
   absl::StatusOr<std::span<T>> Room(std::size_t elements, absl::string_view what, Memory* memory);
+  absl::StatusOr<AnyOut> RoomOf(std::size_t elements, Element type, absl::string_view what, Memory* memory);
   template <typename T>
   absl::StatusOr<std::span<const T>> Bring(std::span<const T> from, absl::string_view what, Memory* memory);
+  absl::StatusOr<AnyIn> BringRows(std::size_t table, AnyIn rows);
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
-  absl::StatusOr<Over> BringAll(const std::vector<std::span<const float>>& weights, const Rows& rows, const Batch& batch);
-  absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<std::span<float>>& gradients,
-                          const std::vector<std::span<float>>& row_gradients);
+  absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch);
+  absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<AnyOut>& gradients,
+                          const std::vector<AnyOut>& row_gradients);
   // Returns when nothing reads or writes the caller's memory any more.
   absl::StatusOr<StepResult> Finish(const absl::Status& queued, const Meanwhile& meanwhile);
 
   Graph& graph_;
   Backend& backend_;
-  std::vector<bool> current_;  // by variable: what is over there is what the caller has
+  std::vector<bool> current_;           // by variable: what is over there is what the caller has …
+  std::vector<Element> types_;          // … of this type
+  std::vector<std::size_t> rows_room_;  // by table: rows
   std::vector<Memory> weights_, gradients_, row_values_, row_gradients_, positions_;
   Side sides_[2];
   int side_ = 0;          // of the last step

@@ -35,6 +35,7 @@ struct LaidVariable {
   tensor::WireType wire = tensor::WireType::kFloat32;
   std::vector<ShardId> shards;  // in row order; never empty
   bool moving_average = false;  // its updates are values that it moves towards, not gradients
+  std::uint64_t wire_bytes() const { return shape.elements() * tensor::WireBytes(wire); }
 };
 
 struct LaidTable {

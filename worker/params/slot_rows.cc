@@ -107,20 +107,24 @@ void SlotRows::Widen(std::vector<tensor::AlignedBuffer>* rows) const {
     tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(), (*rows)[t].floats().size());
 }
 
-tensor::AlignedBuffer SlotRows::Gather(std::vector<tensor::AlignedBuffer>* gradients, int* overflowed) const {
-  *overflowed = -1;
+int SlotRows::ToWire(std::vector<tensor::AlignedBuffer>* gradients) const {
+  int overflowed = -1;
   for (std::size_t t = 0; t < gradients->size(); ++t) {
     const tensor::WireType wire = layout_->tables()[t].wire;
     if (wire == tensor::WireType::kFloat32) continue;
     const std::span<float> floats = (*gradients)[t].floats();
     tensor::NarrowInPlace(wire, floats.data(), floats.size());
-    if (*overflowed < 0 && !tensor::AllFinite(wire, (*gradients)[t].data(), floats.size())) *overflowed = static_cast<int>(t);
+    if (overflowed < 0 && !tensor::AllFinite(wire, (*gradients)[t].data(), floats.size())) overflowed = static_cast<int>(t);
   }
+  return overflowed;
+}
+
+tensor::AlignedBuffer SlotRows::Gather(const std::vector<tensor::AlignedBuffer>& gradients) const {
   tensor::AlignedBuffer all(wire_bytes_);
   for (const Part& part : parts_) {
     std::byte* const to = all.data() + part.first_byte;
     ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::size_t row_bytes) {
-      std::memcpy(to + in_part, (*gradients)[table].data() + in_table, row_bytes);
+      std::memcpy(to + in_part, gradients[table].data() + in_table, row_bytes);
     });
   }
   return all;

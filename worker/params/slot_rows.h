@@ -45,9 +45,11 @@ class SlotRows {
   bool Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const;
   // Once every part is there: float32 from now on.
   void Widen(std::vector<tensor::AlignedBuffer>* rows) const;
-  // Gradients of each table, [ids, dimension] float32, as they go on the wire, in the order of the parts. Converted where they lie. `overflowed` (-1:
-  // none): the first table with a gradient that was finite and is not any more.
-  tensor::AlignedBuffer Gather(std::vector<tensor::AlignedBuffer>* gradients, int* overflowed) const;
+  // Gradients of each table, [ids, dimension] float32, into its wire type, where they lie. The first table with one that was finite and is not any
+  // more; -1: none.
+  int ToWire(std::vector<tensor::AlignedBuffer>* gradients) const;
+  // Those as they go on the wire, in the order of the parts: each table's elements at the beginning of its buffer.
+  tensor::AlignedBuffer Gather(const std::vector<tensor::AlignedBuffer>& gradients) const;
 
  private:
   template <class Copy>

@@ -40,8 +40,12 @@ std::vector<PulledShard> PullCache::Take() {
   return taken;
 }
 
-WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout)
-    : layout_(std::move(layout)), wholes_(layout_->variables().size()), present_(layout_->shard_count(), false), missing_(layout_->dense_shards()) {}
+WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled)
+    : layout_(std::move(layout)),
+      as_pulled_(as_pulled),
+      wholes_(layout_->variables().size()),
+      present_(layout_->shard_count(), false),
+      missing_(layout_->dense_shards()) {}
 
 void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
   for (PulledShard& shard : pulled) {
@@ -50,18 +54,20 @@ void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
     Whole& whole = wholes_[slice.variable];
     const LaidVariable& variable = layout_->variables()[slice.variable];
     const bool aligned = reinterpret_cast<std::uintptr_t>(shard.values.bytes.data()) % tensor::kAlignment == 0;
-    if (slice.wire == tensor::WireType::kFloat32 && variable.shards.size() == 1 && aligned &&
-        shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
+    const tensor::WireType held = HeldAs(variable);
+    if (slice.wire == held && variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
       whole.assembled = tensor::AlignedBuffer();
-      whole.borrowed = {reinterpret_cast<const float*>(shard.values.bytes.data()), slice.elements};
+      whole.borrowed = shard.values.bytes.data();
       whole.owner = std::move(shard.values.owner);
     } else {
-      const std::uint64_t whole_bytes = variable.shape.elements() * sizeof(float);
+      const std::uint64_t whole_bytes = variable.shape.elements() * tensor::WireBytes(held);
       if (whole.assembled.size() != whole_bytes) whole.assembled = tensor::AlignedBuffer(whole_bytes);
       whole.owner.reset();
-      whole.borrowed = {};
-      if (slice.elements > 0)
-        tensor::Widen(slice.wire, shard.values.bytes.data(), slice.elements, whole.assembled.floats().data() + slice.first_element);
+      whole.borrowed = nullptr;
+      std::byte* const to = whole.assembled.data() + slice.first_element * tensor::WireBytes(held);
+      if (slice.elements > 0 && slice.wire == held) std::memcpy(to, shard.values.bytes.data(), slice.wire_bytes());
+      if (slice.elements > 0 && slice.wire != held)
+        tensor::Widen(slice.wire, shard.values.bytes.data(), slice.elements, reinterpret_cast<float*>(to));
     }
     if (!present_[shard.shard.value()]) {
       present_[shard.shard.value()] = true;
@@ -70,12 +76,31 @@ void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
   }
 }
 
-std::vector<std::span<const float>> WeightBuffer::Spans() const {
+std::vector<TypedSpan> WeightBuffer::Held() const {
   EG_CHECK(complete());
-  std::vector<std::span<const float>> spans;
+  std::vector<TypedSpan> spans;
   spans.reserve(wholes_.size());
-  for (const Whole& whole : wholes_) spans.push_back(whole.owner != nullptr ? whole.borrowed : whole.assembled.floats());
+  for (std::size_t v = 0; v < wholes_.size(); ++v) {
+    const LaidVariable& variable = layout_->variables()[v];
+    spans.push_back({HeldAs(variable), wholes_[v].owner != nullptr ? wholes_[v].borrowed : wholes_[v].assembled.data(), variable.shape.elements()});
+  }
   return spans;
+}
+
+std::vector<std::span<const float>> WeightBuffer::Spans(std::vector<tensor::AlignedBuffer>* widened) const {
+  std::vector<std::span<const float>> floats;
+  floats.reserve(wholes_.size());
+  for (const TypedSpan& span : Held()) {
+    if (span.type == tensor::WireType::kFloat32) {
+      floats.emplace_back(reinterpret_cast<const float*>(span.data), span.elements);
+      continue;
+    }
+    EG_CHECK(widened != nullptr);
+    tensor::AlignedBuffer& wide = widened->emplace_back(span.elements * sizeof(float));
+    tensor::Widen(span.type, span.data, span.elements, wide.floats().data());
+    floats.push_back(wide.floats());
+  }
+  return floats;
 }
 
 GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed) : layout_(std::move(layout)) {
@@ -87,9 +112,9 @@ GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed
 }
 
 GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers)
-    : layout_(std::move(layout)), buffers_(std::move(buffers)) {
+    : layout_(std::move(layout)), buffers_(std::move(buffers)), on_wire_(true) {
   EG_CHECK(buffers_.size() == layout_->variables().size());
-  for (std::size_t v = 0; v < buffers_.size(); ++v) EG_CHECK(buffers_[v].size() == layout_->variables()[v].shape.elements() * sizeof(float));
+  for (std::size_t v = 0; v < buffers_.size(); ++v) EG_CHECK(buffers_[v].size() == layout_->variables()[v].wire_bytes());
 }
 
 std::vector<std::span<float>> GradientBuffer::Spans() {

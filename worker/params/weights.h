@@ -49,24 +49,37 @@ class PullCache {
   std::vector<std::optional<PulledShard>> fresh_;
 };
 
-// One contiguous span per variable, float32. A variable of one shard is read where the frame brought it (no copy), unless that would
+// Elements of one of the wire's types, one behind the other.
+struct TypedSpan {
+  tensor::WireType type = tensor::WireType::kFloat32;
+  const std::byte* data = nullptr;
+  std::uint64_t elements = 0;
+};
+
+// One contiguous span per variable. A variable of one shard is read where the frame brought it (no copy), unless that would
 // keep a frame alive for less than a quarter of it; a variable of several shards is assembled, and only changed shards are
-// copied; one of a 16-bit wire type is widened. Not thread-safe; compute thread.
+// copied. One of a 16-bit wire type is widened to float32, or, `as_pulled`, left as it came, for whoever widens it elsewhere. Not thread-safe;
+// compute thread.
 class WeightBuffer {
  public:
-  explicit WeightBuffer(std::shared_ptr<const Layout> layout);
+  explicit WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled = false);
   void Absorb(std::vector<PulledShard> pulled);  // as PullCache checked it
   bool complete() const { return missing_ == 0; }
   // In the layout's order; valid until the next Absorb. EG_CHECK unless complete().
-  std::vector<std::span<const float>> Spans() const;
+  std::vector<TypedSpan> Held() const;
+  // As float32; what is not held so is put into `widened`, which may be null unless `as_pulled`.
+  std::vector<std::span<const float>> Spans(std::vector<tensor::AlignedBuffer>* widened = nullptr) const;
 
  private:
   struct Whole {
     tensor::AlignedBuffer assembled;    // empty while `borrowed` serves
     std::shared_ptr<const void> owner;  // of `borrowed`
-    std::span<const float> borrowed;
+    const std::byte* borrowed = nullptr;
   };
+  tensor::WireType HeldAs(const LaidVariable& variable) const { return as_pulled_ ? variable.wire : tensor::WireType::kFloat32; }
+
   std::shared_ptr<const Layout> layout_;
+  bool as_pulled_;
   std::vector<Whole> wholes_;
   std::vector<bool> present_;  // by shard
   std::uint32_t missing_;
@@ -78,8 +91,9 @@ class GradientBuffer {
  public:
   // Not initialised, or zeros.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
-  // In memory of the caller's choice: one buffer for each variable, of its elements in float32.
+  // For gradients that come in their wire types, without ToWire: one buffer for each variable, of its wire_bytes.
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
+  std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
   // Once, before the first Slice: each variable in its wire type, in the same memory. Returns the first variable with a gradient that was finite and

@@ -8,6 +8,7 @@
 #include "common/client/describe.h"
 #include "common/client/wire_type.h"
 #include "common/plan/counting_rows.h"
+#include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
@@ -227,7 +228,7 @@ absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
     }
   }
   layout_ = std::move(layout);
-  weights_.emplace(layout_);
+  weights_.emplace(layout_, /*as_pulled=*/graph_ != nullptr && on_device());
   if (steps_) steps_->AllChanged();
   return absl::OkStatus();
 }
@@ -239,9 +240,25 @@ void ComputeJob::Absorb(std::vector<PulledShard> pulled) {
   weights_->Absorb(std::move(pulled));
 }
 
-absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights() const {
+absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights(std::vector<tensor::AlignedBuffer>* widened) const {
   if (!weights_ || !weights_->complete()) return absl::InternalError("a step without all of its weights");
-  return weights_->Spans();
+  return weights_->Spans(widened);
+}
+
+namespace {
+
+Element ElementOf(tensor::WireType type) { return static_cast<Element>(type); }
+static_assert(static_cast<int>(tensor::WireType::kFloat32) == static_cast<int>(Element::kFloat32) &&
+              static_cast<int>(tensor::WireType::kFloat16) == static_cast<int>(Element::kFloat16) &&
+              static_cast<int>(tensor::WireType::kBFloat16) == static_cast<int>(Element::kBFloat16));
+
+}  // namespace
+
+absl::StatusOr<std::vector<AnyIn>> ComputeJob::StepWeights() const {
+  if (!weights_ || !weights_->complete()) return absl::InternalError("a step without all of its weights");
+  std::vector<AnyIn> weights;
+  for (const TypedSpan& span : weights_->Held()) weights.emplace_back(span.data, span.elements, ElementOf(span.type));
+  return weights;
 }
 
 std::vector<Values> ComputeJob::ModelInputs(const ReadyBatch& batch) const {
@@ -272,11 +289,18 @@ absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(const 
 
 namespace {
 
-Rows ValuesOf(const ComputeJob::BatchRows* rows) {
+Rows ValuesOf(const ComputeJob::BatchRows* rows, const Layout& layout) {
   Rows values;
   if (rows == nullptr) return values;
   values.lookup = &rows->lookup;
-  for (const tensor::AlignedBuffer& table : rows->values) values.values.push_back(table.floats());
+  for (std::size_t t = 0; t < rows->values.size(); ++t) {
+    const std::span<const float> floats = rows->values[t].floats();
+    const tensor::WireType wire = layout.tables()[t].wire;
+    if (!rows->as_pulled || wire == tensor::WireType::kFloat32 || floats.empty())
+      values.values.emplace_back(floats);
+    else
+      values.values.emplace_back(tensor::NarrowHome(wire, const_cast<float*>(floats.data()), floats.size()), floats.size(), ElementOf(wire));
+  }
   return values;
 }
 
@@ -338,14 +362,13 @@ HostStep::Meanwhile ComputeJob::Bringing(NextBatch* next) {
 
 namespace {
 
-std::string Overflow(absl::string_view name, tensor::WireType wire) { return absl::StrCat(name, " wire_dtype=", tensor::WireTypeName(wire)); }
-
-// The gradients go onto the wire: which variable's wire type could not say one, or "".
-std::string ToWire(const Layout& layout, GradientBuffer* gradients) {
-  const int variable = gradients->ToWire();
-  if (variable < 0) return "";
-  const LaidVariable& laid = layout.variables()[static_cast<std::size_t>(variable)];
-  return Overflow(absl::StrCat("variable=", laid.name), laid.wire);
+// Which variable's or else table's wire type could not say a gradient (-1: none's), or "".
+std::string Overflow(const Layout& layout, int variable, int table) {
+  const auto say = [](const char* what, const auto& laid) {
+    return absl::StrCat(what, "=", laid.name, " wire_dtype=", tensor::WireTypeName(laid.wire));
+  };
+  if (variable >= 0) return say("variable", layout.variables()[static_cast<std::size_t>(variable)]);
+  return table >= 0 ? say("table", layout.tables()[static_cast<std::size_t>(table)]) : "";
 }
 
 }  // namespace
@@ -370,52 +393,75 @@ absl::StatusOr<std::shared_ptr<GradientBuffer>> ComputeJob::MakeGradients(Backen
   std::vector<tensor::AlignedBuffer> buffers;
   buffers.reserve(layout_->variables().size());
   for (const LaidVariable& variable : layout_->variables()) {
-    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(variable.shape.elements() * sizeof(float)));
+    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(variable.wire_bytes()));
     buffers.push_back(std::move(buffer));
   }
   return std::make_shared<GradientBuffer>(layout_, std::move(buffers));
 }
 
+absl::StatusOr<std::vector<tensor::AlignedBuffer>> ComputeJob::MakeRowGradients(Backend& backend, const BatchRows& rows) const {
+  if (backend.host_memory()) return rows.slots->MakeRows();
+  std::vector<tensor::AlignedBuffer> buffers;
+  for (std::size_t t = 0; t < rows.lookup.size(); ++t) {
+    const std::size_t count = rows.lookup[t].ids.size();
+    buffers.emplace_back();
+    if (count == 0) continue;
+    EG_ASSIGN_OR_RETURN(buffers.back(), backend.AllocateHost(RoomForRows(count) * layout_->tables()[t].row_bytes()));  // of few sizes: they are kept
+  }
+  return buffers;
+}
+
 absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key, NextBatch* next) {
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   Step step;
   if (spec_->type == "counting") {
     step.gradients = CountingGradient(layout_, batch.examples);
-    step.overflowed = ToWire(*layout_, step.gradients.get());
-    if (rows != nullptr) GatherRows(*rows->slots, &rows->values, &step);
+    ToWire(rows == nullptr ? nullptr : rows->slots.get(), rows == nullptr ? nullptr : &rows->values, &step);
     return step;
   }
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
+  const bool wire = !backend->host_memory();  // its gradients are narrowed over there
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
+  std::vector<AnyOut> gradients, row_spans;
+  for (std::uint32_t v = 0; v < layout_->variables().size(); ++v) {
+    const LaidVariable& laid = layout_->variables()[v];
+    gradients.emplace_back(step.gradients->wire(v), laid.shape.elements(), wire ? ElementOf(laid.wire) : Element::kFloat32);
+  }
   std::vector<tensor::AlignedBuffer> row_gradients;
-  std::vector<std::span<float>> row_spans;
-  if (rows != nullptr) row_gradients = rows->slots->MakeRows();
-  for (tensor::AlignedBuffer& table : row_gradients) row_spans.push_back(table.floats());
+  if (rows != nullptr) {
+    EG_ASSIGN_OR_RETURN(row_gradients, MakeRowGradients(*backend, *rows));
+  }
+  for (std::size_t t = 0; t < row_gradients.size(); ++t) {
+    const LaidTable& laid = layout_->tables()[t];
+    row_spans.emplace_back(row_gradients[t].data(), rows->lookup[t].ids.size() * laid.dimension, wire ? ElementOf(laid.wire) : Element::kFloat32);
+  }
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   if (loss_scale_) graph_->SetLossScale(step.loss_scale = loss_scale_->scale());
   const std::uint64_t ahead = steps_->brought_ahead();
-  EG_ASSIGN_OR_RETURN(step.result,
-                      steps_->TrainStep(weights, ValuesOf(rows), inputs, dropout_key, step.gradients->Spans(), row_spans, Bringing(next)));
+  EG_ASSIGN_OR_RETURN(step.result, steps_->TrainStep(weights, ValuesOf(rows, *layout_), inputs, dropout_key, gradients, row_spans, Bringing(next)));
   step.ahead = steps_->brought_ahead() > ahead;
   step.too_large = loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
   backend_->TakeUse();
-  step.overflowed = ToWire(*layout_, step.gradients.get());
-  if (rows != nullptr) GatherRows(*rows->slots, &row_gradients, &step);
+  if (!wire) {
+    ToWire(rows == nullptr ? nullptr : rows->slots.get(), &row_gradients, &step);
+    return step;
+  }
+  step.overflowed = Overflow(*layout_, step.result.overflowed, step.result.rows_overflowed);
+  if (rows != nullptr) step.row_gradients = std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather(row_gradients));
   return step;
 }
 
-void ComputeJob::GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const {
-  int table = -1;
-  step->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots.Gather(gradients, &table));
-  if (table < 0 || !step->overflowed.empty()) return;
-  const LaidTable& laid = layout_->tables()[static_cast<std::size_t>(table)];
-  step->overflowed = Overflow(absl::StrCat("table=", laid.name), laid.wire);
+void ComputeJob::ToWire(const SlotRows* slots, std::vector<tensor::AlignedBuffer>* row_gradients, Step* step) const {
+  const int variable = step->gradients->ToWire(), table = slots == nullptr ? -1 : slots->ToWire(row_gradients);
+  step->overflowed = Overflow(*layout_, variable, table);
+  if (slots != nullptr) step->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots->Gather(*row_gradients));
 }
 
 absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCall& call) {
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  std::vector<tensor::AlignedBuffer> widened;
+  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
   std::vector<sdk::FunctionCall::Variable> variables;
   variables.reserve(weights.size());
   for (std::size_t i = 0; i < weights.size(); ++i)
@@ -429,29 +475,31 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
     const std::span<const float> gradient = step.gradients->variable(variable);
     step.finite = step.finite && std::all_of(gradient.begin(), gradient.end(), [](float g) { return std::isfinite(g); });
   }
-  if (step.gradients != nullptr) step.overflowed = ToWire(*layout_, step.gradients.get());
+  if (step.gradients != nullptr) step.overflowed = Overflow(*layout_, step.gradients->ToWire(), -1);
   if (step.outcome.last) step.result = call.result();
   return step;
 }
 
 absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows, NextBatch* next) {
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
-  absl::StatusOr<StepResult> result = steps_->Evaluate(weights, ValuesOf(rows), inputs, Bringing(next));
+  absl::StatusOr<StepResult> result = steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, Bringing(next));
   backend_->TakeUse();
   return result;
 }
 
 absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  std::vector<tensor::AlignedBuffer> widened;
+  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
   return CountingSum(*layout_, weights, begin, end);
 }
 
 absl::StatusOr<std::vector<std::string>> ComputeJob::Export(const std::string& folder) const {
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights());
+  std::vector<tensor::AlignedBuffer> widened;
+  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
   if (weights.empty()) return std::vector<std::string>();  // tables alone: their rows are in the checkpoint
   std::vector<weights::NamedTensor> tensors;
   for (std::size_t i = 0; i < weights.size(); ++i) tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});

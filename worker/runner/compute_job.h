@@ -86,10 +86,12 @@ class ComputeJob {
   struct BatchRows {
     std::vector<TableRows> lookup;
     std::shared_ptr<const SlotRows> slots;
-    std::vector<tensor::AlignedBuffer> values;  // as pulled, [ids, dimension] of each table
+    std::vector<tensor::AlignedBuffer> values;  // [ids, dimension] of each table: float32, or, where that is said, as they were pulled
+    bool as_pulled = false;                     // each table's in its wire type, at the end of the buffer (tensor::NarrowHome)
   };
-  // `overflowed`: not "": the first variable or table with a gradient that its wire type cannot say, and the type.
-  // `loss_scale`: of the step; 0 where losses are not scaled. `too_large`: it is why the step is not finite, and the next one's is smaller.
+  // `overflowed`: not "": the first variable or table with a gradient that its wire type cannot say, and the type. Gradients of a device come in
+  // their wire types: it has narrowed them. `loss_scale`: of the step; 0 where losses are not scaled. `too_large`: it is why the step is not finite,
+  // and the next one's is smaller.
   struct Step {
     float loss_scale = 0;
     bool too_large = false;
@@ -140,9 +142,12 @@ class ComputeJob {
   absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;
 
  private:
-  absl::StatusOr<std::vector<std::span<const float>>> Weights() const;
+  // Float32; what is not held so is put into `widened`.
+  absl::StatusOr<std::vector<std::span<const float>>> Weights(std::vector<tensor::AlignedBuffer>* widened) const;
+  absl::StatusOr<std::vector<AnyIn>> StepWeights() const;
   // Where the backend leaves them on its way to the servers: one copy at most.
   absl::StatusOr<std::shared_ptr<GradientBuffer>> MakeGradients(Backend& backend) const;
+  absl::StatusOr<std::vector<tensor::AlignedBuffer>> MakeRowGradients(Backend& backend, const BatchRows& rows) const;
   // What the graph reads of a batch: views, and `labels`. UserError: an integer label that float32 cannot say.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, std::vector<float>* labels) const;
   // The same for a step, which follows at once; of the batch that was brought ahead, its very spans.
@@ -150,8 +155,8 @@ class ComputeJob {
   void ForgetAhead();
   HostStep::Meanwhile Bringing(NextBatch* next);
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
-  // Rows' gradients onto the wire.
-  void GatherRows(const SlotRows& slots, std::vector<tensor::AlignedBuffer>* gradients, Step* step) const;
+  // Of gradients in float32, where they lie.
+  void ToWire(const SlotRows* slots, std::vector<tensor::AlignedBuffer>* row_gradients, Step* step) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source, const Dataset* train) const;
   // What the graph reads of a data set. User errors: a field that it does not have, or of another shape or type.
   absl::Status Bind(const Dataset& data, absl::string_view which);

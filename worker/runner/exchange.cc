@@ -72,10 +72,10 @@ bool Exchange::RowsDone(std::uint64_t count) const {
   return it != row_pulls_.end() && it->second.missing == 0;
 }
 
-std::vector<tensor::AlignedBuffer> Exchange::TakeRows(std::uint64_t count) {
+std::vector<tensor::AlignedBuffer> Exchange::TakeRows(std::uint64_t count, bool widen) {
   EG_CHECK(RowsDone(count));
   RowPull pull = std::move(row_pulls_.extract(count).mapped());
-  pull.rows->Widen(&pull.values);
+  if (widen) pull.rows->Widen(&pull.values);
   return std::move(pull.values);
 }
 

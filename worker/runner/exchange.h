@@ -81,8 +81,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // wanted, with it or later. Flush sends.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
   bool RowsDone(std::uint64_t count) const;  // false, too, when they are not wanted
-  // Those rows, for each table [ids, dimension], once RowsDone(count).
-  std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count);
+  // Those rows, for each table [ids, dimension], once RowsDone(count): float32, or, not to be widened, as they came (SlotRows::Scatter).
+  std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
   // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP, without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason);
   void Flush();

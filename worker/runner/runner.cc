@@ -809,7 +809,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
   // Those of `batch`, with their values, for the compute thread.
   std::shared_ptr<ComputeJob::BatchRows> TakeRows() {
-    if (run->rows) run->rows->values = run->exchange->TakeRows(run->rows_number);
+    if (run->rows) {
+      run->rows->as_pulled = job->compute->on_device();
+      run->rows->values = run->exchange->TakeRows(run->rows_number, /*widen=*/!run->rows->as_pulled);
+    }
     return std::move(run->rows);
   }
 

@@ -168,8 +168,8 @@ Run Train(const std::string& name, const worker::Dataset& data, const Golden& go
   const auto plan = plan::Plan::Create(spec);
   REQUIRE(plan.ok());
 
-  std::vector<std::span<const float>> weights;
-  std::vector<std::span<float>> gradients;
+  std::vector<worker::AnyIn> weights;
+  std::vector<worker::AnyOut> gradients;
   for (Variable& variable : variables) {
     weights.emplace_back(variable.values);
     gradients.emplace_back(variable.gradient);

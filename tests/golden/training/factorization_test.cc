@@ -122,7 +122,7 @@ TEST_CASE("the matrix factorization of the examples reaches an RMSE of 0.870 on 
       for (std::uint64_t i = begin; i < std::min(order.size(), begin + spec.data.batch_size); ++i) examples.push_back(order(i));
       const Loaded loaded = Load(**train, **graph, "rating", examples);
       const worker::Rows rows = pull(loaded.batch);
-      std::vector<std::span<float>> row_gradients;
+      std::vector<worker::AnyOut> row_gradients;
       for (std::size_t t = 0; t < tables.size(); ++t) {
         gradients[t].resize(values[t].size());
         row_gradients.emplace_back(gradients[t]);

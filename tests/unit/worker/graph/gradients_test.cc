@@ -215,8 +215,8 @@ void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend, P
 
   std::vector<std::vector<double>> weights;
   std::vector<std::vector<float>> weights32, gradients32;
-  std::vector<std::span<const float>> weight_spans;
-  std::vector<std::span<float>> gradient_spans;
+  std::vector<AnyIn> weight_spans;
+  std::vector<AnyOut> gradient_spans;
   for (const Variable& variable : (*graph)->variables()) {
     // Rounded to float first, so that both sides compute on the same numbers.
     weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
@@ -275,7 +275,7 @@ void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend, P
     }
     batch.tables[table.name];
   }
-  std::vector<std::span<float>> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
+  std::vector<AnyOut> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
   rows.values.assign(rows32.begin(), rows32.end());
 
   HostStep steps(graph->get(), backend.get());

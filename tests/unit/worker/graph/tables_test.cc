@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -10,6 +12,7 @@
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
+#include "worker/graph/host_step.h"
 
 namespace evergrad::worker {
 namespace {
@@ -139,6 +142,134 @@ TEST_CASE("more inputs of an embedding or a factorization machine than a GPU tak
   }
 }
 
+// A batch whose number of rows is its own.
+struct Drawn {
+  std::vector<std::int64_t> users, movies;
+  std::vector<float> x, labels;
+  std::vector<TableRows> lookup;
+  std::vector<std::vector<float>> values, gradients;
+  Batch batch;
+  Drawn(const Graph& graph, std::uint64_t number, std::int64_t size) {
+    const std::uint64_t ids = 40 + number % 7 * 9;
+    for (std::int64_t i = 0; i < size; ++i) {
+      users.push_back(static_cast<std::int64_t>(random::Bits64(number, static_cast<std::uint64_t>(i)) % ids));
+      for (std::uint64_t k = 0; k < 3; ++k)
+        movies.push_back(static_cast<std::int64_t>(random::Bits64(number + 1000, 3 * static_cast<std::uint64_t>(i) + k) % (ids + 1)) - 1);
+      labels.push_back(static_cast<float>(i % 2));
+    }
+    for (std::size_t i = 0; i < static_cast<std::size_t>(2 * size); ++i) x.push_back(random::Uniform(number + 2000, i));
+    batch.size = size;
+    batch.inputs = {users, movies, x};
+    batch.labels = labels;
+    lookup = *graph.Lookup(batch);
+    for (std::size_t t = 0; t < lookup.size(); ++t) {
+      const std::size_t dimension = graph.tables()[t].dimension;
+      values.emplace_back(lookup[t].ids.size() * dimension);
+      for (std::size_t i = 0; i < values[t].size(); ++i)
+        values[t][i] = random::Uniform(t, static_cast<std::uint64_t>(lookup[t].ids[i / dimension]) * 4 + i % dimension) - 0.5f;
+      gradients.emplace_back(values[t].size(), std::nanf(""));
+    }
+  }
+  Rows rows() const { return {&lookup, {values.begin(), values.end()}, {}}; }
+};
+
+TEST_CASE("a model with tables is recorded after a few steps and run again, however many rows a batch reads, and no bit is another") {
+  config::ModelSpec model = Factorization();
+  model.tables[0].l2 = 0.01;
+  const auto device = *MakeBackend(EmulatedGpu());
+  const std::unique_ptr<Graph> graph = *Graph::Build(model, device.get());
+  const std::vector<float> kernel = {0.5f, -0.25f, 0.75f, 1}, bias = {0.1f};
+  std::vector<float> kernel_gradient(4), bias_gradient(1);
+  HostStep steps(graph.get(), device.get());
+  constexpr std::uint64_t kSteps = 60;
+  std::set<std::size_t> sizes;
+  for (std::uint64_t i = 0; i < kSteps; ++i) {
+    Drawn drawn(*graph, i, 48);
+    sizes.insert(drawn.lookup[0].ids.size());
+    const auto got = steps.TrainStep({kernel, bias}, drawn.rows(), drawn.batch, i, {kernel_gradient, bias_gradient},
+                                     {drawn.gradients.begin(), drawn.gradients.end()});
+    INFO(got.status().ToString());
+    REQUIRE(got.ok());
+    CHECK(got->finite);
+    // The same on a device that has never seen another batch: without any room, as its first step.
+    const auto other = *MakeBackend(EmulatedGpu());
+    const std::unique_ptr<Graph> fresh = *Graph::Build(model, other.get());
+    const auto put = [&](std::span<const std::byte> bytes) {
+      Memory memory = other->Allocate(bytes.size(), "there").value();
+      other->Upload(Lane::kCompute, bytes, memory.as<std::byte>());
+      return memory;
+    };
+    const auto bytes = [](const auto& v) { return std::as_bytes(std::span(v)); };
+    Memory over[] = {put(bytes(kernel)),        put(bytes(bias)),    put(bytes(kernel_gradient)),
+                     put(bytes(bias_gradient)), put(bytes(drawn.x)), put(bytes(drawn.labels))};
+    std::vector<Memory> values, gradients, positions;
+    Rows rows;
+    rows.lookup = &drawn.lookup;
+    std::vector<AnyOut> row_gradients;
+    for (std::size_t t = 0; t < drawn.values.size(); ++t) {
+      values.push_back(put(bytes(drawn.values[t])));
+      gradients.push_back(put(bytes(drawn.values[t])));
+      positions.push_back(put(bytes(drawn.lookup[t].position)));
+      rows.values.emplace_back(values[t].as<float>());
+      rows.positions.emplace_back(positions[t].as<std::uint32_t>());
+      row_gradients.emplace_back(gradients[t].as<float>());
+    }
+    Batch there = drawn.batch;
+    there.inputs[2].floats = over[4].as<float>();
+    there.labels = over[5].as<float>();
+    const auto want =
+        fresh->TrainStep({over[0].as<float>(), over[1].as<float>()}, rows, there, i, {over[2].as<float>(), over[3].as<float>()}, row_gradients);
+    REQUIRE(want.ok());
+    CHECK(got->loss_sum == want->loss_sum);
+    for (std::size_t t = 0; t < drawn.values.size(); ++t) {
+      std::vector<float> back(drawn.values[t].size());
+      other->Download(Lane::kCompute, gradients[t].as<std::byte>(), std::as_writable_bytes(std::span(back)));
+      CHECK(back == drawn.gradients[t]);
+    }
+    std::vector<float> back(4);
+    other->Download(Lane::kCompute, over[2].as<std::byte>(), std::as_writable_bytes(std::span(back)));
+    CHECK(back == kernel_gradient);
+  }
+  CHECK(sizes.size() > 5);  // or nothing was shown
+  const DeviceUse use = *device->device_use(false);
+  INFO(use.eager << " eager, " << use.captures << " captured, " << use.replays << " replayed");
+  CHECK(use.replays >= kSteps - 12);
+  // Evaluation likewise.
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    const Drawn drawn(*graph, i, 48);
+    REQUIRE(steps.Evaluate({kernel, bias}, drawn.rows(), drawn.batch).ok());
+  }
+  CHECK(device->device_use(false)->replays >= use.replays + 5);
+}
+
+TEST_CASE("the room for rows is a little more than they are, and of few sizes") {
+  std::set<std::size_t> sizes;
+  for (std::size_t rows = 1; rows < 100000; ++rows) {
+    const std::size_t room = RoomForRows(rows);
+    if (room < rows + rows / 16 || (rows > 64 && room > rows + rows / 4) || room < RoomForRows(rows - 1)) FAIL(rows << " " << room);
+    sizes.insert(room);
+  }
+  CHECK(sizes.size() < 100);
+}
+
+TEST_CASE("row gradients of another size than the rows are refused on a device as on the CPU") {
+  for (const auto& options : {BackendOptions{"cpu", 1}, EmulatedGpu()}) {
+    const auto backend = *MakeBackend(options);
+    const auto graph = *Graph::Build(Factorization(), backend.get());
+    HostStep steps(graph.get(), backend.get());
+    const std::vector<float> kernel(4), bias(1);
+    std::vector<float> kernel_gradient(4), bias_gradient(1);
+    Drawn drawn(*graph, 1, 8);
+    drawn.gradients[1].pop_back();
+    CHECK_THAT(std::string(steps
+                               .TrainStep({kernel, bias}, drawn.rows(), drawn.batch, 0, {kernel_gradient, bias_gradient},
+                                          {drawn.gradients.begin(), drawn.gradients.end()})
+                               .status()
+                               .message()),
+               Catch::Contains("row gradient elements mismatch: table=other"));
+  }
+}
+
 TEST_CASE("rows that are not those of the batch are refused") {
   const auto backend = MakeBackend({"cpu", 1});
   const auto graph = Graph::Build(Factorization(), backend->get());
@@ -149,7 +280,7 @@ TEST_CASE("rows that are not those of the batch are refused") {
   batch.inputs = {users, movies, x};
   batch.labels = labels;
   const std::vector<float> kernel(4), bias(1), values(6), other(3);
-  const std::vector<std::span<const float>> weights = {kernel, bias};
+  const std::vector<AnyIn> weights = {kernel, bias};
   CHECK_THAT(std::string((*graph)->Evaluate(weights, batch).status().message()), Catch::Contains("rows of the wrong tables: want=2 got=0"));
   auto lookup = *(*graph)->Lookup(batch);
   Rows rows{&lookup, {values, other}};

@@ -138,9 +138,8 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
       for (std::uint32_t d = 0; d < dimensions[t]; ++d) REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
   }
   // What goes out has the order of the ids that go with it.
-  int overflowed = 0;
-  const tensor::AlignedBuffer out = rows->Gather(&got, &overflowed);
-  CHECK(overflowed == -1);
+  CHECK(rows->ToWire(&got) == -1);
+  const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());
   got = rows->MakeRows();
   for (const SlotRows::Part& part : rows->parts()) CHECK(rows->Scatter(part, {out.data() + part.first_byte, part.bytes}, &got));
@@ -148,8 +147,7 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
   for (std::uint32_t t = 0; t < 3; ++t)
     for (std::size_t i = 0; i < ids[t].size(); ++i) CHECK(got[t].floats()[i * dimensions[t]] == element(t, ids[t][i]));
   got[0].floats()[5] = 70000.f;
-  rows->Gather(&got, &overflowed);
-  CHECK(overflowed == (wire[0] == WireType::kFloat16 ? 0 : -1));
+  CHECK(rows->ToWire(&got) == (wire[0] == WireType::kFloat16 ? 0 : -1));
 }
 
 }  // namespace

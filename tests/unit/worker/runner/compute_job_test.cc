@@ -105,7 +105,8 @@ struct Job {
     REQUIRE(compute->train()->Read(batch.examples, to).ok());
     return batch;
   }
-  std::shared_ptr<ComputeJob::BatchRows> RowsOf(const ReadyBatch& batch) {
+  // As they come from a server: in their wire types until somebody widens them.
+  std::shared_ptr<ComputeJob::BatchRows> RowsOf(const ReadyBatch& batch, bool as_pulled = false) {
     auto rows = *compute->RowsOf(batch, layout, &scratch);
     rows->values = rows->slots->MakeRows();
     for (std::size_t t = 0; t < rows->values.size(); ++t) {
@@ -115,7 +116,14 @@ struct Job {
         const std::int64_t id = rows->lookup[t].ids[i / dimension];
         values[i] = random::Uniform(random::KeyOf(t, "rows"), static_cast<std::uint64_t>(id) * dimension + i % dimension) - 0.5f;
       }
+      const tensor::WireType wire = layout->tables()[t].wire;
+      if (wire == tensor::WireType::kFloat32) continue;
+      std::vector<std::byte> narrow(values.size() * 2);
+      tensor::Narrow(wire, values.data(), values.size(), narrow.data());
+      std::copy(narrow.begin(), narrow.end(), tensor::NarrowHome(wire, values.data(), values.size()));
     }
+    rows->as_pulled = as_pulled;
+    if (!as_pulled) rows->slots->Widen(&rows->values);
     return rows;
   }
   std::vector<PulledShard> TakePulled() { return std::exchange(pulled_, {}); }
@@ -139,7 +147,8 @@ void CheckSame(const StepResult& a, const StepResult& b) {
 }
 
 TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weights as they change, rows, short batches, wire types") {
-  for (const std::string wire : {"", "bf16"}) {
+  std::map<std::string, std::uint64_t> bytes_in, bytes_out;
+  for (const std::string wire : {"", "bf16", "fp16"}) {
     for (const bool late : {true, false}) {
       INFO("wire " << wire << " late " << late);
       test::ApartBackend* apart = nullptr;
@@ -169,14 +178,14 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
         for (Job* job : {&here, &there}) {
           const ReadyBatch batch = job->Read(first, size);
           job->compute->Absorb(job->TakePulled());
-          const auto rows = job->RowsOf(batch);
+          const auto rows = job->RowsOf(batch, job == &there);
           auto step = job->compute->Train(batch, rows.get(), version);
           INFO(step.status().ToString());
           REQUIRE(step.ok());
           steps[job == &there] = *std::move(step);
           if (job == &there)
             CHECK(apart->uploads() == uploads + changed + 1 + 1 + 1 + 2 * 2);  // keys, numbers, labels, rows and positions of two tables
-          if (job == &there) CHECK(apart->host_allocations() == host_allocations + variables.size());  // gradients arrive in what copies fast
+          if (job == &there) CHECK(apart->host_allocations() == host_allocations + variables.size() + 2);  // gradients arrive in what copies fast
           const auto result = job->compute->Evaluate(batch, rows.get());
           REQUIRE(result.ok());
           evaluated[job == &there] = *result;
@@ -194,8 +203,15 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
         CHECK(a.size() > 0);
         CHECK(BytesOf({a.data(), a.size()}) == BytesOf({b.data(), b.size()}));
       }
+      bytes_in[wire] = apart->bytes_in();
+      bytes_out[wire] = apart->bytes_out();
     }
   }
+  // Gradients leave as they travel, values arrive so: batches, labels, positions and keys are what they are.
+  CHECK(bytes_out["bf16"] * 2 == bytes_out[""]);
+  CHECK(bytes_out["fp16"] == bytes_out["bf16"]);
+  CHECK(bytes_in["bf16"] < bytes_in[""]);
+  CHECK(bytes_in["fp16"] == bytes_in["bf16"]);
 }
 
 TEST_CASE("a job's memory goes back to the backend with the job, and a user's error leaves nothing under way") {

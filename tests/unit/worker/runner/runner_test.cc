@@ -852,6 +852,22 @@ Stage::Settings OnEmulatedGpu() {
   return settings;
 }
 
+TEST_CASE("with a 16-bit wire type the loss falls on a device as with float32, whether kernels read values as they came or widened") {
+  for (const std::string wire : {"bf16", "fp16"}) {
+    INFO(wire);
+    std::map<std::string, double> losses;
+    for (const std::string precision : {"float32", "mixed_bfloat16"}) {
+      Stage stage(OnEmulatedGpu());
+      WriteData(stage);
+      std::string yaml = TrainingYaml(stage.folder);
+      yaml.replace(yaml.find("steps_per_closure"), 0, absl::StrCat("precision: ", precision, ", wire_dtype: ", wire, ", "));
+      stage.Begin(yaml, 2, SmallPlan());
+      for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) losses[precision] = MeanLoss(stage.RunClosure(c));
+    }
+    CHECK(losses["mixed_bfloat16"] == Approx(losses["float32"]).epsilon(2e-2));
+  }
+}
+
 TEST_CASE("in the precisions of a GPU the loss falls as it does in float32, on an emulated one") {
   CheckSameCurve(OnEmulatedGpu(), "mixed_bfloat16", 2e-2);
   CheckSameCurve(OnEmulatedGpu(), "mixed_float16", 2e-2);
@@ -919,9 +935,9 @@ TEST_CASE("a precision that the worker's device has not is a user's error before
   }
 }
 
-TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and is named") {
-  const bool skip = GENERATE(false, true);
-  Stage::Settings settings;
+TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and is named, by a device that narrows it too") {
+  const bool skip = GENERATE(false, true), device = GENERATE(false, true);
+  Stage::Settings settings = device ? OnEmulatedGpu() : Stage::Settings();
   settings.skip_not_finite = skip;
   Stage stage(settings);
   WriteData(stage);
