@@ -59,6 +59,9 @@ class Bench {
     }
     kept_.emplace_back(name, std::vector<double>(values.begin(), values.end()));
   }
+  void Keep(const char* name, std::span<const float> values) { kept_.emplace_back(name, std::vector<double>(values.begin(), values.end())); }
+  void Update(const absl::Status& status) { status_.Update(status); }
+  std::uint64_t seed() const { return seed_; }
   const absl::Status& status() const { return status_; }
   const std::vector<std::pair<const char*, std::vector<double>>>& kept() const { return kept_; }
 
@@ -122,14 +125,54 @@ void Run(Backend& backend, Bench* bench) {
   }
 }
 
+// A step as a worker makes it, often enough to be recorded and run again: its input goes over before it, its first result leaves behind an event that
+// lies within it, while it goes on. A copy that does not wait for the step that is run now brings what another one left.
+void RunSteps(Backend& backend, Bench* bench) {
+  constexpr std::size_t kElements = 1 << 14;
+  constexpr int kSteps = 6, kPasses = 64;  // for long enough that a copy which does not wait is there first
+  Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
+  if (!bench->status().ok()) return;
+  absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()), out = backend.AllocateHost(x.bytes());
+  absl::StatusOr<std::unique_ptr<Event>> there = backend.MakeEvent(), made = backend.MakeEvent(), left = backend.MakeEvent();
+  for (const absl::Status& status : {in.status(), out.status(), there.status(), made.status(), left.status()}) bench->Update(status);
+  if (!bench->status().ok()) return;
+  const std::uint64_t signature[] = {reinterpret_cast<std::uintptr_t>(x.as<float>().data()), reinterpret_cast<std::uintptr_t>(there->get())};
+  for (int step = 0; step < kSteps; ++step) {
+    const std::uint64_t key = random::KeyOf(bench->seed(), absl::StrCat("self-check/step ", step));
+    for (std::size_t i = 0; i < kElements; ++i) in->floats()[i] = random::Uniform(key, i);
+    backend.Upload(Lane::kIn, {in->data(), in->size()}, x.as<std::byte>());
+    backend.Record(Lane::kIn, **there);
+    if (!backend.BeginStep(signature)) {
+      backend.Enter("self-check", Phase::kForward);
+      backend.Await(Lane::kCompute, **there);
+      backend.Scale(1, x.as<float>(), y.as<float>());
+      for (int pass = 0; pass < kPasses; ++pass) backend.AddScaled(0.25f, x.as<float>(), y.as<float>());
+      backend.Record(Lane::kCompute, **made);
+      backend.Scale(2, y.as<float>(), z.as<float>());
+    }
+    backend.EndStep();
+    backend.Await(Lane::kOut, **made);
+    backend.Download(Lane::kOut, y.as<std::byte>(), {out->data(), out->size()});
+    backend.Record(Lane::kOut, **left);
+    bench->Update(backend.Finish({}, {}));
+    bench->Update(backend.Wait(**left));
+    bench->Update(backend.Wait(**there));
+    if (!bench->status().ok()) return;
+    bench->Keep("step with copies", out->floats());
+    bench->Keep("step, last of it", z);
+  }
+}
+
 }  // namespace
 
 absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t seed) {
   Bench got(&device, seed), want(&reference, seed);
   Run(device, &got);
+  if (got.status().ok()) RunSteps(device, &got);
   EG_RETURN_IF_ERROR(device.TakeError());
   EG_RETURN_IF_ERROR(got.status());
   Run(reference, &want);
+  if (want.status().ok()) RunSteps(reference, &want);
   EG_RETURN_IF_ERROR(reference.TakeError());
   EG_RETURN_IF_ERROR(want.status());
   for (std::size_t i = 0; i < want.kept().size(); ++i) {

@@ -587,7 +587,7 @@ TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, 
   const std::uint64_t work = control.ops + control.plan_runs;
   REQUIRE(work > 10);
   std::set<std::string> named;
-  for (std::uint64_t n = 1; n <= work; ++n) {
+  for (std::uint64_t n = 1; n <= work; n += n < 40 ? 1 : 13) {  // the rest is of one step
     control = EmulatedControl{};
     control.wrong_ops = static_cast<std::int64_t>(n);  // all from there on
     const auto choice = ChooseCheckedDevice("auto", Library(), n);
@@ -612,6 +612,16 @@ TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, 
   control = EmulatedControl{};
   CHECK(ChooseCheckedDevice("gpu:0", Library(), 1)->name == "gpu:0");
   CHECK(ChooseCheckedDevice("cpu", Library(), 1)->name == "cpu");
+}
+
+TEST_CASE("a GPU on which copies do not wait for events that a recorded step has inside is not taken") {
+  EmulatedControl& control = Control();
+  control = EmulatedControl{};
+  control.late_graph_events = true;
+  const auto choice = ChooseCheckedDevice("auto", Library(), 7);
+  control.late_graph_events = false;
+  CHECK(choice->name == "cpu");
+  CHECK_THAT(choice->text, Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive=step with copies want="));
 }
 
 TEST_CASE("ranges are named for layers and phases where a profiler listens, and else asked for once") {

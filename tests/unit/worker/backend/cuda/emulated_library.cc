@@ -328,7 +328,10 @@ int32_t EndCapture(EgContext* context, EgGraph** graph, EgCudaError* error) {
 int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
   ++control.launches;
   for (const Node& node : graph->nodes) {
-    if (node.record != nullptr)
+    if (node.record != nullptr && control.late_graph_events)
+      context->Ask(
+          EG_LANE_COMPUTE, [state = node.record->state] { return state->passed = ++state->recorded, true; }, 0);
+    else if (node.record != nullptr)
       Record(context, EG_LANE_COMPUTE, node.record, error);
     else if (node.await != nullptr)
       Await(context, EG_LANE_COMPUTE, node.await, error);

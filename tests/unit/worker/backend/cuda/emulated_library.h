@@ -15,7 +15,9 @@ struct EmulatedControl {
   std::int32_t major = 9;              // of its compute capability
   bool profiled = false;               // somebody listens to ranges
   float utilization = -1;              // what the driver says; below 0: it cannot be asked
-  std::int64_t wrong_ops = 0;          // the n-th operation or plan from now, and all behind it, compute something else; 0: none
+  // An event that a graph records counts from when its node runs, not from when the graph is launched: who awaits it meanwhile awaits the one before.
+  bool late_graph_events = false;
+  std::int64_t wrong_ops = 0;  // the n-th operation or plan from now, and all behind it, compute something else; 0: none
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
   std::uint64_t tf32_runs = 0;  // of plans
