@@ -16,10 +16,23 @@ int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format,
   return kind;
 }
 
+namespace {
+
+// Cudart says one thing of a host without a driver and of one whose driver is too old.
+int32_t NoDriver(cudaError_t status, EgCudaError* error) {
+  int serves = 0;
+  if (cudaDriverGetVersion(&serves) != cudaSuccess || serves == 0)
+    return Fail(EG_CUDA_NO_DRIVER, status, error, "no CUDA driver (cudart %d)", status);
+  return Fail(EG_CUDA_NO_DRIVER, status, error, "the CUDA driver is too old: it serves CUDA %d.%d, this library wants %d.%d (cudart %d)",
+              serves / 1000, serves % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, status);
+}
+
+}  // namespace
+
 int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
   switch (status) {
     case cudaSuccess: return EG_CUDA_OK;
-    case cudaErrorInsufficientDriver: return Fail(EG_CUDA_NO_DRIVER, status, error, "no CUDA driver (cudart %d)", status);
+    case cudaErrorInsufficientDriver: return NoDriver(status, error);
     case cudaErrorNoDevice: return Fail(EG_CUDA_NO_DEVICE, status, error, "no device (%d)", status);
     default: break;
   }

@@ -35,6 +35,7 @@ void Close(EgContext* context) {
   static_cast<void>(cudaSetDevice(context->ordinal));
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) static_cast<void>(cudaStreamSynchronize(lane));
+  context->offered.clear();
   if (context->dnn_handle != nullptr) static_cast<void>(context->dnn->cudnnDestroy(context->dnn_handle));
   if (context->blas_handle != nullptr) static_cast<void>(context->blas->cublasLtDestroy(context->blas_handle));
   for (const cudaStream_t lane : context->lanes)

@@ -5,10 +5,18 @@
 #include <cuda_runtime_api.h>
 #include <cudnn_graph.h>
 
+#include <memory>
+#include <vector>
+
 #include "worker/backend/cuda/cuda_abi.h"
 #include "worker/backend/cuda/device/check.h"
 #include "worker/backend/cuda/device/libraries.h"
 
+// Of one of two libraries.
+struct EgPlan {
+  virtual ~EgPlan() = default;
+  virtual int32_t Run(EgContext* context, const EgPlanArguments& arguments, EgCudaError* error) = 0;
+};
 struct EgContext {
   int ordinal = 0;
   cudaStream_t lanes[3] = {};
@@ -18,6 +26,9 @@ struct EgContext {
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
   void* nvml_device = nullptr;  // once it was asked for
+  // Of cuDNN, what `plans` offered last, until they are made: to finalize one may mean to compile it.
+  EgPlanKey offered_key{};
+  std::vector<std::unique_ptr<EgPlan>> offered = {};
 
   cudaStream_t compute() const { return lanes[EG_LANE_COMPUTE]; }
 };
@@ -26,11 +37,6 @@ struct EgEvent {
 };
 struct EgGraph {
   cudaGraphExec_t graph = nullptr;
-};
-// Of one of two libraries.
-struct EgPlan {
-  virtual ~EgPlan() = default;
-  virtual int32_t Run(EgContext* context, const EgPlanArguments& arguments, EgCudaError* error) = 0;
 };
 
 namespace evergrad::cuda {

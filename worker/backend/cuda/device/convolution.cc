@@ -5,6 +5,7 @@
 // would add up in less than float32 (REDUCED_PRECISION_REDUCTION), and for a graph with relu those that do not promise to carry NaN
 // (STRICT_NAN_PROP).
 #include <array>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -254,7 +255,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
           engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
       bool rounds = false, carries_nan = false;
       EgPlanInfo info{0, 1, 0};
-      for (int64_t n = 0; n < noted; ++n) {
+      for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size()); ++n) {  // a newer library may have more
         const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
         // Of 16 bits, sums below float32 are what would be too little.
         rounds = rounds || (key.type == EG_FLOAT32 ? note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS
@@ -282,16 +283,24 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
 }  // namespace
 
 int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+  context->offered.clear();
+  context->offered_key = key;
   return ForEachPlan(
       context, key,
-      [&](std::unique_ptr<ConvolutionPlan>, const EgPlanInfo& info) {
+      [&](std::unique_ptr<ConvolutionPlan> plan, const EgPlanInfo& info) {
         infos[(*count)++] = info;
+        context->offered.push_back(std::move(plan));
         return *count < infos_max;
       },
       error);
 }
 
 int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
+  const std::size_t place = static_cast<std::size_t>(index);
+  if (std::memcmp(&key, &context->offered_key, sizeof key) == 0 && place < context->offered.size() && context->offered[place] != nullptr) {
+    *plan = context->offered[place].release();
+    return EG_CUDA_OK;
+  }
   int32_t at = 0;
   EG_CUDA_RETURN_IF(ForEachPlan(
       context, key,

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <string>
 #include <type_traits>
 
 #include "worker/backend/cuda/device/check.h"
@@ -29,9 +30,16 @@ struct Loaded {
 template <typename Functions, typename Load>
 Loaded<Functions> Open(const char* name, Load load) {
   Loaded<Functions> result{};
-  void* const handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name, ::dlerror());
+    const char* const why = ::dlerror();
+    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name, why == nullptr ? "no reason given" : why);
+    // Where CUDA's own installer puts it, which is not told to the linker.
+    const std::string installed = std::string("/usr/local/cuda/lib64/") + name;
+    handle = ::dlopen(installed.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (handle == nullptr) {
+    return result;
   } else if (const char* const missing = load(handle, result.functions); missing != nullptr) {
     result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s lacks %s", name, missing);
   } else {

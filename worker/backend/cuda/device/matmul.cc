@@ -47,6 +47,9 @@ struct Product {
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, error));
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
+      // Which algorithms are offered may depend on its alignment; each run sets its own.
+      const void* const somewhere = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
+      EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &somewhere, sizeof somewhere, error));
     }
     const cudaDataType_t in = DataTypeOf(key.type), out = DataTypeOf(key.d_type);
     const auto rows = [](int64_t n) { return static_cast<std::uint64_t>(n); };

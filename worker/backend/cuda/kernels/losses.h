@@ -136,16 +136,27 @@ struct LossTeam {
   }
 };
 
+// One thread adds in order. What it reads it reads kAtOnce at a time, so that it waits for memory once for so many and not for each.
+inline constexpr int kAtOnce = 16;
 struct LossSumMap {
   EgLoss a;
   EG_HD void operator()(std::int64_t) const {
     const ExampleLoss* const examples = static_cast<const ExampleLoss*>(a.scratch);
     EgLossResult result{0, 0, -1, 0};
-    for (std::int64_t n = 0; n < a.batch; ++n) {
-      result.sum += examples[n].loss;
-      result.correct += examples[n].correct;
-      if (result.bad_label < 0 && examples[n].bad >= 0) result.bad_label = examples[n].bad;
+    const auto add = [&result](const ExampleLoss& one) {
+      result.sum += one.loss;
+      result.correct += one.correct;
+      if (result.bad_label < 0 && one.bad >= 0) result.bad_label = one.bad;
+    };
+    std::int64_t n = 0;
+    for (; n + kAtOnce <= a.batch; n += kAtOnce) {
+      ExampleLoss some[kAtOnce];
+      EG_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) some[i] = examples[n + i];
+      EG_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) add(some[i]);
     }
+    for (; n < a.batch; ++n) add(examples[n]);
     if (result.bad_label >= 0) result.bad_value = a.labels[result.bad_label];
     *a.result = result;
   }
@@ -194,7 +205,15 @@ struct OrderedSumMap {
   double* sum;
   EG_HD void operator()(std::int64_t) const {
     double all = 0;
-    for (std::int64_t i = 0; i < n; ++i) all += parts[i];
+    std::int64_t i = 0;
+    for (; i + kAtOnce <= n; i += kAtOnce) {
+      double some[kAtOnce];
+      EG_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) some[k] = parts[i + k];
+      EG_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) all += some[k];
+    }
+    for (; i < n; ++i) all += parts[i];
     *sum = all;
   }
 };

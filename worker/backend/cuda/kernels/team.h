@@ -19,6 +19,11 @@
 #else
 #define EG_HD inline
 #endif
+#ifdef __CUDA_ARCH__
+#define EG_UNROLL _Pragma("unroll")  // which the host's compiler does not know
+#else
+#define EG_UNROLL
+#endif
 
 namespace evergrad::cuda {
 
