@@ -5,6 +5,9 @@
 //
 // Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's SlotRows does that while its batch is read;
 // ps-lite's keys are sorted, too). Rows of the answers are left where they arrived.
+// Each id's first push has a gradient of its own, so that a row says whose it is: before the rounds every batch is pulled by each way, as it is
+// later, and every number compared; a pull that is measured has one number compared as long as nothing is pushed. (Servers that were started
+// elsewhere may have rows of an earlier run: only sizes are.)
 //
 //   rows_bench [--seconds S] [PART]           only the figures whose name contains PART; S a round, as a profiler wants them longer
 //   rows_bench --servers HOST:PORT,… [PART]   over TCP against each bench_server that was started elsewhere: slots are spread over them
@@ -17,6 +20,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -108,6 +112,21 @@ struct Batch {
   const std::int64_t* data() const { return reinterpret_cast<const std::int64_t*>(ids->data()); }
 };
 
+// What the first push to `id` brings for element k, and what Adagrad, from 0 and an accumulator of 0.1, makes of it.
+float FirstGradient(std::int64_t id, std::size_t k) {
+  const std::uint64_t mixed = sharding::Mix64(static_cast<std::uint64_t>(id) + k);
+  return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;  // -1 to 1: a weight for each
+}
+float FirstWeight(std::int64_t id, std::size_t k) {
+  const double g = FirstGradient(id, k);
+  return static_cast<float>(-0.01 * g / (std::sqrt(0.1 + g * g) + 1e-7));
+}
+void CheckWeight(float got, std::int64_t id, std::size_t k) {
+  EG_CHECK_MSG(std::abs(got - FirstWeight(id, k)) <= 1e-8f, "a row has the wrong contents: id=" + std::to_string(id) +
+                                                                " element=" + std::to_string(k) + " got=" + std::to_string(got) +
+                                                                " want=" + std::to_string(FirstWeight(id, k)));
+}
+
 std::int64_t IdOfRank(std::uint64_t rank) { return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345)); }
 
 Batch BatchOf(const std::vector<std::int64_t>& ids) {
@@ -137,11 +156,13 @@ class Wire {
     next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
   }
 
-  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0.
-  double Measure(const std::vector<Batch>& batches, bool push, double seconds) {
+  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0: pushed with the first gradients of its ids. `known`: the
+  // rows are as those pushes made them, and what is pulled is compared.
+  double Measure(const std::vector<Batch>& batches, bool push, double seconds, bool known = false) {
     const auto begin = Clock::now();
     batches_ = &batches;
     push_ = push;
+    known_ = known;
     once_ = seconds == 0;
     end_ = begin + std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
     next_batch_ = 0;
@@ -169,7 +190,8 @@ class Wire {
     }
     const Batch& batch = (*batches_)[number % batches_->size()];
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
-    const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());  // shared by the answers
+    const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());                          // shared by the answers
+    const std::shared_ptr<tensor::AlignedBuffer> gradient = push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
     for (std::size_t s = 0; s < endpoints_.size(); ++s) {
       auto packed = wire::Packed<v1::RequestHeader>::OfSections(kSlots / endpoints_.size());
       v1::RequestHeader& header = *packed;
@@ -190,7 +212,7 @@ class Wire {
           section.set_dtype(v1::DTYPE_FLOAT32);
           section.set_rows(count);
           Fill(slot, count, &section);
-          payloads.push_back({gradient_, {gradient_->data() + first * dimension_ * sizeof(float), count * dimension_ * sizeof(float)}});
+          payloads.push_back({gradient, {gradient->data() + first * dimension_ * sizeof(float), count * dimension_ * sizeof(float)}});
         } else {
           Fill(slot, count, header.add_pulls());
         }
@@ -198,17 +220,39 @@ class Wire {
       const std::uint64_t answer_bytes = push_ ? 0 : (rows * dimension_ * sizeof(float) + kSlots * 64);
       client_.Send(
           endpoints_[s], std::move(header), std::move(payloads), answer_bytes, std::chrono::seconds(30),
-          [this, rows, missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
+          [this, &batch, s, number, rows, missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
             EG_CHECK_MSG(answer.ok(), answer.status().ToString());
             std::uint64_t bytes = 0;
             for (const auto& result : answer->header->pushes()) EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
             for (const auto& result : answer->header->pulls()) EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
             for (const auto& payload : answer->payloads) bytes += payload.size();
             EG_CHECK(push_ || bytes == rows * dimension_ * sizeof(float));
+            if (!push_ && known_) Compare(batch, s, answer->payloads, number);
             rows_ += rows;
             if (missing->fetch_sub(1) == 1) SendNext();
           },
           nullptr, std::move(ids));
+    }
+  }
+  std::shared_ptr<tensor::AlignedBuffer> FirstGradients(const Batch& batch) const {
+    auto gradient = std::make_shared<tensor::AlignedBuffer>(batch.ids->size() / sizeof(std::int64_t) * dimension_ * sizeof(float));
+    const std::span<float> to = gradient->floats();
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
+    return gradient;
+  }
+  // Rows of `batch` that server `s` has answered with: all of their numbers, or one when the time is measured, in another place for each `number`.
+  void Compare(const Batch& batch, std::size_t s, const std::vector<std::span<const std::byte>>& payloads, std::size_t number) const {
+    std::size_t section = 0;
+    for (std::size_t slot = s; slot < kSlots; slot += endpoints_.size()) {
+      const std::size_t first = batch.first[slot], count = batch.first[slot + 1] - first;
+      if (count == 0) continue;
+      const auto* const rows = reinterpret_cast<const float*>(payloads[section++].data());
+      if (once_) {
+        for (std::size_t i = 0; i < count * dimension_; ++i) CheckWeight(rows[i], batch.data()[first + i / dimension_], i % dimension_);
+      } else if (slot / endpoints_.size() == number % (kSlots / endpoints_.size())) {
+        const std::size_t i = number * 7919 % (count * dimension_);
+        CheckWeight(rows[i], batch.data()[first + i / dimension_], i % dimension_);
+      }
     }
   }
   template <class Section>
@@ -225,7 +269,7 @@ class Wire {
   const std::shared_ptr<tensor::AlignedBuffer> gradient_;  // shared with the frames on their way
   std::atomic<std::uint64_t> next_update_{0}, next_batch_{0}, rows_{0};
   const std::vector<Batch>* batches_ = nullptr;
-  bool push_ = false, once_ = false;
+  bool push_ = false, once_ = false, known_ = false;
   Clock::time_point end_;
   Mutex mu_;
   CondVar idle_;
@@ -283,6 +327,13 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
     batches.push_back(BatchOf(ids));
   }
 
+  if (child != nullptr) {
+    for (const Figure& f : figures) {
+      if (!f.push) (f.lane ? lane : tcp).Measure(batches, /*push=*/false, 0, /*known=*/true);
+    }
+  }
+  const bool pushes = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.push; });
+
   const auto alone = [&](bool push) {
     const auto begin = Clock::now();
     std::uint64_t done = 0;
@@ -297,7 +348,7 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
     for (Figure& f : figures) {
       Wire& wire = f.lane ? lane : tcp;
       const double server_cpu = child != nullptr ? child->cpu() : 0, client_cpu = MyCpu();
-      const double a = wire.Measure(batches, f.push, round_seconds);
+      const double a = wire.Measure(batches, f.push, round_seconds, child != nullptr && !pushes);
       const double server_used = child != nullptr ? child->cpu() - server_cpu : 0, client_used = MyCpu() - client_cpu;
       const double before = MyCpu(), b = alone(f.push), used = MyCpu() - before;
       if (round == 0) continue;  // warm-up
