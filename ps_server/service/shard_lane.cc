@@ -90,9 +90,15 @@ void ShardLane::Submit(std::vector<Section> sections, bool here) {
   options_.executor->Post(std::move(task));
 }
 
+std::map<ShardKey, ShardLane::Slot>::iterator ShardLane::FindNext(const ShardKey& key) {
+  const auto it = next_ != slots_.end() && next_->first == key ? next_ : slots_.find(key);
+  next_ = it == slots_.end() ? it : std::next(it);
+  return it;
+}
+
 void ShardLane::Enqueue(Section section) {
   const ShardKey key = KeyOf(*section.call, section);
-  const auto it = slots_.find(key);
+  const auto it = FindNext(key);
   if (it == slots_.end()) return AnswerUnheld(section);
   it->second.queue.push_back(std::move(section));
   if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
@@ -125,7 +131,7 @@ void ShardLane::Turn() {
   while (!ready_.empty() && spent < kTurnBytes) {
     const ShardKey key = ready_.front();
     ready_.pop_front();
-    const auto it = slots_.find(key);
+    const auto it = FindNext(key);
     if (it == slots_.end()) continue;  // dropped: its sections were answered then
     it->second.waiting = false;
     if (it->second.queue.empty() && !it->second.applying) continue;  // dropped and assigned anew meanwhile
@@ -376,6 +382,7 @@ void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
   std::deque<Section> queue = std::move(it->second.queue);
   // What was half applied is gone with the state, and its answer says so.
   if (it->second.applying) queue.push_front(*std::move(it->second.applying));
+  if (next_ == it) next_ = slots_.end();
   slots_.erase(it);
   for (const Section& section : queue) AnswerUnheld(section);
 }

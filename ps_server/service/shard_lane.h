@@ -100,6 +100,8 @@ class ShardLane {
     std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
     std::vector<CutReady> cuts;                      // answered once it has, before the next one begins; or the shard is gone
   };
+  // slots_.find, at once where the last key that was asked for is the one before: sections come in the order of their shards, as a rule.
+  std::map<ShardKey, Slot>::iterator FindNext(const ShardKey& key);
   void Enqueue(Section section);
   void Turn();
   void PostTurn();
@@ -124,6 +126,7 @@ class ShardLane {
 
   const Options options_;
   std::map<ShardKey, Slot> slots_;
+  std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // FindNext's guess
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
   // Where copied values of the request in hand go: the sections of one request share blocks, each at a multiple of 64. Not beyond the end of a turn.

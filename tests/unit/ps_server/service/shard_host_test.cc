@@ -363,6 +363,31 @@ TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for 
   CHECK(reports == 1);
 }
 
+TEST_CASE("a shard that goes while the lane expects it next is not served from what is left of it") {
+  HostFixture f(1);
+  for (std::uint32_t shard = 0; shard < 3; ++shard) f.Hold(CountingShard(shard));
+  const auto pull = [&f](std::initializer_list<std::uint32_t> shards) {
+    RequestBuilder request;
+    for (const std::uint32_t shard : shards) request.Pull(shard);
+    return f.Send(request);
+  };
+  CHECK(pull({0})->pull() == v1::VALUES);  // 1 is expected
+  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(1)}, kEpoch);
+  const auto without = pull({1, 2});
+  CHECK(without->pull(0) == v1::PULL_STALE);
+  CHECK(without->pull(1) == v1::VALUES);
+  CHECK(pull({0})->pull() == v1::VALUES);  // 2 is expected
+  f.Hold(CountingShard(1));
+  RequestBuilder push;
+  push.Push(1, 0, 0, Floats(4, 1));
+  CHECK(f.Send(push)->push() == v1::APPLIED);
+  const auto all = pull({2, 0, 1, 2});
+  CHECK(all->values(0) == Floats(4, 0));
+  CHECK(all->values(2) == Floats(4, 1));
+  f.host->DropJob(JobUid(kJob));
+  CHECK(pull({0})->pull() == v1::PULL_STALE);
+}
+
 TEST_CASE("a row of large pushes holds up no report") {
   HostFixture f(1);
   const std::uint64_t large = 300000;  // a turn and a little
