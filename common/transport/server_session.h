@@ -30,7 +30,7 @@ class ServerSession {
   struct Options {
     std::uint64_t frame_bytes_max = 1ull << 30;
     std::size_t requests_max = 8192;  // Of this stream, in any state.
-    std::uint64_t message_bytes_max = 512u << 10;
+    std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
     std::uint64_t lane_ring_bytes_max = 0;  // The largest that is taken; 0: none.
