@@ -23,7 +23,7 @@ struct Folder : test::TempFolder {
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
     std::ofstream(file)
-        << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\necho \"$all\" >> \"$file.args\"\n"
+        << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\n[ -z \"$file\" ] || echo \"$all\" >> \"$file.args\"\n"
         << body;
     chmod(file.c_str(), 0755);
   }
