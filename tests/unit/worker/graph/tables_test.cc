@@ -1,5 +1,6 @@
 // Look-ups of ids, refusals about tables, and the metrics that travel as sums.
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
+#include "common/tensor/convert.h"
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
@@ -240,6 +242,99 @@ TEST_CASE("a model with tables is recorded after a few steps and run again, howe
     REQUIRE(steps.Evaluate({kernel, bias}, drawn.rows(), drawn.batch).ok());
   }
   CHECK(device->device_use(false)->replays >= use.replays + 5);
+}
+
+// A step of HostStep whose variables and tables travel each in a type of its own, and the same with float32, converted here.
+struct Travel {
+  std::vector<tensor::WireType> types;               // of variables, then of tables
+  std::vector<std::vector<std::byte>> narrow, made;  // values as they came, gradients as they leave
+  std::vector<std::vector<float>> wide, wide_made;
+  Travel(const Graph& graph, const Drawn& drawn, std::uint64_t number, std::vector<tensor::WireType> of) : types(std::move(of)) {
+    const std::size_t variables = graph.variables().size();
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const std::size_t n = i < variables ? graph.variables()[i].shape.elements() : drawn.values[i - variables].size();
+      std::vector<float>& values = wide.emplace_back(n);
+      const float least = i < variables && graph.variables()[i].is_moving_average() ? 0.1f : -0.4f;  // a variance is above 0
+      for (std::size_t e = 0; e < n; ++e) values[e] = i < variables ? random::Uniform(number + 3000 + i, e) + least : drawn.values[i - variables][e];
+      narrow.emplace_back(n * tensor::WireBytes(types[i]));
+      tensor::Narrow(types[i], values.data(), n, narrow[i].data());
+      tensor::Widen(types[i], narrow[i].data(), n, values.data());
+      made.emplace_back(n * tensor::WireBytes(types[i]), std::byte{0x5a});
+      wide_made.emplace_back(n, std::nanf(""));
+    }
+  }
+  template <typename Any, typename Bytes>
+  std::vector<Any> Spans(Bytes& bytes, std::size_t begin, std::size_t end) const {
+    std::vector<Any> spans;
+    for (std::size_t i = begin; i < end; ++i) spans.emplace_back(bytes[i].data(), wide[i].size(), static_cast<Element>(types[i]));
+    return spans;
+  }
+};
+
+TEST_CASE("a device that converts for the wire leaves the bits that the host's conversion leaves, of each variable and table by itself") {
+  config::ModelSpec model = Factorization();
+  model.tables[0].l2 = 1.5;
+  model.layers.back() = DenseSpec("hidden", "all", 8, "relu");
+  model.layers.back().kernel_l2 = 2, model.layers.back().bias_l2 = 0.5;
+  model.layers.push_back(PlainSpec("norm", "batch_normalization", "hidden"));
+  model.layers.back().gamma_l2 = 0.1;
+  model.layers.push_back(DenseSpec("out", "norm", 1));
+  constexpr tensor::WireType kTypes[] = {tensor::WireType::kFloat32, tensor::WireType::kFloat16, tensor::WireType::kBFloat16};
+  for (const Precision precision : {Precision::kFloat32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+    const auto device = *MakeBackend(EmulatedGpu()), other = *MakeBackend(EmulatedGpu());
+    const std::unique_ptr<Graph> graph = *Graph::Build(model, device.get(), precision), reference = *Graph::Build(model, other.get(), precision);
+    int named[] = {0, 0};
+    HostStep steps(graph.get(), device.get()), wide_steps(reference.get(), other.get());
+    const std::size_t variables = graph->variables().size(), all = variables + graph->tables().size();
+    for (std::uint64_t number = 0; number < 64; ++number) {
+      std::vector<tensor::WireType> types;  // one of all, or each has its own
+      const std::uint64_t mix = number / 2 % 4;
+      for (std::size_t i = 0; i < all; ++i) types.push_back(kTypes[mix < 2 ? 1 + mix : random::Bits64(mix + 4000, i) % 3]);
+      Drawn drawn(*graph, number, 48 - 7 * static_cast<std::int64_t>(number % 2));
+      Travel t(*graph, drawn, number, types);
+      if (number % 6 == 5) {  // gradients that float16 cannot say: by the regularizers, of one variable and one table
+        for (const std::size_t i : {std::size_t{0}, all - 2}) {
+          t.wide[i][0] = 60000;
+          tensor::Narrow(types[i], t.wide[i].data(), t.wide[i].size(), t.narrow[i].data());
+          tensor::Widen(types[i], t.narrow[i].data(), t.wide[i].size(), t.wide[i].data());
+        }
+      }
+      steps.AllChanged(), wide_steps.AllChanged();
+      const float scale = precision == Precision::kMixedFloat16 ? 128.0f : 1.0f;
+      graph->SetLossScale(scale), reference->SetLossScale(scale);
+      const auto got = steps.TrainStep(t.Spans<AnyIn>(t.narrow, 0, variables), {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}},
+                                       drawn.batch, number, t.Spans<AnyOut>(t.made, 0, variables), t.Spans<AnyOut>(t.made, variables, all));
+      const auto split = t.wide.begin() + static_cast<std::ptrdiff_t>(variables), made_split = t.wide_made.begin() + (split - t.wide.begin());
+      const auto want = wide_steps.TrainStep({t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch, number,
+                                             {t.wide_made.begin(), made_split}, {made_split, t.wide_made.end()});
+      INFO("precision " << static_cast<int>(precision) << " step " << number << " " << got.status().ToString() << " " << want.status().ToString());
+      REQUIRE((got.ok() && want.ok()));
+      CHECK(std::bit_cast<std::uint64_t>(got->loss_sum) == std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN, where float16 is in between
+      CHECK(got->finite == want->finite);
+      int overflowed[] = {-1, -1};
+      for (std::size_t i = 0; i < all; ++i) {
+        INFO(i << " as " << tensor::WireTypeName(types[i]));
+        std::vector<std::byte> wanted(t.made[i].size());
+        tensor::Narrow(types[i], t.wide_made[i].data(), t.wide_made[i].size(), wanted.data());
+        CHECK((wanted == t.made[i]));
+        int& first = overflowed[i < variables ? 0 : 1];
+        if (first < 0 && types[i] != tensor::WireType::kFloat32 && !tensor::AllFinite(types[i], wanted.data(), t.wide[i].size()))
+          first = static_cast<int>(i < variables ? i : i - variables);
+      }
+      named[0] += overflowed[0] >= 0, named[1] += overflowed[1] >= 0;
+      CHECK(got->overflowed == overflowed[0]);
+      CHECK(got->rows_overflowed == overflowed[1]);
+      CHECK((want->overflowed == -1 && want->rows_overflowed == -1));
+      const auto seen =
+          steps.Evaluate(t.Spans<AnyIn>(t.narrow, 0, variables), {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}}, drawn.batch);
+      const auto seen_wide = wide_steps.Evaluate({t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch);
+      REQUIRE((seen.ok() && seen_wide.ok()));
+      CHECK(std::bit_cast<std::uint64_t>(seen->loss_sum) == std::bit_cast<std::uint64_t>(seen_wide->loss_sum));
+      CHECK((seen->overflowed == -1 && seen->rows_overflowed == -1));
+    }
+    CHECK((named[0] > 0 && named[1] > 0));
+    CHECK(device->device_use(false)->replays > 0);
+  }
 }
 
 TEST_CASE("the room for rows is a little more than they are, and of few sizes") {
