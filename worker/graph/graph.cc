@@ -553,9 +553,13 @@ absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Row
   };
   for (std::size_t v = 0; v < weights.size(); ++v) EG_RETURN_IF_ERROR(reserve(weights[v], variables_[v].name, &wide_[v]));
   for (std::size_t v = 0; v < gradients.size(); ++v) EG_RETURN_IF_ERROR(reserve(gradients[v], variables_[v].name, &wide_gradients_[v]));
-  for (std::size_t t = 0; t < tables_.size(); ++t) EG_RETURN_IF_ERROR(reserve(rows.values[t], tables_[t].name, &wide_rows_[t]));
-  for (std::size_t t = 0; t < row_gradients.size(); ++t) EG_RETURN_IF_ERROR(reserve(row_gradients[t], tables_[t].name, &wide_row_gradients_[t]));
-  return absl::OkStatus();
+  absl::Status reserved;
+  for (std::size_t t = 0; t < tables_.size(); ++t) reserved.Update(reserve(rows.values[t], tables_[t].name, &wide_rows_[t]));
+  for (std::size_t t = 0; t < row_gradients.size(); ++t) reserved.Update(reserve(row_gradients[t], tables_[t].name, &wide_row_gradients_[t]));
+  if (reserved.ok()) return reserved;
+  for (std::vector<Memory>* const of_tables : {&wide_rows_, &wide_row_gradients_})  // fewer rows may fit
+    for (Memory& memory : *of_tables) memory = {};
+  return reserved;
 }
 
 void GraphImpl::HandOut(In gradient, AnyOut wanted, std::size_t number) {

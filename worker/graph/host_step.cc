@@ -190,6 +190,15 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
   backend_.Record(Lane::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
+  if (!result.ok()) {  // zeros behind the rows may still have to be written, and what lies there next is another's
+    backend_.Record(Lane::kCompute, *all_made_);
+    EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
+  }
+  if (absl::IsResourceExhausted(result.status())) {  // or a batch that did not fit would leave no room for those that do
+    rows_room_.assign(rows_room_.size(), 0);
+    for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})
+      for (Memory& memory : *of_tables) memory = {};
+  }
   return result;
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/random/philox.h"
 #include "common/tensor/convert.h"
+#include "tests/unit/worker/backend/fixtures/apart_backend.h"
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
 #include "worker/graph/graph.h"
@@ -334,6 +335,47 @@ TEST_CASE("a device that converts for the wire leaves the bits that the host's c
     }
     CHECK((named[0] > 0 && named[1] > 0));
     CHECK(device->device_use(false)->replays > 0);
+  }
+}
+
+TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows runs as before it") {
+  for (const Element type : {Element::kFloat32, Element::kFloat16}) {
+    config::ModelSpec model;
+    model.inputs = {{"user", {}}};
+    model.tables = {TableOf("t", 64, 0.01)};
+    model.layers = {EmbeddingSpec("u", "t", {"user"}), DenseSpec("out", "u", 1)};
+    model.losses = {LossOf("binary_crossentropy", "out", true)};
+    ApartOptions options;
+    options.bytes_max = 1 << 20;
+    ApartBackend device(options);
+    const std::unique_ptr<Graph> graph = *Graph::Build(model, &device);
+    HostStep steps(graph.get(), &device);
+    const std::vector<float> kernel(64, 0.5f), bias(1), labels(1200, 1);
+    std::vector<float> kernel_gradient(64), bias_gradient(1);
+    // Of the same number of examples: only rows differ.
+    const auto step = [&](std::int64_t rows) {
+      std::vector<std::int64_t> users(labels.size());
+      for (std::size_t i = 0; i < users.size(); ++i) users[i] = static_cast<std::int64_t>(i) % rows;
+      Batch batch;
+      batch.size = static_cast<std::int64_t>(users.size());
+      batch.inputs = {users};
+      batch.labels = labels;
+      const auto lookup = *graph->Lookup(batch);
+      const std::size_t n = static_cast<std::size_t>(rows) * 64;
+      std::vector<std::byte> values(n * BytesOf(type)), gradients(n * BytesOf(type));
+      return steps
+          .TrainStep({kernel, bias}, {&lookup, {AnyIn(values.data(), n, type)}, {}}, batch, 1, {kernel_gradient, bias_gradient},
+                     {AnyOut(gradients.data(), n, type)})
+          .status();
+    };
+    REQUIRE(step(100).ok());
+    for (const std::int64_t rows : {1200, 600, 300}) {
+      INFO(NameOf(type) << " rows " << rows);
+      const absl::Status refused = step(rows);
+      if (rows == 1200) CHECK_THAT(refused.ToString(), Catch::Contains("RESOURCE_EXHAUSTED") && Catch::Contains("no memory: what="));
+      const absl::Status again = step(100);
+      CHECK(again.ToString() == "OK");
+    }
   }
 }
 
