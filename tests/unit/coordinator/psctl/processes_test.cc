@@ -22,9 +22,9 @@ struct Folder : test::TempFolder {
   // Stands for a daemon: writes its address file and its arguments, then does `body` until it is told to end.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
-    std::ofstream(file)
-        << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\n[ -z \"$file\" ] || echo \"$all\" >> \"$file.args\"\n"
-        << body;
+    std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\n[ -z \"$file\" ] || "
+                           "echo \"$all\" >> \"$file.args\"\n"
+                        << body;
     chmod(file.c_str(), 0755);
   }
 };
