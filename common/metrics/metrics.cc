@@ -112,8 +112,7 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<double()>> callbacks;
-    std::function<Registry::Samples()> samples;                                    // may be null
-    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;  // likewise; shared by its members
+    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;  // may be null; shared by its members
     std::size_t member = 0;
   };
 
@@ -163,8 +162,7 @@ void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help, 
 }
 
 void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read) {
-  MutexLock lock(&impl_->mu);
-  impl_->FamilyOf(name, help, Kind::kGauge).samples = std::move(read);
+  AddCallbackGauges({{std::string(name), std::string(help)}}, [read = std::move(read)] { return std::vector<Samples>{read()}; });
 }
 
 void Registry::AddCallbackGauges(const std::vector<Named>& gauges, std::function<std::vector<Samples>()> read) {
@@ -189,7 +187,6 @@ std::string Registry::PrometheusText() const {
     std::string name, help;
     Kind kind;
     std::vector<Sample> samples;
-    std::function<Samples()> more;
     std::shared_ptr<const std::function<std::vector<Samples>()>> group;
     std::size_t member = 0;
   };
@@ -198,7 +195,7 @@ std::string Registry::PrometheusText() const {
   {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {
-      Page page{name, family.help, family.kind, {}, family.samples, family.group, family.member};
+      Page page{name, family.help, family.kind, {}, family.group, family.member};
       for (const auto& [labels, c] : family.counters) page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
       for (const auto& [labels, g] : family.gauges) page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
       for (const auto& [labels, read] : family.callbacks) page.samples.push_back({labels, "", read, nullptr});
@@ -209,14 +206,12 @@ std::string Registry::PrometheusText() const {
   std::string out;
   for (const Page& page : pages) {
     absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ", page.name, " ", KindName(page.kind), "\n");
-    const auto show = [&](const Samples& samples) {
-      for (const auto& [labels, value] : samples) absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
-    };
-    if (page.more) show(page.more());
     if (page.group != nullptr) {
       auto found = of_groups.find(page.group.get());
       if (found == of_groups.end()) found = of_groups.emplace(page.group.get(), (*page.group)()).first;
-      if (page.member < found->second.size()) show(found->second[page.member]);
+      const std::vector<Samples>& said = found->second;
+      for (const auto& [labels, value] : page.member < said.size() ? said[page.member] : Samples())
+        absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
     }
     for (const Sample& sample : page.samples) {
       if (sample.histogram == nullptr) {
