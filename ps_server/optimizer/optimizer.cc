@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "ps_server/optimizer/portable_pow.h"
+#include "ps_server/optimizer/prefetch.h"
 
 // from and to are the same array or disjoint, so no element depends on another: without this the compiler takes its slow
 // path exactly when an update is in place.
@@ -176,14 +177,11 @@ void ApplyRun(const Rule rule, const Run& r) {
 
 // ---------------------------------------------------------------- rows of a table
 
-// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row has come.
 class Ahead {
  public:
   Ahead(const Rows& r, std::size_t numbers) : rows_(r), bytes_((r.dimension + numbers) * sizeof(float)) {}
   void Ask(std::size_t i) const {
-    if (i >= rows_.next_count) return;
-    const auto begin = reinterpret_cast<std::uintptr_t>(rows_.next[i]);
-    for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes_; at += 64) __builtin_prefetch(reinterpret_cast<const void*>(at), 1, 2);
+    if (i < rows_.next_count) PrefetchRow<1>(rows_.next[i], bytes_);
   }
   void AskRest() const {
     for (std::size_t i = rows_.count; i < rows_.next_count; ++i) Ask(i);

@@ -17,6 +17,7 @@
 #include "common/sharding/row_digest.h"
 #include "common/sharding/slots.h"
 #include "common/tensor/convert.h"
+#include "ps_server/optimizer/prefetch.h"
 #include "ps_server/storage/hot_ids.h"
 #include "ps_server/storage/row_arena.h"
 #include "ps_server/storage/row_index.h"
@@ -54,13 +55,6 @@ constexpr std::uint64_t Unmix64(std::uint64_t x) {
 }
 static_assert(Unmix64(sharding::Mix64(0x0123456789abcdefull)) == 0x0123456789abcdefull);
 static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
-
-template <int kWrite>
-void PrefetchRow(const float* row, std::size_t bytes) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(row);
-  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
-}
 
 // Of rows, which are short: a call of the library costs more than the copy.
 inline void Copy(const float* from, std::size_t floats, float* to) {

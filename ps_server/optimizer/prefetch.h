@@ -1,0 +1,17 @@
+// Asking the memory for a row of a table ahead of its use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace evergrad::ps_server {
+
+// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row has come. kWrite 1: to be written.
+template <int kWrite>
+void PrefetchRow(const float* row, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(row);
+  for (std::uintptr_t at = begin & ~std::uintptr_t{63}; at < begin + bytes; at += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite, 2);
+}
+
+}  // namespace evergrad::ps_server
