@@ -153,6 +153,13 @@ v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* paylo
   return header;
 }
 
+void Judge(const std::string& name, const absl::StatusOr<client::ParameterClient::Answer>& answer, v1::PushAnswer want, const char* words) {
+  if (!answer.ok() || answer->header->pushes_size() != 1) return Say(false, name, answer.ok() ? "no section" : answer.status().ToString());
+  const v1::PushResult& got = answer->header->pushes(0);
+  Say(got.answer() == want && got.message().find(words) != std::string::npos, name,
+      absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
+}
+
 void Sections(Cluster& cluster, client::ParameterClient& client, const Held& held, const Held& elsewhere, std::uint32_t shards) {
   struct Case {
     const char* name;
@@ -210,10 +217,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     v1::RequestHeader header = Good(of, &payloads);
     c.spoil(header, *header.mutable_pushes(0), payloads);
     const auto answer = Send(client, address, std::move(header), std::move(payloads));
-    if (!answer.ok() || answer->header->pushes_size() != 1) return Say(false, c.name, answer.ok() ? "no section" : answer.status().ToString());
-    const v1::PushResult& got = answer->header->pushes(0);
-    Say(got.answer() == c.want && got.message().find(c.words) != std::string::npos, c.name,
-        absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
+    Judge(c.name, answer, c.want, c.words);
   };
   for (const Case& c : cases) one(c, held);
   if (elsewhere.server != held.server) {
@@ -279,14 +283,7 @@ void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) 
     if (!list.empty()) std::memcpy(list.data(), ids.data(), list.size());
     const auto answer =
         Send(client, cluster.servers.at(slot.server), std::move(header), {Bytes(std::vector<std::byte>(bytes))}, {Bytes(std::move(list))});
-    const std::string name = absl::StrCat("slot: ", c.words);
-    if (!answer.ok() || answer->header->pushes_size() != 1) {
-      Say(false, name, answer.ok() ? "no section" : answer.status().ToString());
-      continue;
-    }
-    const v1::PushResult& got = answer->header->pushes(0);
-    Say(got.answer() == v1::INVALID && got.message().find(c.words) != std::string::npos, name,
-        absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
+    Judge(absl::StrCat("slot: ", c.words), answer, v1::INVALID, c.words);
   }
 }
 
