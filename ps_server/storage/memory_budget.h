@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -15,8 +16,9 @@ namespace evergrad::ps_server::storage {
 
 class MemoryBudget {
  public:
-  // `limit_bytes` 0: none.
-  explicit MemoryBudget(std::uint64_t limit_bytes) : limit_(limit_bytes) {}
+  // `limit_bytes` 0: none. `refuse`: of the page pool.
+  explicit MemoryBudget(std::uint64_t limit_bytes, std::function<bool(std::size_t)> refuse = nullptr)
+      : limit_(limit_bytes), pages_(std::move(refuse)) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 

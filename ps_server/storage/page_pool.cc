@@ -66,6 +66,7 @@ void* PagePool::Take(std::size_t s, std::size_t first, std::size_t pages) {
 }
 
 void* PagePool::New(std::size_t bytes) {
+  if (refuse_ && refuse_(bytes)) return nullptr;
   if (bytes <= kHeapMax || !kPooled) return ::operator new (bytes, std::align_val_t{64}, std::nothrow);
   if (bytes >= kSlab) return MapHuge(Rounded(bytes));
   const std::size_t pages = Rounded(bytes) / kPage;

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -16,7 +18,8 @@ namespace evergrad::ps_server::storage {
 
 class PagePool {
  public:
-  PagePool() = default;
+  // `refuse`: asked before memory of so many bytes is given; true: there is none. For tests; empty: nobody is asked.
+  explicit PagePool(std::function<bool(std::size_t)> refuse = nullptr) : refuse_(std::move(refuse)) {}
   ~PagePool();  // everything has come back
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -38,6 +41,7 @@ class PagePool {
   static std::size_t FindRun(const Slab& slab, std::size_t pages);  // kPagesOfSlab: none
   void* Take(std::size_t slab, std::size_t first, std::size_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  const std::function<bool(std::size_t)> refuse_;
   Mutex mu_;
   std::vector<Slab> slabs_ ABSL_GUARDED_BY(mu_);  // in order of their making
   std::size_t last_ ABSL_GUARDED_BY(mu_) = 0;     // where pages were found, or came back

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/random/philox.h"
 #include "common/sharding/row_digest.h"
@@ -770,6 +771,119 @@ TEST_CASE("an index that grows in the middle of a push is not looked at where it
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < all.size(); ++i) wrong += values[i] != times[all[i]];
     CHECK(wrong == 0);
+  }
+}
+
+// Each piece of memory that a push asks for is refused once: the index grows in many pieces, and what has grown before one of them stays.
+TEST_CASE("where there is no memory for the index or for rows a push is refused whole, and later pushes go on as if it had not been") {
+  struct Form {
+    const char* name;
+    std::uint32_t admit_after;
+    std::uint64_t ttl_steps;
+    bool lru, cut;
+  };
+  for (const Form& form : {Form{"plain", 1, 0, false, false}, Form{"admission", 3, 0, false, false}, Form{"ttl and lru", 1, 4, true, false},
+                           Form{"a cut, ttl and admission", 2, 4, false, true}}) {
+    INFO(form.name);
+    TableSettings s = Settings(4, "adam");
+    s.admit_after = form.admit_after, s.ttl_steps = form.ttl_steps, s.evict_lru = form.lru;
+    std::uint64_t left = ~0ull, asked = 0;  // refusals begin with piece `left`, from 0
+    const auto budget = std::make_shared<MemoryBudget>(0, [&](std::size_t) { return asked++ >= left; });
+    const auto table = Make(s, budget), calm = Make(s);
+    std::uint64_t refused = 0, of_index = 0, of_rows = 0, step = 0;
+    // What is charged for rows and room for more of them: all but the index, with its stamps. Adam counts four bytes a row.
+    const auto row_bytes = [](const TableStats& t) { return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows); };
+    for (std::int64_t round = 0; round < 12; ++round, ++step) {
+      // Some that are there, some that wait, many that are new; some twice.
+      Ids ids = Rising(round * 700, round * 700 + 1500);
+      const Ids again = Rising(round * 350, round * 350 + 200);
+      ids.insert(ids.end(), again.begin(), again.end());
+      if (form.cut && round % 3 == 1) {
+        table->BeginCut(1 << 20);
+        calm->BeginCut(1 << 20);
+      }
+      const EmbeddingTable::Digests before = table->Digest();
+      const TableStats stats = table->stats();
+      const std::vector<float> values = Read(*table, ids);
+      // The first piece, the second one, and so on, until there are no more to refuse. What has grown stays grown, so pieces become fewer.
+      for (left = 0;; ++left) {
+        asked = 0;
+        const auto outcome = table->Prepare(ids, step);
+        if (outcome.ok()) {
+          table->Cancel();
+          break;
+        }
+        REQUIRE(left < 1000);
+        INFO(outcome.status().message());
+        CHECK(outcome.status().code() == absl::StatusCode::kResourceExhausted);
+        const bool rows = absl::StrContains(outcome.status().message(), "no memory for a table's rows: table=user/embedding");
+        CHECK(rows != absl::StrContains(outcome.status().message(), "no memory for a table's index: table=user/embedding"));
+        ++(rows ? of_rows : of_index);
+        ++refused;
+        CHECK_FALSE(table->applying());
+        CHECK(table->Digest() == before);
+        CHECK(Read(*table, ids) == values);
+        const TableStats after = table->stats();
+        CHECK(
+            (after.rows == stats.rows && after.waiting == stats.waiting && after.admitted == stats.admitted && after.duplicates == stats.duplicates));
+        CHECK(after.refused == refused);
+        // Rows are charged as before, the index as it is now.
+        CHECK(budget->used() == after.memory_bytes);
+        CHECK(row_bytes(after) == row_bytes(stats));
+      }
+      left = ~0ull;
+      const auto outcome = PushOnes(table.get(), ids, step), expected = PushOnes(calm.get(), ids, step);
+      REQUIRE((outcome.ok() && expected.ok()));
+      CHECK((outcome->rows_made == expected->rows_made && outcome->ids_waiting == expected->ids_waiting &&
+             outcome->duplicates == expected->duplicates && outcome->evicted() == expected->evicted()));
+      REQUIRE(table->Digest() == calm->Digest());
+      // What a refused push left behind in neither index nor cut: both hand out the same.
+      if (form.cut && round % 3 == 2) {
+        const auto handed_out = [](EmbeddingTable* of) {
+          std::map<std::int64_t, std::vector<float>> rows;
+          std::map<std::int64_t, std::uint32_t> waiting;
+          TableSlice slice;
+          for (bool more = true; more;) {
+            more = of->NextSlice(4096, &slice);
+            for (std::size_t i = 0; i < slice.ids.size(); ++i)
+              rows[slice.ids[i]] = {slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i),
+                                    slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i + 4)};
+            for (std::size_t i = 0; i < slice.waiting_ids.size(); ++i) waiting[slice.waiting_ids[i]] = slice.waiting_counts[i];
+          }
+          CHECK(of->cut_state() == EmbeddingTable::CutState::kOpen);
+          of->EndCut();
+          return std::pair(rows, waiting);
+        };
+        const auto mine = handed_out(table.get());
+        CHECK(mine.first.size() + mine.second.size() > 100);
+        CHECK(mine == handed_out(calm.get()));
+      }
+    }
+    CHECK(of_index > 10);
+    CHECK(of_rows > 0);
+    CHECK(table->stats().refused == refused);
+  }
+}
+
+TEST_CASE("rows from a file for which there is no memory are an error that says so") {
+  for (std::uint64_t left = 0;; ++left) {
+    std::uint64_t asked = 0;
+    bool counting = false;
+    const auto table = Make(Settings(), std::make_shared<MemoryBudget>(0, [&](std::size_t) { return counting && asked++ >= left; }));
+    counting = true;
+    const Ids ids = Rising(0, 3000);
+    const std::vector<std::uint64_t> zeros(ids.size());
+    const std::vector<float> values(ids.size() * 4, 1.0f);
+    const absl::Status restored = table->Restore({ids, zeros, zeros, values, values});
+    if (restored.ok()) {
+      CHECK(left > 10);
+      CHECK(table->rows() == ids.size());
+      break;
+    }
+    INFO(restored.message());
+    REQUIRE(left < 1000);
+    CHECK(restored.code() == absl::StatusCode::kResourceExhausted);
+    CHECK(absl::StrContains(restored.message(), "no memory for"));
   }
 }
 
