@@ -302,6 +302,9 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 // The effective YAML: every value spelled out (a `checkpoint` section that the job does not have, in a comment: that it has none is a
 // value, too). ParseJob of it gives an equal spec.
 std::string EmitYaml(const JobSpec& spec);
+// `spec` without its name and without what is as by default, on one line: the same in a version that has more keys, as long as theirs are at their
+// defaults and no default has changed.
+std::string EmitGiven(const JobSpec& spec);
 // configs/reference.yaml: every key with its type, default, bounds and one line of explanation, from the schema table.
 std::string ReferenceYaml();
 

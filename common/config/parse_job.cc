@@ -299,6 +299,12 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
+void LeaveOutUsual(Node* node) {
+  std::erase_if(node->entries, [](const Entry& entry) { return entry.usual; });
+  for (Entry& entry : node->entries) LeaveOutUsual(&entry.value);
+  for (Node& item : node->items) LeaveOutUsual(&item);
+}
+
 }  // namespace
 
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
@@ -386,6 +392,13 @@ std::string EmitYaml(const JobSpec& spec) {
     absl::StrAppend(&text, "  # checkpoint: ", PrintFlow(checkpoint), "\n");
   }
   return text;
+}
+
+std::string EmitGiven(const JobSpec& spec) {
+  Node body;
+  JobTableOf(spec).Write(spec, &body);
+  LeaveOutUsual(&body);
+  return PrintFlow(body);
 }
 
 std::string ReferenceYaml() {

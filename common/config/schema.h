@@ -101,10 +101,17 @@ struct Table {
       if (key.required && map.Find(key.name) == nullptr)
         reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what, ": expected ", key.type));
   }
-  void Write(const T& source, Node* map) const {
+  // What is as in `defaults` is marked: `usual`.
+  void Write(const T& source, Node* map, const T& defaults = T{}) const {
     map->kind = Node::Kind::kMap;
-    for (const auto& key : keys)
-      if (auto node = key.write(source)) Append(map, key.name, *std::move(node));
+    for (const auto& key : keys) {
+      auto node = key.write(source);
+      if (!node) continue;
+      const auto usual = key.write(defaults);
+      const bool same = usual && PrintFlow(*usual) == PrintFlow(*node);
+      Append(map, key.name, *std::move(node));
+      map->entries.back().usual = same;
+    }
   }
   // "key: value  # help" lines for the reference; `defaults` supplies what is not required.
   void Explain(const T& defaults, const std::string& indent, std::string* out) const {
@@ -198,7 +205,7 @@ struct Variant {
     Append(&map, discriminator, MakeText(source.*member));
     if (const Case* found = Find(source.*member)) {
       Node rest;
-      found->table.Write(source, &rest);
+      found->table.Write(source, &rest, found->defaults);
       for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
     }
     return map;
@@ -321,7 +328,7 @@ Key<T> Section(std::string name, M T::*member, const Table<M>* table, std::strin
              [=](Reader& r, const Node& n, T* t) { table->Read(r, n, &(t->*member)); },
              [=](const T& t) {
                Node map;
-               table->Write(t.*member, &map);
+               table->Write(t.*member, &map, T{}.*member);
                return map.entries.empty() ? std::nullopt : std::optional<Node>(std::move(map));
              }};
   key.explain_inner = [=](std::string* out, const std::string& indent) { table->Explain(T{}.*member, indent, out); };

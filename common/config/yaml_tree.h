@@ -46,6 +46,7 @@ struct Entry {
   int line = 0, column = 0;  // of the key
   std::shared_ptr<const std::string> file;
   Node value;
+  bool usual = false;  // written: as by default
   Location where() const;
 };
 

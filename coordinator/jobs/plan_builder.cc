@@ -103,9 +103,9 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   for (v1::TableSpec& table : *same.mutable_tables()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
+    table.clear_bytes_max();  // how much room there is makes no other plan: a job that had too little goes on with more
   }
   config::JobSpec model = spec;
-  model.name = "plan";
   model.optimizer.learning_rate = 1;
   for (config::OptimizerSpec& optimizer : model.optimizers) optimizer.learning_rate = 1;
   model.training.epochs = 1;
@@ -117,12 +117,15 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.data.train.reset();  // the data's own fingerprint stands for its files
   model.data.eval.reset();
   model.checkpoint = {};
+  model.resources = {};
+  for (config::TableSpec& table : model.model.tables) table.bytes_max = 0;
+  model.counting.table_bytes_max = 0;
   // The cut is in the plan's shards; how workers go about it makes no other plan.
   model.strategy.partitioner = {};
   model.strategy.pipeline = 0;
   model.strategy.deterministic = false;
   model.counting.step_ms = 0;
-  const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitYaml(model), "\n", data_fingerprint);
+  const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitGiven(model), "\n", data_fingerprint);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);

@@ -27,8 +27,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
 // What a server needs of a shard: as the plan has it, a slot with all tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
-// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint policy and the workers' pipeline, which
-// are no part of it.
+// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint policy, resources, the room of tables and the
+// workers' pipeline, which are no part of it. Keys at their defaults are not hashed, so that a later version, with more keys, finds the same.
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint);
 
 }  // namespace evergrad::coordinator

@@ -440,7 +440,32 @@ TEST_CASE("the effective YAML reads back as the same job") {
     ForgetPlaces(&second);
     CHECK(first == second);
     CHECK(EmitYaml(second) == emitted);
+    CHECK(EmitGiven(second) == EmitGiven(first));
   }
+}
+
+TEST_CASE("what is as by default is not in the text that identifies a model") {
+  const auto given = [](const std::string& model) {
+    return EmitGiven(
+        Parse("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  data: {batch_size: 128, train: {format: "
+              "synthetic, examples: 9}, fields: {x: {type: float, size: 2}, y: {type: label}}}\n" +
+              model));
+  };
+  const std::string least =
+      "  model: {inputs: {x: {shape: [2]}}, layers: [{type: dense, name: d, units: 2}], losses: [{type: sparse_categorical_crossentropy, labels: "
+      "y}]}\n"
+      "  optimizer: {type: adam}\n";
+  const std::string want = given(least);
+  INFO(want);
+  for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs", "distribution"})
+    CHECK_THAT(want, !Catch::Contains(word));
+  for (const char* word : {"{type: dense, name: d, units: 2", "type: adam", "size: 2"}) CHECK_THAT(want, Catch::Contains(word));
+  std::string spelled = least;
+  spelled.replace(spelled.find("units: 2"), 8, "units: 2, activation: linear, use_bias: true");
+  spelled.replace(spelled.find("type: adam"), 10, "type: adam, beta_1: 0.9, learning_rate: 0.001");
+  CHECK(given(spelled + "  strategy: {mode: async}\n") == want);
+  spelled.replace(spelled.find("use_bias: true"), 14, "use_bias: false");
+  CHECK(given(spelled) != want);
 }
 
 TEST_CASE("twelve mistakes in one file are reported together, each with line, column and suggestion") {
@@ -728,6 +753,7 @@ TEST_CASE("no mutation of a job file crashes the reader, and what is accepted su
   const std::vector<std::string> pieces = {"&a ",  "*a",  "!!map ", "? ",           "- ",        "--- ", "<<: ",        "|\n  x",      "${X:-y}",
                                            "null", "010", "1e999",  "{a: {a: {a: ", "\"\\u12\"", "'",    "%YAML 1.2\n", "\xef\xbb\xbf"};
   int accepted = 0;
+  std::map<std::string, std::string> by_given;
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     std::mt19937 random(seed);
     std::string text = seeds[seed % seeds.size()];
@@ -753,6 +779,10 @@ TEST_CASE("no mutation of a job file crashes the reader, and what is accepted su
     const std::string emitted = EmitYaml(*parsed.spec);
     const ParsedJob again = ParseJob(emitted, options);
     if (!again.spec || EmitYaml(*again.spec) != emitted) FAIL("seed " << seed << ":\n" << emitted << Messages(again));
+    JobSpec same = *parsed.spec;
+    same.name = "same";
+    const auto known = by_given.emplace(EmitGiven(same), EmitYaml(same)).first;
+    if (known->second != EmitYaml(same)) FAIL("seed " << seed << ": two jobs, one text: " << known->first << "\n" << emitted);
   }
   CHECK(accepted > 100);
 }

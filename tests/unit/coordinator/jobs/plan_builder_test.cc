@@ -76,6 +76,9 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
+  // What it may take of the cluster.
+  spec.resources = {.share = 3, .server_memory_bytes_max = 1ull << 40};
+  CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
   // How values travel makes no other plan.
   spec.training.wire = {{"dense/*", "bf16"}};
   for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
@@ -98,6 +101,34 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   d = Described();
   d.set_data_fingerprint("changed");
   CHECK(BuildPlan(Spec(), d)->message.fingerprint() != base);
+}
+
+TEST_CASE("the fingerprint follows what a table keeps, not how much room it has") {
+  const auto of = [](auto change) {
+    config::JobSpec spec = Spec();
+    spec.model.tables.push_back({.name = "users", .dimension = 8});
+    v1::DescribeResult d = Described();
+    v1::TableSpec& table = *d.add_tables();
+    table.set_name("users");
+    table.set_dtype(v1::DTYPE_FLOAT32);
+    table.set_dimension(8);
+    table.set_admit_after(1);
+    table.mutable_optimizer()->set_type("adam");
+    change(&spec.model.tables[0], &table);
+    const auto built = BuildPlan(spec, d);
+    REQUIRE(built.ok());
+    return built->message.fingerprint();
+  };
+  const std::string base = of([](config::TableSpec*, v1::TableSpec*) {});
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_bytes_max(spec->bytes_max = 1 << 20); }) == base);
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_ttl_steps(spec->ttl_steps = 9); }) != base);
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_admit_after(spec->admit_after = 2); }) != base);
+}
+
+// A checkpoint, and a coordinator's journal, are read by later versions. Whoever makes this fail gives up all that were written before: a new key or
+// message field with a default must not, a default that changes has to.
+TEST_CASE("the fingerprint of a job is the same in every version") {
+  CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
 }
 
 TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
