@@ -960,10 +960,6 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
     return bad("lengths of restored rows do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size(),
                " values=", from.values.size(), " numbers=", from.numbers.size(), " dimension=", p.dimension, " numbers_per_row=", numbers_);
   }
-  if (settings_.bytes_max != 0 && bytes_of(p.rows + n, p.waiting) > settings_.bytes_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("restored rows are above bytes_max: table=", settings_.name,
-                                                     " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows + n));
-  }
   if (!p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + n)) || !p.arena.Reserve(n)) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
   }
@@ -1002,10 +998,6 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
   if (from.stamps.size() != n || from.counts.size() != n)
     return bad("lengths of restored waiting ids do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size());
   if (n > 0 && settings_.admit_after <= 1) return bad("restored ids wait where none has to", " ids=", n);
-  if (settings_.bytes_max != 0 && bytes_of(p.rows, p.waiting + n) > settings_.bytes_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("restored waiting ids are above bytes_max: table=", settings_.name,
-                                                     " partition_bytes_max=", settings_.bytes_max, " waiting=", p.waiting + n));
-  }
   for (std::size_t i = 0; i < n; ++i) {
     if (from.stamps[i] >> 32 != 0 || from.counts[i] == 0 || from.counts[i] > kCountMax)
       return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i], " stamp=", from.stamps[i],

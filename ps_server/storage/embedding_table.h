@@ -148,7 +148,8 @@ class EmbeddingTable {
   void EndCut();  // at any time; without a cut it does nothing
 
   // Appends to a table that has had no push yet. InvalidArgument: an id that is there already, lengths that do not fit, numbers out of range.
-  // ResourceExhausted: above bytes_max or the server's limit. After an error the table is good for nothing but its end.
+  // ResourceExhausted: above the server's limit. After an error the table is good for nothing but its end. What was there is taken though it be above
+  // bytes_max, which may be less than it was: the next push that makes a row finds it so.
   absl::Status Restore(const RestoredRows& rows);
   absl::Status Restore(const RestoredWaiting& waiting);
   // CutInfo::step; without it the highest stamp that was restored counts.

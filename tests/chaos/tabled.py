@@ -44,6 +44,12 @@ def s10(c, r):
     if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]) or "counting/table2" not in str(status["first_cause"]):
         raise Failure("want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"]))
     whole(status)
+    # Submitted again with less room it has to stop once more: its rows are there, and none can be made.
+    status = c.submit(name=job.name, **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")).wait_state("FAILED", "SUCCEEDED")
+    if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]):
+        raise Failure("want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"]))
+    # Submitted again with more room it goes on where it had to stop, and everything is counted once.
+    c.submit(name=job.name, **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")).finish()
     job = c.submit(training=", on_over_budget: pause", **limited)
     wait_for("the job to say that it waits for room", lambda: "room" in job.show().get("waiting_for", "") or job.ended())
     if job.ended():

@@ -704,11 +704,32 @@ TEST_CASE("rows from a file that lie are refused") {
   auto waits = Make(s);
   CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() == absl::StatusCode::kInvalidArgument);  // never pushed to
   CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() == absl::StatusCode::kInvalidArgument);
-  s.bytes_max = waits->bytes_of(1, 0);
-  CHECK(Make(s)->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() == absl::StatusCode::kResourceExhausted);
   const auto budget = std::make_shared<MemoryBudget>(1000);
-  s.bytes_max = 0;
   CHECK(Make(s, budget)->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("a table that is restored above a bytes_max that has become smaller keeps its rows, and makes no more before some give way") {
+  const Ids ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<std::uint64_t> zeros(10), stamps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::vector<float> values(40, 0.5f);
+  TableSettings s = Settings();
+  s.bytes_max = Make(s)->bytes_of(6, 0);
+  auto table = Make(s);
+  REQUIRE(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).ok());
+  CHECK(table->rows() == 10);
+  CHECK(PushOnes(table.get(), ids)->rows_updated == 10);
+  CHECK(PushOnes(table.get(), {3, 99}).status().message().find("table is above bytes_max: table=user/embedding") == 0);
+  CHECK(table->rows() == 10);
+  s.evict_lru = true;
+  s.bytes_max = Make(s)->bytes_of(6, 0);
+  table = Make(s);
+  REQUIRE(table->Restore(RestoredRows{ids, stamps, zeros, values, values}).ok());
+  const auto outcome = PushOnes(table.get(), {3, 99}, 20);
+  REQUIRE(outcome.ok());
+  CHECK(outcome->evicted_lru == 5);
+  CHECK(table->rows() == 6);
+  CHECK(Read(*table, {8}) == std::vector<float>(4, 0.5f));
+  CHECK(Read(*table, {2}) != std::vector<float>(4, 0.5f));
 }
 
 TEST_CASE("settings and steps out of range are refused by name") {
