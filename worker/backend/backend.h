@@ -35,8 +35,8 @@
 // Bits: a function of inputs, shapes and `threads`, the same on every call. Sums whose order is said are made in that order. NaN and Inf are
 // carried through every primitive, so that the loss shows them.
 //
-// Threads. One thread at a time uses a backend (the compute thread): the one that allocates, computes and drops memory. Buffers of
-// AllocateHost may be dropped on any thread, also after the backend. All else outlives no backend.
+// Threads. One thread at a time uses a backend (the compute thread): the one that allocates, computes and drops memory. Its HostMemory may be used on
+// any thread, and outlive it, as its buffers may. All else outlives no backend.
 #pragma once
 
 #include <concepts>
@@ -139,6 +139,14 @@ class Memory {
   tensor::AlignedBuffer buffer_;  // 64-byte aligned; its home is the backend's allocator
 };
 
+// Memory of the host which Upload and Download take without a stop in between (page-locked, for a device). Thread-safe, shared with its buffers.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  // What is dropped is kept for the next that is as large: a step may ask for it. ResourceExhausted: there is none.
+  virtual absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) = 0;
+};
+
 // All in bytes.
 struct MemoryUse {
   std::uint64_t used = 0, peak = 0;  // handed out by Allocate: now, and at most so far
@@ -152,6 +160,7 @@ struct DeviceUse {
   MemoryUse memory;
   std::uint64_t measured = 0;
   double in = 0, out = 0;                              // copies, with what the host needs to hand them over
+  std::uint64_t in_bytes = 0, staged_bytes = 0;        // uploaded so far, and of them what the compute thread had to copy first
   double kernels = 0;                                  // kCompute from the first kernel of a step to the last, without `stalled`
   double stalled = 0;                                  // kCompute waited for copies within the step
   std::optional<double> utilization;                   // 0 to 1, of the driver's last sample
@@ -228,9 +237,10 @@ class Backend {
   virtual bool host_memory() const = 0;
   // At least 1 byte. ResourceExhausted: "no memory: what=WHAT bytes=ASKED free=FREE". Not within a step.
   virtual absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) = 0;
-  // Memory of the host which Upload and Download take without a stop in between (page-locked, for a device). What is dropped is kept for the next
-  // that is as large: a step may ask for it. ResourceExhausted, as above.
-  virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) = 0;
+  // Where what is to be copied, or has been, had best lie; null where that does not matter: the memory is the host's.
+  virtual std::shared_ptr<HostMemory> host() const { return nullptr; }
+  // Of it, or of the heap where it is null. ResourceExhausted, as its.
+  virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) { return host()->Allocate(bytes); }
   virtual MemoryUse memory() const = 0;
   // None where there is no device to be measured. `ask_driver`: for `utilization` and what is free, too, which may take a millisecond. Outside of a
   // step.
@@ -243,7 +253,7 @@ class Backend {
 
   // From the host's memory into the backend's, and back; sizes are equal. Asked of `lane`. The host's side may be of any kind; it stays as it is
   // (Upload), or is not looked at (Download), until an event recorded behind the copy has passed. Copies to and from the device overlap with
-  // primitives only where the host's side is AllocateHost's.
+  // primitives only where the host's side is HostMemory's.
   virtual void Upload(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) = 0;
   virtual void Download(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) = 0;
 

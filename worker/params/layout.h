@@ -4,7 +4,9 @@
 // A value, checked once; read-only after that, so thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,10 @@ class Plan;
 }
 
 namespace evergrad::worker {
+
+// Memory for what comes from the servers, where a device had best read it. Empty: there is none, and the heap or the frame serves. Null: nobody wants
+// it.
+using Room = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {
   std::uint32_t variable = 0;  // index into Layout::variables()

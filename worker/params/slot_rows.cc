@@ -72,10 +72,14 @@ tensor::SharedBytes SlotRows::Ids(const std::shared_ptr<const SlotRows>& self, c
   return {self, {self->ids_.data() + part.first_row * sizeof(std::int64_t), part.rows * sizeof(std::int64_t)}};
 }
 
-std::vector<tensor::AlignedBuffer> SlotRows::MakeRows() const {
+std::vector<tensor::AlignedBuffer> SlotRows::MakeRows(const Room& room) const {
   std::vector<tensor::AlignedBuffer> rows;
   rows.reserve(counts_.size());
-  for (std::size_t t = 0; t < counts_.size(); ++t) rows.emplace_back(counts_[t] * layout_->tables()[t].dimension * sizeof(float));
+  for (std::size_t t = 0; t < counts_.size(); ++t) {
+    const std::size_t bytes = counts_[t] * layout_->tables()[t].dimension * sizeof(float);
+    tensor::AlignedBuffer& buffer = rows.emplace_back(room && bytes > 0 ? room(bytes) : tensor::AlignedBuffer());
+    if (buffer.size() == 0) buffer = tensor::AlignedBuffer(bytes);
+  }
   return rows;
 }
 

@@ -39,8 +39,8 @@ class SlotRows {
   // Keeps `self` alive.
   static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
 
-  // Room for the rows of each table, [ids, dimension] float32. Not initialised.
-  std::vector<tensor::AlignedBuffer> MakeRows() const;
+  // Memory for the rows of each table, [ids, dimension] float32, out of `room` where there is any. Not initialised.
+  std::vector<tensor::AlignedBuffer> MakeRows(const Room& room = nullptr) const;
   // What a pull of `part` returned into those. False: not the bytes of its rows, and nothing has changed.
   bool Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const;
   // Once every part is there: float32 from now on.

@@ -14,8 +14,27 @@ constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace
 
-PullCache::PullCache(std::shared_ptr<const Layout> layout)
-    : layout_(std::move(layout)), held_(layout_->shard_count()), fresh_(layout_->shard_count()) {}
+PullCache::PullCache(std::shared_ptr<const Layout> layout, Room room)
+    : layout_(std::move(layout)),
+      room_(std::move(room)),
+      held_(layout_->shard_count()),
+      fresh_(layout_->shard_count()),
+      landing_(layout_->variables().size()) {}
+
+void PullCache::Land(PulledShard* pulled) {
+  const ShardSlice& slice = layout_->slice(pulled->shard);
+  if (slice.elements == 0) return;
+  std::shared_ptr<tensor::AlignedBuffer>& whole = landing_[slice.variable];
+  if (whole == nullptr) {
+    tensor::AlignedBuffer room = room_(layout_->variables()[slice.variable].wire_bytes());
+    if (room.size() == 0) return;
+    whole = std::make_shared<tensor::AlignedBuffer>(std::move(room));
+  }
+  std::byte* const to = whole->data() + slice.first_element * tensor::WireBytes(slice.wire);
+  std::memcpy(to, pulled->values.bytes.data(), slice.wire_bytes());
+  pulled->values = {whole, {to, slice.wire_bytes()}};
+  pulled->frame_bytes = whole->size();
+}
 
 absl::Status PullCache::Accept(PulledShard pulled) {
   if (pulled.shard.value() >= held_.size())
@@ -25,6 +44,7 @@ absl::Status PullCache::Accept(PulledShard pulled) {
     return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
                                                    " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
   }
+  if (room_) Land(&pulled);
   held_[pulled.shard.value()] = {true, pulled.start, pulled.vlsn};
   fresh_[pulled.shard.value()] = std::move(pulled);
   return absl::OkStatus();
@@ -37,6 +57,7 @@ std::vector<PulledShard> PullCache::Take() {
     taken.push_back(*std::move(fresh));
     fresh.reset();
   }
+  for (auto& landing : landing_) landing.reset();  // the taker reads it: the next values land elsewhere
   return taken;
 }
 
@@ -47,27 +68,57 @@ WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled)
       present_(layout_->shard_count(), false),
       missing_(layout_->dense_shards()) {}
 
+const PulledShard* WeightBuffer::InOnePiece(const LaidVariable& variable, const std::vector<PulledShard*>& by_shard) const {
+  const PulledShard* const first = by_shard[variable.shards.front().value()];
+  if (first == nullptr || variable.wire != HeldAs(variable)) return nullptr;
+  const std::byte* const begin = first->values.bytes.data();
+  if (reinterpret_cast<std::uintptr_t>(begin) % tensor::kAlignment != 0 || variable.wire_bytes() < first->frame_bytes / kFrameShare) return nullptr;
+  for (const ShardId shard : variable.shards) {
+    const PulledShard* const piece = by_shard[shard.value()];
+    const ShardSlice& slice = layout_->slice(shard);
+    if (piece == nullptr || piece->values.owner != first->values.owner ||
+        piece->values.bytes.data() != begin + slice.first_element * tensor::WireBytes(slice.wire))
+      return nullptr;
+  }
+  return first;
+}
+
+void WeightBuffer::Borrow(Whole* whole, const PulledShard& first) {
+  whole->assembled = tensor::AlignedBuffer();
+  whole->borrowed = first.values.bytes.data();
+  whole->owner = first.values.owner;
+}
+
+void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable, std::span<const std::byte> values, Whole* whole) {
+  const tensor::WireType held = HeldAs(variable);
+  const std::uint64_t element = tensor::WireBytes(held), bytes = variable.shape.elements() * element;
+  if (whole->assembled.size() != bytes) {
+    whole->assembled = tensor::AlignedBuffer(bytes);
+    // The shards that stay.
+    if (whole->borrowed != nullptr && variable.shards.size() > 1) std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
+  }
+  whole->owner.reset();
+  whole->borrowed = nullptr;
+  std::byte* const to = whole->assembled.data() + slice.first_element * element;
+  if (slice.elements == 0) return;
+  if (slice.wire == held)
+    std::memcpy(to, values.data(), slice.wire_bytes());
+  else
+    tensor::Widen(slice.wire, values.data(), slice.elements, reinterpret_cast<float*>(to));
+}
+
 void WeightBuffer::Absorb(std::vector<PulledShard> pulled) {
+  std::vector<PulledShard*> by_shard(layout_->shard_count(), nullptr);
+  for (PulledShard& shard : pulled) by_shard[shard.shard.value()] = &shard;
   for (PulledShard& shard : pulled) {
     const ShardSlice& slice = layout_->slice(shard.shard);
     EG_CHECK(shard.values.bytes.size() == slice.wire_bytes());
     Whole& whole = wholes_[slice.variable];
     const LaidVariable& variable = layout_->variables()[slice.variable];
-    const bool aligned = reinterpret_cast<std::uintptr_t>(shard.values.bytes.data()) % tensor::kAlignment == 0;
-    const tensor::WireType held = HeldAs(variable);
-    if (slice.wire == held && variable.shards.size() == 1 && aligned && shard.values.bytes.size() >= shard.frame_bytes / kFrameShare) {
-      whole.assembled = tensor::AlignedBuffer();
-      whole.borrowed = shard.values.bytes.data();
-      whole.owner = std::move(shard.values.owner);
+    if (const PulledShard* const first = InOnePiece(variable, by_shard)) {
+      if (first == &shard) Borrow(&whole, shard);
     } else {
-      const std::uint64_t whole_bytes = variable.shape.elements() * tensor::WireBytes(held);
-      if (whole.assembled.size() != whole_bytes) whole.assembled = tensor::AlignedBuffer(whole_bytes);
-      whole.owner.reset();
-      whole.borrowed = nullptr;
-      std::byte* const to = whole.assembled.data() + slice.first_element * tensor::WireBytes(held);
-      if (slice.elements > 0 && slice.wire == held) std::memcpy(to, shard.values.bytes.data(), slice.wire_bytes());
-      if (slice.elements > 0 && slice.wire != held)
-        tensor::Widen(slice.wire, shard.values.bytes.data(), slice.elements, reinterpret_cast<float*>(to));
+      CopyIn(slice, variable, shard.values.bytes, &whole);
     }
     if (!present_[shard.shard.value()]) {
       present_[shard.shard.value()] = true;

@@ -2,6 +2,9 @@
 //
 //   answers ──▶ PullCache ──Take──▶ WeightBuffer ──Spans──▶ Graph ──▶ GradientBuffer ──Slice──▶ pushes
 //               control executor    compute thread                     shared: held until sent
+//
+// For a device values are copied where they arrive, while it computes: the compute thread finds each variable whole in memory that is uploaded as it
+// is.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +38,9 @@ class PullCache {
     MapVersion start;
     std::uint64_t vlsn = 0;
   };
-  explicit PullCache(std::shared_ptr<const Layout> layout);
+  // With `room`, a variable's values are copied into it as they are accepted, one shard behind the other; what there is no room for stays in its
+  // frame.
+  explicit PullCache(std::shared_ptr<const Layout> layout, Room room = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }
   // Replaces what is held. InvalidArgument, and nothing changes: unknown shard, payload of another size.
@@ -44,9 +49,13 @@ class PullCache {
   std::vector<PulledShard> Take();
 
  private:
+  void Land(PulledShard* pulled);
+
   std::shared_ptr<const Layout> layout_;
+  const Room room_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
+  std::vector<std::shared_ptr<tensor::AlignedBuffer>> landing_;  // by variable, since the last Take; shared with what was accepted into it
 };
 
 // Elements of one of the wire's types, one behind the other.
@@ -56,10 +65,9 @@ struct TypedSpan {
   std::uint64_t elements = 0;
 };
 
-// One contiguous span per variable. A variable of one shard is read where the frame brought it (no copy), unless that would
-// keep a frame alive for less than a quarter of it; a variable of several shards is assembled, and only changed shards are
-// copied. One of a 16-bit wire type is widened to float32, or, `as_pulled`, left as it came, for whoever widens it elsewhere. Not thread-safe;
-// compute thread.
+// One contiguous span per variable. A variable whose shards all came together, one behind the other, is read where they lie (no copy), unless that
+// would keep a frame alive for less than a quarter of it; any other is assembled, and only changed shards are copied. One of a 16-bit wire type is
+// widened to float32, or, `as_pulled`, left as it came, for whoever widens it elsewhere. Not thread-safe; compute thread.
 class WeightBuffer {
  public:
   explicit WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled = false);
@@ -76,6 +84,10 @@ class WeightBuffer {
     std::shared_ptr<const void> owner;  // of `borrowed`
     const std::byte* borrowed = nullptr;
   };
+  // All shards of the variable, in one piece that is worth keeping; by_shard: what was pulled, or null. Null: they are not.
+  const PulledShard* InOnePiece(const LaidVariable& variable, const std::vector<PulledShard*>& by_shard) const;
+  void Borrow(Whole* whole, const PulledShard& first);
+  void CopyIn(const ShardSlice& slice, const LaidVariable& variable, std::span<const std::byte> values, Whole* whole);
   tensor::WireType HeldAs(const LaidVariable& variable) const { return as_pulled_ ? variable.wire : tensor::WireType::kFloat32; }
 
   std::shared_ptr<const Layout> layout_;

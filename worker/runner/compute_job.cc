@@ -46,8 +46,23 @@ absl::StatusOr<Backend*> ComputeBackend::Get() {
   if (backend_ == nullptr) {
     EG_ASSIGN_OR_RETURN(backend_, make_());
     on_device_ = !backend_->host_memory();
+    MutexLock lock(&mu_);
+    host_ = backend_->host();
   }
   return backend_.get();
+}
+
+tensor::AlignedBuffer ComputeBackend::Stage(std::size_t bytes) const {
+  std::shared_ptr<HostMemory> host;
+  {
+    MutexLock lock(&mu_);
+    host = host_;
+  }
+  if (host == nullptr) return {};
+  absl::StatusOr<tensor::AlignedBuffer> memory = host->Allocate(bytes);
+  if (memory.ok()) return *std::move(memory);
+  staging_refused_.fetch_add(1);
+  return {};
 }
 
 std::optional<DeviceUse> ComputeBackend::use() const {
@@ -388,27 +403,25 @@ std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t clo
   return rows;
 }
 
-absl::StatusOr<std::shared_ptr<GradientBuffer>> ComputeJob::MakeGradients(Backend& backend) const {
+std::shared_ptr<GradientBuffer> ComputeJob::MakeGradients(Backend& backend) const {
   if (backend.host_memory()) return std::make_shared<GradientBuffer>(layout_);
   std::vector<tensor::AlignedBuffer> buffers;
   buffers.reserve(layout_->variables().size());
-  for (const LaidVariable& variable : layout_->variables()) {
-    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(variable.wire_bytes()));
-    buffers.push_back(std::move(buffer));
-  }
+  for (const LaidVariable& variable : layout_->variables()) buffers.push_back(StageOrHeap(variable.wire_bytes()));
   return std::make_shared<GradientBuffer>(layout_, std::move(buffers));
 }
 
-absl::StatusOr<std::vector<tensor::AlignedBuffer>> ComputeJob::MakeRowGradients(Backend& backend, const BatchRows& rows) const {
+std::vector<tensor::AlignedBuffer> ComputeJob::MakeRowGradients(Backend& backend, const BatchRows& rows) const {
   if (backend.host_memory()) return rows.slots->MakeRows();
   std::vector<tensor::AlignedBuffer> buffers;
-  for (std::size_t t = 0; t < rows.lookup.size(); ++t) {
-    const std::size_t count = rows.lookup[t].ids.size();
-    buffers.emplace_back();
-    if (count == 0) continue;
-    EG_ASSIGN_OR_RETURN(buffers.back(), backend.AllocateHost(RoomForRows(count) * layout_->tables()[t].row_bytes()));  // of few sizes: they are kept
-  }
+  for (std::size_t t = 0; t < rows.lookup.size(); ++t) buffers.push_back(StageOrHeap(rows.lookup[t].ids.size() * layout_->tables()[t].row_bytes()));
   return buffers;
+}
+
+tensor::AlignedBuffer ComputeJob::StageOrHeap(std::size_t bytes) const {
+  if (bytes == 0) return {};
+  tensor::AlignedBuffer staged = backend_->Stage(bytes);
+  return staged.size() > 0 ? std::move(staged) : tensor::AlignedBuffer(bytes);
 }
 
 absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key, NextBatch* next) {
@@ -416,26 +429,25 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   Step step;
   if (spec_->type == "counting") {
     step.gradients = CountingGradient(layout_, batch.examples);
-    ToWire(rows == nullptr ? nullptr : rows->slots.get(), rows == nullptr ? nullptr : &rows->values, &step);
+    if (rows != nullptr) step.row_gradients = std::make_shared<std::vector<tensor::AlignedBuffer>>(std::move(rows->values));
+    ToWire(rows, &step);
     return step;
   }
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   const bool wire = !backend->host_memory();  // its gradients are narrowed over there
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
-  EG_ASSIGN_OR_RETURN(step.gradients, MakeGradients(*backend));
+  step.gradients = MakeGradients(*backend);
   std::vector<AnyOut> gradients, row_spans;
   for (std::uint32_t v = 0; v < layout_->variables().size(); ++v) {
     const LaidVariable& laid = layout_->variables()[v];
     gradients.emplace_back(step.gradients->wire(v), laid.shape.elements(), wire ? ElementOf(laid.wire) : Element::kFloat32);
   }
-  std::vector<tensor::AlignedBuffer> row_gradients;
-  if (rows != nullptr) {
-    EG_ASSIGN_OR_RETURN(row_gradients, MakeRowGradients(*backend, *rows));
-  }
-  for (std::size_t t = 0; t < row_gradients.size(); ++t) {
+  if (rows != nullptr) step.row_gradients = std::make_shared<std::vector<tensor::AlignedBuffer>>(MakeRowGradients(*backend, *rows));
+  for (std::size_t t = 0; rows != nullptr && t < step.row_gradients->size(); ++t) {
     const LaidTable& laid = layout_->tables()[t];
-    row_spans.emplace_back(row_gradients[t].data(), rows->lookup[t].ids.size() * laid.dimension, wire ? ElementOf(laid.wire) : Element::kFloat32);
+    row_spans.emplace_back((*step.row_gradients)[t].data(), rows->lookup[t].ids.size() * laid.dimension,
+                           wire ? ElementOf(laid.wire) : Element::kFloat32);
   }
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   if (loss_scale_) graph_->SetLossScale(step.loss_scale = loss_scale_->scale());
@@ -445,18 +457,16 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   step.too_large = loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
   backend_->TakeUse();
   if (!wire) {
-    ToWire(rows == nullptr ? nullptr : rows->slots.get(), &row_gradients, &step);
+    ToWire(rows, &step);
     return step;
   }
   step.overflowed = Overflow(*layout_, step.result.overflowed, step.result.rows_overflowed);
-  if (rows != nullptr) step.row_gradients = std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather(row_gradients));
   return step;
 }
 
-void ComputeJob::ToWire(const SlotRows* slots, std::vector<tensor::AlignedBuffer>* row_gradients, Step* step) const {
-  const int variable = step->gradients->ToWire(), table = slots == nullptr ? -1 : slots->ToWire(row_gradients);
+void ComputeJob::ToWire(const BatchRows* rows, Step* step) const {
+  const int variable = step->gradients->ToWire(), table = rows == nullptr ? -1 : rows->slots->ToWire(step->row_gradients.get());
   step->overflowed = Overflow(*layout_, variable, table);
-  if (slots != nullptr) step->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots->Gather(*row_gradients));
 }
 
 absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCall& call) {

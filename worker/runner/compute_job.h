@@ -38,6 +38,9 @@ class ComputeBackend {
   absl::StatusOr<Backend*> Get();
   // Its memory is not the host's; false until it is made. Any thread.
   bool on_device() const { return on_device_; }
+  // Memory of its host() for what the device will read; empty where there is no device, it is not made yet, or there is none. Any thread.
+  tensor::AlignedBuffer Stage(std::size_t bytes) const;
+  std::uint64_t staging_refused() const { return staging_refused_; }  // times that there was none
   // What its device has measured up to the last step; none of a CPU. Any thread.
   std::optional<DeviceUse> use() const;
   // Takes it, after a step; the driver is asked if somebody has read since the last time.
@@ -47,6 +50,8 @@ class ComputeBackend {
   const Make make_;
   mutable Mutex mu_;
   std::optional<DeviceUse> use_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<HostMemory> host_ ABSL_GUARDED_BY(mu_);  // shared with its buffers
+  mutable std::atomic<std::uint64_t> staging_refused_{0};
   mutable std::atomic<bool> read_{true};
   std::atomic<bool> on_device_{false};
   std::unique_ptr<Backend> backend_;
@@ -96,8 +101,8 @@ class ComputeJob {
     float loss_scale = 0;
     bool too_large = false;
     StepResult result;
-    std::shared_ptr<GradientBuffer> gradients;                   // as on the wire
-    std::shared_ptr<const tensor::AlignedBuffer> row_gradients;  // likewise, in the order of BatchRows::slots; null without tables
+    std::shared_ptr<GradientBuffer> gradients;                          // as on the wire
+    std::shared_ptr<std::vector<tensor::AlignedBuffer>> row_gradients;  // likewise, of each table, for SlotRows::Gather; null without tables
     std::string overflowed;
     bool ahead = false;  // the batch was on the device before the step began
   };
@@ -146,8 +151,9 @@ class ComputeJob {
   absl::StatusOr<std::vector<std::span<const float>>> Weights(std::vector<tensor::AlignedBuffer>* widened) const;
   absl::StatusOr<std::vector<AnyIn>> StepWeights() const;
   // Where the backend leaves them on its way to the servers: one copy at most.
-  absl::StatusOr<std::shared_ptr<GradientBuffer>> MakeGradients(Backend& backend) const;
-  absl::StatusOr<std::vector<tensor::AlignedBuffer>> MakeRowGradients(Backend& backend, const BatchRows& rows) const;
+  std::shared_ptr<GradientBuffer> MakeGradients(Backend& backend) const;
+  std::vector<tensor::AlignedBuffer> MakeRowGradients(Backend& backend, const BatchRows& rows) const;
+  tensor::AlignedBuffer StageOrHeap(std::size_t bytes) const;
   // What the graph reads of a batch: views, and `labels`. UserError: an integer label that float32 cannot say.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, std::vector<float>* labels) const;
   // The same for a step, which follows at once; of the batch that was brought ahead, its very spans.
@@ -156,7 +162,7 @@ class ComputeJob {
   HostStep::Meanwhile Bringing(NextBatch* next);
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Of gradients in float32, where they lie.
-  void ToWire(const SlotRows* slots, std::vector<tensor::AlignedBuffer>* row_gradients, Step* step) const;
+  void ToWire(const BatchRows* rows, Step* step) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source, const Dataset* train) const;
   // What the graph reads of a data set. User errors: a field that it does not have, or of another shape or type.
   absl::Status Bind(const Dataset& data, absl::string_view which);

@@ -60,7 +60,7 @@ bool Exchange::PullsDone(std::uint64_t count) const {
 void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after) {
   EG_CHECK(count > 0 && !row_pulls_.contains(count));
   RowPull& pull = row_pulls_[count];
-  pull.values = rows->MakeRows();
+  pull.values = rows->MakeRows(env_.room);
   pull.missing = rows->parts().size();
   pull.after = after;
   for (const SlotRows::Part& part : rows->parts()) pulls_[{count, part.shard.value()}].part = &part;

@@ -52,6 +52,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const std::map<std::string, v1::Endpoint>* endpoints = nullptr;  // by server identity; changes before OnMap
     fault::Failpoints* failpoints = nullptr;
     Counters counters;
+    Room room = nullptr;  // for rows of tables
     JobUid job;
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};

@@ -273,7 +273,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!job->plan_error.ok()) return;
     job->plan = std::make_shared<const plan::Plan>(*std::move(plan));
     job->layout = std::make_shared<const Layout>(*std::move(layout));
-    job->cache = std::make_shared<PullCache>(job->layout);
+    job->cache = std::make_shared<PullCache>(job->layout, room);
     if (run && run->work.kind != WorkKind::kDescribe) AbortRun();
   }
 
@@ -702,6 +702,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     environment.endpoints = &endpoints;
     environment.failpoints = env.failpoints;
     environment.counters = counters;
+    environment.room = room;
     environment.job = job->uid;
     environment.registration = registration;
     environment.deadline = options.call_deadline;
@@ -947,7 +948,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)"},
          {"evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
          {"evergrad_worker_device_steps", "Steps so far, by how they were asked for, and those whose batch was there before they began (ahead)"},
-         {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"}},
+         {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
+         {"evergrad_worker_device_in_bytes",
+          "Bytes copied to the device so far: from page-locked memory (direct), or copied into it first by the thread that computes (staged)"},
+         {"evergrad_worker_device_staging_refused", "Times that there was no page-locked memory for what comes from servers or goes to them"}},
         [weak = std::weak_ptr<ComputeBackend>(backend), device = device, number]() -> std::vector<Samples> {
           const auto compute = weak.lock();  // the registry outlives it
           const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use();
@@ -972,7 +976,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                    {Labels{{"how", "captured"}}, number(d.graph_captures())},
                    {Labels{{"how", "replayed"}}, number(d.graph_replays())},
                    {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
-                  recaptures};
+                  recaptures,
+                  {{Labels{{"how", "direct"}}, number(use->in_bytes - use->staged_bytes)}, {Labels{{"how", "staged"}}, number(use->staged_bytes)}},
+                  {{Labels{}, number(compute->staging_refused())}}};
         });
   }
 
@@ -1027,7 +1033,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!shards.ok()) return Fail(run->work, shards.status());
     RowPush row_push;
     if (rows) {
-      row_push = RowPush(rows->slots, std::move(done->row_gradients));
+      // Here, for the compute thread has the next step to do.
+      row_push = RowPush(rows->slots, std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather(*done->row_gradients)));
       for (const SlotRows::Part& part : rows->slots->parts()) {
         if (run->work.all_targets || run->work.targets.contains(part.shard)) row_push.parts.push_back(&part);
       }
@@ -1430,6 +1437,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
     }
     progress.set_loss(last_loss);
+    if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
+      env.logger->Warning("no page-locked memory: what comes from the servers is copied once more on its way to the device", About());
     if (const std::optional<DeviceUse> use = backend->use()) FillDevice(*use, *device, progress.mutable_device());
     for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
     step_records.clear();
@@ -1440,6 +1449,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   const Environment env;
   const Options options;
   const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
+  // What comes from servers lands where the device reads it. Exchanges have it, too, and are not the backend's last owners.
+  const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
+    const auto compute = weak.lock();
+    return compute == nullptr ? tensor::AlignedBuffer() : compute->Stage(bytes);
+  };
   AttemptBook book;
   BatchReader reader;
   UniqueIds unique_ids;
@@ -1458,8 +1472,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
-  MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
-  std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
+  MonoTime step_begun{0};        // when the step that is computed was handed to the compute thread
+  std::uint64_t computing = 0;   // handed to the compute thread (or about to be) and not back
+  bool staging_refused = false;  // was said
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 

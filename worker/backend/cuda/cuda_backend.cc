@@ -33,7 +33,7 @@ constexpr std::uint64_t kStagingPiece = 4ull << 20;  // one piece is filled whil
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first warms up
-// Calls until memory is asked for again that was short, where this process has given none back: another one may have.
+// Calls until memory is asked for again that was short; at once where it is the device's, and this process has given some back.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -143,7 +143,7 @@ class CudaBackendImpl final : public CudaBackend {
     EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, DeviceMemory::Allocate(memory_, bytes, what));
     return Memory(std::move(buffer));
   }
-  absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) override { return PinnedMemory::Allocate(pinned_, bytes); }
+  std::shared_ptr<HostMemory> host() const override { return pinned_; }
   MemoryUse memory() const override { return memory_->use(); }
 
   std::optional<DeviceUse> device_use(bool ask_driver) override {
@@ -153,6 +153,7 @@ class CudaBackendImpl final : public CudaBackend {
     use.name = name_;
     use.memory = memory_->use(ask_driver);
     use.measured = times.steps;
+    use.in_bytes = in_bytes_, use.staged_bytes = staged_bytes_;
     use.in = times.in, use.out = times.out, use.kernels = times.kernels, use.stalled = times.stalled;
     use.eager = capture.eager, use.captures = capture.captures, use.replays = capture.replays;
     use.recaptures = capture.recaptures;
@@ -169,7 +170,8 @@ class CudaBackendImpl final : public CudaBackend {
     memory_->UsedBy(lane, to.data());
     if (lane != Lane::kCompute) times_->BeforeCopy(lane);
     EgCudaError error{};
-    if (pinned_->Holds(from.data(), from.size())) {
+    in_bytes_ += from.size();
+    if (pinned_->Holds(from.data(), from.size()) || !HaveRing()) {
       Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(), &error), error);
       return;
     }
@@ -180,6 +182,7 @@ class CudaBackendImpl final : public CudaBackend {
       if (!slot) return;
       std::byte* const piece = ring_memory_.data() + slot->offset;
       std::memcpy(piece, from.data() + at, bytes);
+      staged_bytes_ += bytes;
       EgEvent* event = nullptr;
       if (Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
           (!Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes, &error), error) ||
@@ -288,22 +291,20 @@ class CudaBackendImpl final : public CudaBackend {
     times_->AfterCopies(Lane::kOut);
     EgCudaError error{};
     if (error_.ok() && result_.size() < result.size()) {
-      absl::StatusOr<tensor::AlignedBuffer> grown = PinnedMemory::Allocate(pinned_, result.size());
-      if (grown.ok())
-        result_ = *std::move(grown);
-      else
-        error_ = grown.status();
+      if (absl::StatusOr<tensor::AlignedBuffer> grown = pinned_->Allocate(result.size()); grown.ok()) result_ = *std::move(grown);
     }
+    const bool direct = result_.size() < result.size();  // no page-locked memory: the driver's way
+    std::byte* const result_to = direct ? to.data() : result_.data();
     if (finished_ == nullptr) Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
     if (error_.ok() && !result.empty())
-      Check("finish", api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_.data(), result.data(), result.size(), &error), error);
+      Check("finish", api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(), result.size(), &error), error);
     // Also after an error: nothing of the step may still run when the caller goes on.
     if (finished_ != nullptr) {
       if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK || api_->wait(finished_, &error) != EG_CUDA_OK) {
         error_.Update(DeviceFailed("finish", error));
       }
     }
-    if (error_.ok() && !result.empty()) std::memcpy(to.data(), result_.data(), result.size());
+    if (error_.ok() && !result.empty() && !direct) std::memcpy(to.data(), result_.data(), result.size());
     error_.ok() ? times_->Finished() : times_->Abandon();
     return TakeError();
   }
@@ -709,12 +710,18 @@ class CudaBackendImpl final : public CudaBackend {
         Grow(&filters_, static_cast<std::int64_t>(sizeof(float)) * s.kernel_h * s.kernel_w * s.in_c * s.filters, "filters"));
   }
 
-  std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
-    if (ring_memory_.size() == 0) {
-      absl::StatusOr<tensor::AlignedBuffer> memory = PinnedMemory::Allocate(pinned_, ring_.capacity());
-      if (!memory.ok()) return Refuse("upload", memory.status()), std::nullopt;
+  // False: there is no page-locked memory for it, and the driver copies by way of its own, slowly; it is asked for again now and then.
+  bool HaveRing() {
+    if (ring_memory_.size() > 0) return true;
+    if (ring_refused_ > 0 && ring_refused_-- > 1) return false;
+    absl::StatusOr<tensor::AlignedBuffer> memory = pinned_->Allocate(ring_.capacity());
+    if (memory.ok())
       ring_memory_ = *std::move(memory);
-    }
+    else
+      ring_refused_ = kAskedAgain;
+    return memory.ok();
+  }
+  std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
     EgCudaError error{};
     // What has travelled meanwhile, without waiting.
     while (!staged_.empty()) {
@@ -1003,6 +1010,8 @@ class CudaBackendImpl final : public CudaBackend {
 
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
+  std::uint32_t ring_refused_ = 0;  // uploads until it is asked for again
+  std::uint64_t in_bytes_ = 0, staged_bytes_ = 0;
   std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // null: its copy was refused
 
   GraphCapture capture_;

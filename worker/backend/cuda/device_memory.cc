@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/device_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -115,46 +116,75 @@ MemoryUse DeviceMemory::use(bool with_free) const {
 
 PinnedMemory::~PinnedMemory() {
   MutexLock lock(&mu_);
-  for (const auto& [bytes, data] : kept_) api_->release_host(data);
+  for (const auto& [bytes, kept] : kept_) api_->release_host(kept.data);
 }
 
-absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(const std::shared_ptr<PinnedMemory>& self, std::size_t bytes) {
+std::size_t PinnedMemory::Rounded(std::size_t bytes) {
+  const std::size_t unit = std::max<std::size_t>(4096, std::bit_floor(bytes) / 8);
+  return (bytes + unit - 1) / unit * unit;
+}
+
+std::vector<std::byte*> PinnedMemory::MakeRoom(std::uint64_t more) {
+  std::vector<std::byte*> gone;
+  const std::uint64_t most = std::max(kKeptMax, out_peak_);
+  while (!kept_.empty() && out_bytes_ + kept_bytes_ + more > most) {
+    const auto oldest = std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) { return a.second.age < b.second.age; });
+    gone.push_back(oldest->second.data);
+    kept_bytes_ -= oldest->first;
+    kept_.erase(oldest);
+  }
+  return gone;
+}
+
+absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) {
   EG_CHECK(bytes > 0);
   const std::size_t rounded = Rounded(bytes);
+  std::byte* data = nullptr;
+  std::vector<std::byte*> gone;
   {
-    MutexLock lock(&self->mu_);
-    if (const auto kept = self->kept_.find(rounded); kept != self->kept_.end()) {
-      std::byte* const data = kept->second;
-      self->kept_.erase(kept);
-      self->kept_bytes_ -= rounded;
-      self->out_[data] = rounded;
-      return tensor::AlignedBuffer(data, bytes, self);
+    MutexLock lock(&mu_);
+    out_bytes_ += rounded;
+    out_peak_ = std::max(out_peak_, out_bytes_);
+    if (const auto kept = kept_.find(rounded); kept != kept_.end()) {
+      data = kept->second.data;
+      kept_.erase(kept);
+      kept_bytes_ -= rounded;
+      out_[data] = rounded;
+      return tensor::AlignedBuffer(data, bytes, shared_from_this());
     }
+    gone = MakeRoom(0);
   }
+  for (std::byte* const each : gone) api_->release_host(each);
   EgCudaError error{};
   void* memory = nullptr;
-  if (self->api_->allocate_host(rounded, &memory, &error) != EG_CUDA_OK) {
-    if (error.kind != EG_CUDA_NO_MEMORY) return StatusOf(error);
+  const std::int32_t kind = api_->allocate_host(rounded, &memory, &error);
+  MutexLock lock(&mu_);
+  if (kind != EG_CUDA_OK) {
+    out_bytes_ -= rounded;
+    if (kind != EG_CUDA_NO_MEMORY) return StatusOf(error);
     return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", error.text));
   }
-  std::byte* const data = static_cast<std::byte*>(memory);
-  MutexLock lock(&self->mu_);
-  self->out_[data] = rounded;
-  return tensor::AlignedBuffer(data, bytes, self);
+  data = static_cast<std::byte*>(memory);
+  out_[data] = rounded;
+  return tensor::AlignedBuffer(data, bytes, shared_from_this());
 }
 
 void PinnedMemory::TakeBack(std::byte* data, std::size_t bytes) {
   const std::size_t rounded = Rounded(bytes);
+  std::vector<std::byte*> gone;
   {
     MutexLock lock(&mu_);
     out_.erase(data);
-    if (kept_bytes_ + rounded <= kKeptMax) {
-      kept_.emplace(rounded, data);
+    out_bytes_ -= rounded;
+    gone = MakeRoom(rounded);
+    if (out_bytes_ + kept_bytes_ + rounded <= std::max(kKeptMax, out_peak_)) {
+      kept_.emplace(rounded, Kept{data, ++age_});
       kept_bytes_ += rounded;
-      return;
+    } else {
+      gone.push_back(data);
     }
   }
-  api_->release_host(data);
+  for (std::byte* const each : gone) api_->release_host(each);
 }
 
 bool PinnedMemory::Holds(const std::byte* data, std::size_t bytes) const {

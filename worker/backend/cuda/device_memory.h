@@ -48,24 +48,34 @@ class DeviceMemory final : public tensor::BufferHome {
   std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kLanes];
 };
 
-// Page-locked memory. Thread-safe; shared with its buffers. What comes back is kept for the next of its size, up to kKeptMax.
-class PinnedMemory final : public tensor::BufferHome {
+// Page-locked memory. To have it from the driver, or to give it back, is slow and may wait for the device, so what comes back is kept for the next of
+// its size: with what is out never more than was out at once before, or kKeptMax if that is more. Then the oldest goes.
+class PinnedMemory final : public HostMemory, public tensor::BufferHome, public std::enable_shared_from_this<PinnedMemory> {
  public:
   static constexpr std::uint64_t kKeptMax = 256ull << 20;
 
   explicit PinnedMemory(const EgCudaApi* api) : api_(api) {}
   ~PinnedMemory() override;
-  static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<PinnedMemory>& self, std::size_t bytes);
+  absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) override;
   void TakeBack(std::byte* data, std::size_t bytes) override;
   bool Holds(const std::byte* data, std::size_t bytes) const;
+  // Pages, and above 64 KiB eighths of a power of two: like sizes share.
+  static std::size_t Rounded(std::size_t bytes);
 
  private:
-  static std::size_t Rounded(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+  struct Kept {
+    std::byte* data;
+    std::uint64_t age;
+  };
+  // Takes out of what is kept, oldest first, until `more` can be added: who calls gives it back to the driver.
+  std::vector<std::byte*> MakeRoom(std::uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   const EgCudaApi* const api_;
   mutable Mutex mu_;
   std::map<const std::byte*, std::size_t> out_ ABSL_GUARDED_BY(mu_);
-  std::multimap<std::size_t, std::byte*> kept_ ABSL_GUARDED_BY(mu_);
-  std::uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::multimap<std::size_t, Kept> kept_ ABSL_GUARDED_BY(mu_);
+  std::uint64_t out_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_peak_ ABSL_GUARDED_BY(mu_) = 0, kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace evergrad::worker

@@ -648,9 +648,9 @@ TEST_CASE("weights whose copy was refused are brought over by the next step, cha
   const auto train = [&] {
     return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
   };
-  control.no_pinned = true;
+  control.fail_kind = 4;  // EG_CUDA_NO_MEMORY
+  control.fail_after_copies = 3;
   CHECK(train().status().code() == absl::StatusCode::kResourceExhausted);
-  control.no_pinned = false;
   for (int step = 0; step < 5; ++step) {
     const auto there = train();
     REQUIRE(there.ok());

@@ -140,10 +140,71 @@ TEST_CASE("a variable of one shard is read where the frame brought it, unless th
   CHECK(weights.Spans()[0][63] == 72);
 }
 
+// What is handed out while there is room; and how often that was asked for.
+struct Rooms {
+  int left = 1000, asked = 0;
+  Room Hand() {
+    return [this](std::size_t bytes) { return ++asked, left-- > 0 ? tensor::AlignedBuffer(bytes) : tensor::AlignedBuffer(); };
+  }
+};
+
+TEST_CASE("with room values are copied where they arrive, and whoever computes reads them there: nothing is copied again") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
+  Rooms rooms;
+  PullCache cache(layout, rooms.Hand());
+  WeightBuffer weights(layout);
+  const auto all = [&](float first, std::uint64_t vlsn) {
+    for (const auto& [shard, elements] : {std::pair{2u, 4u}, std::pair{0u, 6u}, std::pair{1u, 2u}, std::pair{3u, 1u}})
+      REQUIRE(cache.Accept(Pulled(shard, elements, first + 100.0f * static_cast<float>(shard), vlsn, 1 << 20)).ok());
+    std::vector<PulledShard> taken = cache.Take();
+    std::vector<const std::byte*> lie;
+    for (const PulledShard& shard : taken) lie.push_back(shard.values.bytes.data());
+    weights.Absorb(std::move(taken));
+    REQUIRE(weights.complete());
+    CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[0].data()) == lie[0]);
+    CHECK(lie[2] == lie[0] + 6 * 4);  // the kernel's two shards, one behind the other
+    CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[1].data()) == lie[1]);
+    CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[2].data()) == lie[3]);
+    return weights.Spans();
+  };
+  const auto kernel = [&] { return std::vector<float>(weights.Spans()[0].begin(), weights.Spans()[0].end()); };
+  const float* const before = all(0, 1)[0].data();
+  CHECK(rooms.asked == 3);  // one for each variable
+  CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
+  // What a step may still read is not written to.
+  REQUIRE(cache.Accept(Pulled(0, 6, 50, 2)).ok());
+  CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
+  CHECK(cache.Take()[0].values.bytes.data() != reinterpret_cast<const std::byte*>(before));
+  CHECK(all(7, 3)[0].data() != before);
+
+  // A part alone joins the others, also where they lie in a frame; twice, the newer one.
+  REQUIRE(cache.Accept(Pulled(2, 4, 500, 4)).ok());
+  REQUIRE(cache.Accept(Pulled(2, 4, 600, 5)).ok());
+  weights.Absorb(cache.Take());
+  CHECK(kernel() == std::vector<float>{7, 8, 9, 10, 11, 12, 600, 601, 602, 603});
+  REQUIRE(cache.Accept(Pulled(0, 6, 30, 6)).ok());
+  weights.Absorb(cache.Take());
+  CHECK(kernel() == std::vector<float>{30, 31, 32, 33, 34, 35, 600, 601, 602, 603});
+  all(0, 7);
+
+  // No room, or only for the second of two: frames serve.
+  rooms.left = 0;
+  REQUIRE(cache.Accept(Pulled(0, 6, 70, 8)).ok());
+  rooms.left = 1;
+  REQUIRE(cache.Accept(Pulled(2, 4, 80, 8)).ok());
+  REQUIRE(cache.Accept(Pulled(1, 2, 90, 8)).ok());
+  weights.Absorb(cache.Take());
+  CHECK(kernel() == std::vector<float>{70, 71, 72, 73, 74, 75, 80, 81, 82, 83});
+  CHECK(weights.Spans()[1][1] == 91);
+  CHECK(weights.Spans()[2][0] == 300);
+}
+
 TEST_CASE("an answer of another size or for another shard is refused and changes nothing") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
-  PullCache cache(layout);
+  Rooms rooms;
+  PullCache cache(layout, rooms.Hand());
   CHECK_THAT(std::string(cache.Accept(Pulled(0, 5, 0, 1)).message()), Catch::Contains("a/kernel") && Catch::Contains("want=24 got=20"));
+  CHECK(rooms.asked == 0);
   CHECK_FALSE(cache.Accept(Pulled(4, 5, 0, 1)).ok());
   CHECK_FALSE(cache.held(ShardId(0)).has);
   CHECK(cache.Take().empty());

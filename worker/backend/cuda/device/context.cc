@@ -78,14 +78,19 @@ int32_t Release(EgContext*, uint64_t address, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 
+// Both are called on threads that have opened nothing.
+void UseOpened() {
+  if (opened >= 0) static_cast<void>(cudaSetDevice(opened));
+}
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
+  UseOpened();
   const cudaError_t status = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
   if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
   return FromRuntime(status, "cudaHostAlloc", error);
 }
 
 void ReleaseHost(void* memory) {
-  if (opened >= 0) static_cast<void>(cudaSetDevice(opened));
+  UseOpened();
   static_cast<void>(cudaFreeHost(memory));
 }
 

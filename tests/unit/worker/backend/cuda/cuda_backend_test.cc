@@ -253,7 +253,7 @@ TEST_CASE("an algorithm that there was no memory for is asked for again once som
 
 TEST_CASE("a span that only begins in page-locked memory is not of it") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
-  const tensor::AlignedBuffer buffer = PinnedMemory::Allocate(pinned, 4096).value();
+  const tensor::AlignedBuffer buffer = pinned->Allocate(4096).value();
   CHECK(pinned->Holds(buffer.data(), 4096));
   CHECK(pinned->Holds(buffer.data() + 96, 4000));
   CHECK_FALSE(pinned->Holds(buffer.data() + 96, 4001));
@@ -431,6 +431,56 @@ TEST_CASE("page-locked memory travels without a stop, and is kept for the next o
   }
   CHECK(stage.control.pageable_copies == 0);
   CHECK(stage.backend->stats().staging.slots == 0);
+}
+
+TEST_CASE("page-locked memory that came back is kept up to what was out at once, whatever the sizes: steps of large models ask the driver for none") {
+  const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
+  EmulatedControl& control = Control();
+  control = EmulatedControl{};
+  const std::size_t part = 40 << 20;
+  const auto step = [&](std::size_t bytes, int parts) {
+    std::vector<tensor::AlignedBuffer> out;
+    for (int i = 0; i < parts; ++i) out.push_back(pinned->Allocate(bytes + static_cast<std::size_t>(i)).value());
+    CHECK(control.pinned_bytes <= std::max<std::uint64_t>(PinnedMemory::kKeptMax, 10 * PinnedMemory::Rounded(part + 1)));
+  };
+  step(part, 10);  // above kKeptMax
+  const std::uint64_t asked = control.pinned_asked;
+  CHECK(asked == 10);
+  for (int i = 0; i < 5; ++i) step(part, 10);
+  CHECK(control.pinned_asked == asked);
+  // Others take their place, oldest first.
+  step(3 * part, 3);
+  CHECK(control.pinned_asked == asked + 3);
+  step(3 * part, 3);
+  CHECK(control.pinned_asked == asked + 3);
+  step(100, 50);
+  CHECK(control.pinned_asked == asked + 53);
+  for (const std::size_t bytes : {1u, 4096u, 4097u, 65537u, 1000003u}) {
+    const std::size_t rounded = PinnedMemory::Rounded(bytes);
+    CHECK((rounded >= bytes && rounded % 4096 == 0 && rounded < bytes + std::max<std::size_t>(4096, bytes / 8 + 1)));
+    CHECK(PinnedMemory::Rounded(rounded) == rounded);
+  }
+}
+
+TEST_CASE("without page-locked memory copies take the driver's way and are right") {
+  Stage stage;
+  stage.control.no_pinned = true;
+  std::vector<float> values(5000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  Memory memory = stage.Floats(values.size());
+  stage.Put(values, memory, Lane::kIn);
+  auto there = stage.backend->MakeEvent().value();
+  stage.backend->Record(Lane::kIn, *there);
+  stage.backend->Await(Lane::kCompute, *there);
+  CHECK(stage.Get(memory) == values);
+  CHECK(stage.control.pageable_copies == 2);
+  CHECK(stage.backend->device_use(false)->in_bytes == 20000);
+  CHECK(stage.backend->device_use(false)->staged_bytes == 0);
+  stage.control.no_pinned = false;
+  for (int i = 0; i < 1000; ++i) stage.Put(values, memory);  // it is asked for again, some day
+  CHECK(stage.backend->device_use(false)->staged_bytes > 0);
+  CHECK(stage.Get(memory) == values);
+  CHECK(stage.backend->TakeError().ok());
 }
 
 TEST_CASE("a buffer that a copy still reads is not given out again before it has") {

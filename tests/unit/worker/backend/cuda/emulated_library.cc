@@ -216,12 +216,16 @@ int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
   std::memset(*memory, 0xFF, bytes);
   const std::lock_guard lock(pinned_mutex);
   pinned[static_cast<const char*>(*memory)] = bytes;
+  control.pinned_bytes += bytes;
+  ++control.pinned_asked;
   return EG_CUDA_OK;
 }
 void ReleaseHost(void* memory) {
   {
     const std::lock_guard lock(pinned_mutex);
-    pinned.erase(static_cast<const char*>(memory));
+    const auto found = pinned.find(static_cast<const char*>(memory));
+    control.pinned_bytes -= std::min(control.pinned_bytes, found->second);  // a test may have begun to count anew
+    pinned.erase(found);
   }
   std::free(memory);
 }

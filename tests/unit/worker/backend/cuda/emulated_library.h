@@ -23,8 +23,9 @@ struct EmulatedControl {
   std::uint64_t tf32_runs = 0;  // of plans
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
   std::uint64_t ranges_asked = 0;
-  std::uint64_t overlapped = 0;  // copies of the lane in that were done while work asked of the lane compute was not
-  std::int64_t pending_in = 0;   // asked of the lane in and not done
+  std::uint64_t pinned_bytes = 0, pinned_asked = 0;  // page-locked: there now, and how often it was asked for
+  std::uint64_t overlapped = 0;                      // copies of the lane in that were done while work asked of the lane compute was not
+  std::int64_t pending_in = 0;                       // asked of the lane in and not done
 };
 
 using EmulatedControlEntry = EmulatedControl* (*)();
