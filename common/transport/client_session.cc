@@ -235,14 +235,7 @@ absl::Status ClientSession::Tick(MonoTime now) {
     Finish(it, absl::DeadlineExceededError(it->second.called ? "data call: deadline exceeded" : "data ticket expired"), up());
   }
   if (!up() || pending_.empty()) return absl::OkStatus();
-  switch (liveness_.Tick(now)) {
-    case Liveness::Step::kNothing: break;
-    case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
-    case Liveness::Step::kDead:
-      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=",
-                                                 std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
-  }
-  return absl::OkStatus();
+  return liveness_.Tick(now, &outbox_);
 }
 
 std::optional<MonoTime> ClientSession::NextTick() const {

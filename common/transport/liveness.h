@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "common/time/clock.h"
 
 namespace evergrad::transport {
+
+class Outbox;
 
 class Liveness {
  public:
@@ -36,6 +39,8 @@ class Liveness {
     ping_sent_ = true;
     return Step::kSendPing;
   }
+  // The same done: a PING into the outbox. Unavailable: the stream is to be given up.
+  absl::Status Tick(MonoTime now, Outbox* outbox);
   MonoTime Due() const { return last_ + (ping_sent_ ? limit_ : limit_ / 3); }
 
  private:

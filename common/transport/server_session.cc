@@ -255,14 +255,7 @@ absl::Status ServerSession::Tick(MonoTime now) {
     Refuse(id, absl::AbortedError("grant was not used in time"));
   }
   if (requests_.empty()) return absl::OkStatus();
-  switch (liveness_.Tick(now)) {
-    case Liveness::Step::kNothing: break;
-    case Liveness::Step::kSendPing: outbox_.AddControl({.kind = MessageKind::kPing}); break;
-    case Liveness::Step::kDead:
-      return absl::UnavailableError(absl::StrCat("peer makes no progress: progress_timeout_ms=",
-                                                 std::chrono::duration_cast<std::chrono::milliseconds>(options_.progress_timeout).count()));
-  }
-  return absl::OkStatus();
+  return liveness_.Tick(now, &outbox_);
 }
 
 std::optional<MonoTime> ServerSession::NextTick() const {
