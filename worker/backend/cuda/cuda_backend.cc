@@ -126,7 +126,7 @@ class CudaBackendImpl final : public CudaBackend {
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
-    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &workspace_, &result_, &ring_memory_})
+    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &wide_, &workspace_, &result_, &ring_memory_})
       *buffer = tensor::AlignedBuffer();
     EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
     memory_.reset();
@@ -134,7 +134,9 @@ class CudaBackendImpl final : public CudaBackend {
   }
 
   std::string name() const override { return name_; }
-  CudaStats stats() const override { return {memory_->cache().stats(), ring_.stats(), capture_.stats(), plans_made_, plans_measured_}; }
+  CudaStats stats() const override {
+    return {memory_->cache().stats(), ring_.stats(), capture_.stats(), plans_made_, plans_measured_, products_widened_};
+  }
 
   // ---- Memory
 
@@ -237,7 +239,7 @@ class CudaBackendImpl final : public CudaBackend {
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
     // What a graph has in it beside what the caller signs.
-    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(workspace_)};
+    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(wide_), Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
     if (decision.drop) DropGraph(key_);
     if (decision.evicted) DropGraph(*decision.evicted);
@@ -861,14 +863,48 @@ class CudaBackendImpl final : public CudaBackend {
     Do(std::move(work));
     return true;
   }
+  // A product as the key says it, or, where the library has no algorithm for that, another that is as exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunPlan(name, key, arguments)) return;
-    EgPlanKey kept = key;
-    kept.reserved = fastest_ ? 1 : 0;
-    const auto choice = plans_.find(PlanKey{kept});
-    const std::string no_memory = choice == plans_.end() ? "" : choice->second.no_memory;
-    Refuse(name, no_memory.empty() ? absl::InternalError("the library has no algorithm for this shape")
-                                   : absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", no_memory)));
+    if (const std::string no_memory = NoMemoryFor(key); !no_memory.empty())
+      return Refuse(name, absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", no_memory)));
+    if (key.type != EG_FLOAT32) return RunWide(name, key, arguments);
+    EgPlanKey exact = key;
+    exact.tf32 = 0;
+    if (key.tf32 != 0 && RunPlan(name, exact, arguments)) return;
+    Refuse(name, absl::InternalError("the library has no algorithm for this shape"));
+  }
+  std::string NoMemoryFor(EgPlanKey key) const {
+    key.reserved = fastest_ ? 1 : 0;
+    const auto choice = plans_.find(PlanKey{key});
+    return choice == plans_.end() ? "" : choice->second.no_memory;
+  }
+
+  // Operands of 16 bits as float32, their result rounded once. TF32 has all of their bits, so such products are exact, by tensor cores where there is
+  // an algorithm for it: sizes that are no multiple of 16 bytes may have none of 16 bits, or one of few. It costs a pass over each operand.
+  void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
+    const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
+    const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c, outputs = key.batch * key.out_h * key.out_w * key.filters;
+    std::int64_t a = key.m * key.k, b = key.k * key.n, d = key.m * key.n;
+    if (key.kind == EG_PLAN_CONV) a = inputs, b = filters, d = outputs;
+    if (key.kind == EG_PLAN_CONV_DATA) a = outputs, b = filters, d = inputs;
+    if (key.kind == EG_PLAN_CONV_FILTER) a = outputs, b = inputs, d = filters;
+    const auto bytes = [](std::int64_t elements) { return (4 * elements + 255) / 256 * 256; };
+    const std::int32_t d_type = key.d_type;
+    void* const result = p.d;
+    std::byte* const wide = Grow(&wide_, bytes(a) + bytes(b) + (d_type == EG_FLOAT32 ? 0 : bytes(d)), "widened operands");
+    if (wide == nullptr) return;
+    std::byte* const wide_b = wide + bytes(a);
+    Compute(EgCast{a, p.a, wide, key.type, EG_FLOAT32});
+    Compute(EgCast{b, p.b, wide_b, key.type, EG_FLOAT32});
+    p.a = wide, p.b = wide_b;
+    if (d_type != EG_FLOAT32) p.d = wide_b + bytes(b);
+    key.type = key.d_type = EG_FLOAT32;
+    key.tf32 = 1;
+    key.alignment = AlignmentOf({p.a, p.b, p.d});
+    ++products_widened_;
+    MustRunPlan(name, key, p);
+    if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
   // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error was left.
@@ -999,14 +1035,14 @@ class CudaBackendImpl final : public CudaBackend {
   int ranges_ = 0;
   bool profiled_ = true;  // until the first range says that nobody listens
 
-  tensor::AlignedBuffer scratch_, filters_, narrow_, workspace_, result_;
+  tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, workspace_, result_;
   EgEvent* finished_ = nullptr;
 
   const bool tensor_cores_;  // of sm_80 and up
   bool fastest_ = false, tf32_ = false;
   std::uint64_t state_ = 0;
   std::map<PlanKey, Choice> plans_;
-  std::uint64_t plans_made_ = 0, plans_measured_ = 0;
+  std::uint64_t plans_made_ = 0, plans_measured_ = 0, products_widened_ = 0;
 
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;

@@ -27,6 +27,7 @@ struct CudaStats {
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
+  std::uint64_t products_widened = 0;  // asked for in 16 bits, which the library has no algorithm for, and computed in float32
 };
 
 class CudaBackend : public Backend {

@@ -1,9 +1,7 @@
 // Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias and relu two pointwise operations behind it), the
 // engines that its heuristics offer for it, one of them as an execution plan.
 //
-// Engines that would round float32 to TF32 or bf16 are passed over unless asked for (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), with 16 bits those that
-// would add up in less than float32 (REDUCED_PRECISION_REDUCTION), and for a graph with relu those that do not promise to carry NaN
-// (STRICT_NAN_PROP).
+// Engines that would compute something else are passed over by the library's notes of them (engine_notes.h).
 #include <array>
 #include <cstring>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/device/context.h"
+#include "worker/backend/cuda/engine_notes.h"
 
 namespace evergrad::cuda {
 namespace {
@@ -253,17 +252,17 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
       std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
       EG_CUDA_RETURN_IF(
           engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
-      bool rounds = false, carries_nan = false;
+      EngineNotes known;
       EgPlanInfo info{0, 1, 0};
       for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size()); ++n) {  // a newer library may have more
         const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
-        // Of 16 bits, sums below float32 are what would be too little.
-        rounds = rounds || (key.type == EG_FLOAT32 ? note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS
-                                                   : note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION);
-        carries_nan = carries_nan || note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
+        if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known.tensor_cores = true;
+        if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known.narrows_inputs = true;
+        if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) known.narrow_sums = true;
+        if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) known.carries_nan = true;
         if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
       }
-      if ((rounds && key.tf32 == 0) || (key.relu != 0 && !carries_nan)) continue;
+      if (!Computes(key, known)) continue;
       auto plan = std::make_unique<ConvolutionPlan>(dnn);
       plan->kind = key.kind;
       plan->bias = key.bias != 0;

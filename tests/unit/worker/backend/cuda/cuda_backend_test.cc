@@ -562,6 +562,76 @@ TEST_CASE("a device that has failed is Unavailable, and says where") {
   CHECK(failed.status().message().find("the device has failed: an illegal memory access") != absl::string_view::npos);
 }
 
+// y, dw and dx of a dense layer on `type`, small whole numbers, of sizes that are no multiples of anything; run often enough to be replayed.
+std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in, std::int64_t out, bool to_float32) {
+  CudaBackend& backend = *stage.backend;
+  const auto array = [&](std::int64_t n, Element e) { return backend.Allocate(static_cast<std::size_t>(n) * BytesOf(e), "operand").value(); };
+  const auto any = [](Memory& m, std::int64_t n, Element e) { return AnyOut(m.as<std::byte>().data(), static_cast<std::size_t>(n), e); };
+  const auto fill = [&](Memory& to, std::int64_t n, int seed) {
+    std::vector<float> values(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
+    Memory wide = stage.Floats(values.size());
+    stage.Put(values, wide);
+    backend.Copy(wide.as<float>(), any(to, n, type));
+  };
+  const Element y_type = to_float32 ? Element::kFloat32 : type;
+  Memory x = array(batch * in, type), w = array(in * out, type), b = array(out, Element::kFloat32), y = array(batch * out, y_type);
+  Memory dy = array(batch * out, type), dx = array(batch * in, type), dw = array(in * out, Element::kFloat32), db = array(out, Element::kFloat32);
+  Memory result = backend.Allocate(sizeof(double), "result").value();
+  fill(x, batch * in, 1), fill(w, in * out, 2), fill(dy, batch * out, 3);
+  stage.Put(std::vector<float>(static_cast<std::size_t>(out), 3.0f), b);
+  for (int run = 0; run < 5; ++run) {
+    const std::uint64_t signature[] = {99, static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(in), static_cast<std::uint64_t>(out),
+                                       static_cast<std::uint64_t>(type)};
+    if (!backend.BeginStep(signature)) {
+      backend.Enter("dense", Phase::kForward);
+      backend.DenseForward(batch, in, out, any(x, batch * in, type), any(w, in * out, type), b.as<float>(), Activation::kLinear,
+                           any(y, batch * out, y_type));
+      backend.DenseBackward(batch, in, out, any(x, batch * in, type), any(w, in * out, type), Activation::kLinear, any(y, batch * out, y_type),
+                            any(dy, batch * out, type), any(dx, batch * in, type), dw.as<float>(), db.as<float>());
+      backend.SumOfSquares(db.as<float>(), result.as<double>().data());
+    }
+    backend.EndStep();
+    double sum = 0;
+    const absl::Status status = backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
+    INFO(status.ToString());
+    REQUIRE(status.ok());
+  }
+  std::vector<float> all;
+  for (const auto& [memory, n, e] : {std::tuple{&y, batch * out, y_type}, std::tuple{&dw, in * out, Element::kFloat32},
+                                     std::tuple{&dx, batch * in, type}, std::tuple{&db, out, Element::kFloat32}}) {
+    Memory wide = stage.Floats(static_cast<std::size_t>(n));
+    backend.Copy(any(*memory, n, e), wide.as<float>());
+    const std::vector<float> values = stage.Get(wide);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST_CASE(
+    "a product of 16 bits that the library has no algorithm for is computed in float32, by TF32 where that has one, and replayed as any other") {
+  const Element type = GENERATE(Element::kBFloat16, Element::kFloat16);
+  const bool to_float32 = GENERATE(false, true);
+  for (const auto& [batch, in, out] : {std::tuple{7, 5, 11}, std::tuple{4, 9, 3}, std::tuple{1, 1, 1}, std::tuple{65, 33, 129}}) {
+    INFO(NameOf(type) << " " << batch << "x" << in << "x" << out);
+    std::vector<float> results[2];
+    std::uint64_t widened[2], tf32[2], replays[2];
+    for (const bool offered : {false, true}) {
+      Stage stage;
+      stage.control.choosy = !offered;
+      results[offered] = Products(stage, type, batch, in, out, to_float32);
+      widened[offered] = stage.backend->stats().products_widened;
+      tf32[offered] = stage.control.tf32_runs;
+      replays[offered] = stage.backend->stats().capture.replays;
+    }
+    CHECK(results[0] == results[1]);  // whole numbers: float32 sums of them are exact
+    CHECK(widened[0] > 0);
+    CHECK((tf32[0] > 0) == (out % 3 != 0 || in % 3 != 0));
+    CHECK((widened[1] == 0 && tf32[1] == 0));
+    CHECK((replays[0] == replays[1] && replays[0] > 0));
+  }
+}
+
 TEST_CASE("a shape that the library refuses is an error that names the layer, once") {
   Stage stage;
   DenseStep step(stage, 4);
@@ -728,6 +798,7 @@ TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and say
 
 TEST_CASE("products are asked for in TF32 where a job wants it, not before and not behind, and a step recorded the other way is not run again") {
   Stage stage;
+  stage.control.choosy = false;  // or its three columns would have none in TF32
   DenseStep step(stage, 4);
   for (const bool tf32 : {false, true, false, true}) {
     stage.backend->SetTf32(tf32);

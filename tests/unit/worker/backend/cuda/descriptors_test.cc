@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/paths.h"
 #include "worker/backend/cuda/cuda_ops.h"
+#include "worker/backend/cuda/engine_notes.h"
 #include "worker/backend/cuda/library.h"
 
 namespace evergrad::worker {
@@ -20,6 +21,30 @@ const EgCudaApi* RealLibrary() {
     return nullptr;
   }
   return LoadCudaLibrary(path).value();
+}
+
+TEST_CASE(
+    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, less than TF32 always, sums of 16 bits, lost "
+    "NaN") {
+  using cuda::Computes;
+  using cuda::EngineNotes;
+  EgPlanKey exact{}, tf32{}, narrow{}, relu{};
+  exact.type = tf32.type = relu.type = EG_FLOAT32;
+  tf32.tf32 = 1;
+  narrow.type = EG_BFLOAT16;
+  relu.relu = 1;
+  for (const EgPlanKey& key : {exact, tf32, narrow}) {
+    CHECK(Computes(key, {}));
+    CHECK_FALSE(Computes(key, {.narrows_inputs = true}));
+    CHECK_FALSE(Computes(key, {.tensor_cores = true, .narrows_inputs = true}));
+  }
+  CHECK_FALSE(Computes(exact, {.tensor_cores = true}));
+  CHECK(Computes(tf32, {.tensor_cores = true}));
+  CHECK(Computes(narrow, {.tensor_cores = true}));
+  CHECK_FALSE(Computes(narrow, {.tensor_cores = true, .narrow_sums = true}));
+  CHECK_FALSE(Computes(relu, {}));
+  CHECK(Computes(relu, {.carries_nan = true}));
+  CHECK_FALSE(Computes(relu, {.tensor_cores = true, .carries_nan = true}));
 }
 
 TEST_CASE("the descriptors of convolutions are finalized without a device: forward with and without bias and relu, gradients") {

@@ -352,6 +352,10 @@ void DropGraph(EgGraph* graph) {
 // Some things are offered and some are not, so that both ways are gone.
 std::int32_t Offered(const EgPlanKey& key) {
   if (control.no_plans) return 0;
+  // As libraries whose 16-bit products want sizes of whole words, and tensor cores more than that.
+  const bool narrow = key.type != EG_FLOAT32, odd = key.kind == EG_PLAN_MATMUL ? key.n % 2 != 0 : key.filters % 2 != 0;
+  if (narrow && odd && control.choosy) return 0;
+  if (key.tf32 != 0 && (key.kind == EG_PLAN_MATMUL ? key.n : key.filters) % 3 == 0 && control.choosy) return 0;
   if (key.kind != EG_PLAN_MATMUL) {
     const bool fits = (key.in_h + key.pad_top + key.pad_bottom - key.kernel_h) / key.stride_h + 1 == key.out_h &&
                       key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&

@@ -9,6 +9,7 @@ struct EmulatedControl {
   std::uint64_t seed = 1;                   // of the order in which lanes run; before the first use
   std::uint64_t memory_bytes = 4ull << 30;  // of the device
   bool no_pinned = false, no_plans = false, no_plan_memory = false, fail_captures = false, fail_waits = false;
+  bool choosy = true;                  // products of 16 bits with an odd number of columns have none, those in TF32 with a multiple of 3 neither
   std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0: none
   std::int64_t fail_after_copies = 0;  // likewise
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
