@@ -119,7 +119,7 @@ class Bundle(unittest.TestCase):
 
     def test_bad_flags_are_refused(self):
         script = os.path.join(ROOT, "deploy", "scripts", "gpu_check.sh")
-        for arguments, words in ((("--only", "all"), "want parity, train or bench"), (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"), (("--loud",), "unknown option --loud")):
+        for arguments, words in ((("--only", "all"), "want parity, train or bench"), (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"), (("--loud",), "unknown option --loud"), (("--seconds", "5m"), "--seconds 5m: want a whole number above 0")):
             ended = run(script, *arguments)
             self.assertEqual(ended.returncode, 2)
             self.assertIn(words, ended.stderr)

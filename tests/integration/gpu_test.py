@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -189,6 +190,50 @@ class Gpus(unittest.TestCase):
                 differs = re.match(r"losses of 100 steps differ from the CPU's by at most ([0-9.]+), bound", rows["curve: %s, %s" % (name, precision)]["detail"])
                 self.assertLessEqual(float(differs.group(1)), bound)
         self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once")
+
+    def check_with(self, programs, *arguments):
+        """gpu_check.sh with programs made of these shell scripts; the process, and its JSON."""
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for name, script in programs.items():
+            support.write(os.path.join(folder, name), "#!/bin/sh\n" + script + "\n")
+            os.chmod(os.path.join(folder, name), 0o755)
+        script, out = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), os.path.join(folder, "check.json")
+        begin = time.monotonic()
+        r = subprocess.run([script, "--tiny", "--bin", folder, "--out", out, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+                           env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]})
+        with open(out, encoding="utf-8") as f:
+            checked = json.load(f)
+        return r, checked, {row["name"]: row for row in checked["rows"]}, time.monotonic() - begin
+
+    def test_gpu_check_has_one_clock_and_says_what_there_was_no_time_for(self):
+        for_ever, device = "exec tail -f /dev/null", "echo 'gpu:0 slow'"
+        # One part that hangs, then parts that would not fit; what is cut off is told from what was never begun.
+        r, checked, rows, took = self.check_with(
+            {"psctl": '[ "$1" = --version ] || ' + for_ever, "evergrad-worker": device, "worker_backend_gpu_test": for_ever, "gpu_bench": for_ever, "python3": "exit 3", "compute-sanitizer": for_ever},
+            "--seconds", "2")
+        self.assertEqual(r.returncode, 4, r.stdout + r.stderr)
+        self.assertLess(took, 2 + 30)
+        self.assertRegex(rows["parity"]["detail"], "^no time: cut off after [12] s, of the 180 s that it may take$")
+        for name in ("train: mlp", "train: cnn", "train: mlp-on-cpu", "train: cnn-on-cpu", "faults", "bench: ResNet-50", "bench: PyTorch", "bench: MLP against bare cuBLASLt",
+                     "bench: memory over 60 steps", "bench: transfers hidden", "memory checker"):
+            self.assertRegex(rows[name]["detail"], "^no time: 0 s of 2 s are left$", name)
+        self.assertEqual({row["verdict"] for name, row in rows.items() if name not in ("device", "driver")}, {"not run"}, r.stdout)
+        self.assertEqual((checked["failed"], checked["not_run"]), (0, 12))
+        self.assertIn("0 failed, 0 skipped, 12 not run for want of time", r.stdout)
+        # What fails is failed, whatever there was no time for; a cluster that does not come up is cut off and taken down.
+        r, checked, rows, took = self.check_with(
+            {"psctl": 'case "$1 $2" in "--version "|"job run") exit 0 ;; "cluster down") touch "$5.down" "$4.down"; exit 0 ;; esac; ' + for_ever,
+             "evergrad-worker": device, "worker_backend_gpu_test": "exit 1", "gpu_bench": "echo broken >&2; exit 7", "python3": "exit 3", "compute-sanitizer": for_ever}, "--only", "bench", "--seconds", "3")
+        self.assertEqual(r.returncode, 1, r.stdout + r.stderr)
+        self.assertLess(took, 3 + 30)
+        self.assertEqual((rows["bench: ResNet-50"]["verdict"], rows["bench: ResNet-50"]["detail"]), ("failed", "rc=7: broken"))
+        self.assertEqual(rows["bench: PyTorch"]["verdict"], "skipped")
+        self.assertEqual(rows["bench: transfers hidden"]["verdict"], "not run", r.stdout)
+        self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: cut off after")
+        # With time enough for the part itself its own limit decides.
+        r, checked, rows, _ = self.check_with({"psctl": "exit 0", "evergrad-worker": "exit 1", "worker_backend_gpu_test": "echo 'All 3 assertions passed'"}, "--only", "parity", "--seconds", "20")
+        self.assertEqual((r.returncode, checked["not_run"], rows["parity"]["verdict"]), (0, 0, "ok"), r.stdout + r.stderr)
 
     def test_the_bench_of_gpu_check_runs_through_on_an_emulated_device(self):
         folder = self.with_emulated("gpu_bench")
