@@ -29,7 +29,8 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("jobs_running_max", &c.jobs_running_max,
              "jobs that run side by side; the workers are divided among them by spec.resources.share, each job has its own variables", {1, 64});
   table->AddBytes("job_server_memory_bytes_max", &c.jobs.server_memory_bytes_max,
-                  "a job whose variables take more on the servers, optimizer slots included, is refused once it is planned; 0: any size");
+                  "a job whose variables take more on the servers, optimizer slots included and tables counted as their bytes_max, is refused once "
+                  "it is planned; 0: any size");
   table->Add("share_turn", &c.share_turn, "where workers do not divide evenly among jobs, who has one more changes this often", milliseconds(100),
              milliseconds(3'600'000));
   table->Add("jobs_queued_max", &c.jobs_queued_max, "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});

@@ -1,5 +1,7 @@
 // The tables of `spec.data`: sources, fields, transforms.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
@@ -96,6 +98,7 @@ Key<SourceSpec> SplitKey() {
         Append(&map, "take", MakeText("eval"));
         return std::optional<Node>(std::move(map));
       }};
+  key.example = "{modulo: 10, equals: 9, take: eval}";
   return key;
 }
 
@@ -367,12 +370,55 @@ const Table<FieldSpec>& FieldTable(const std::string& format) {
   return format == "csv" ? csv : format == "synthetic" ? synthetic : idx;
 }
 
+// For the reference: an example of each transform, and what it is for.
+constexpr std::pair<const char*, const char*> kTransformsExplained[] = {
+    {"scale: 0.5", "of a number, a real one: x * 0.5"},
+    {"offset: -1", "of a number: x - 1; an integer plus an integer stays one"},
+    {"log1p", "of a number, a real one: sign(x) * log(1 + abs(x))"},
+    {"bucketize: [18, 25, 30]", "of a number, an integer: 0 below 18, 1 from 18 on, …, 3 from 30 on (1 to 4096 rising numbers)"},
+    {"hash: {buckets: 1000}", "of a text or an integer, an integer: 0 to 999 (buckets: integer from 1 to 4611686018427387904; required)"},
+    {"vocabulary: {min_count: 2}",
+     "of a text or an integer, an integer: 1, 2, … by falling count in the training data; 0: seen less often than "
+     "min_count, never, or missing (min_count: integer of at least 1; default 1)"},
+    {"map: {\"yes\": 1, \"no\": 0}", "of a text or an integer, the number; any other text is an error (1 to 4096 entries)"},
+};
+
+void ExplainFields(std::string* out, const std::string& indent) {
+  std::string text;
+  const auto explain = [&](const char* name, const std::string& format, const char* type, const std::map<std::string, std::string>& examples) {
+    absl::StrAppend(&text, name, ":\n");
+    Table<FieldSpec> table = FieldTable(format);
+    for (Key<FieldSpec>& key : table.keys) {
+      if (const auto found = examples.find(key.name); found != examples.end()) key.example = found->second;
+      if (key.name == "transforms") {
+        key.explain_inner = [](std::string* to, const std::string& inner) {
+          for (const auto& [example, help] : kTransformsExplained) absl::StrAppend(to, inner, "- {", example, "}  # ", help, "\n");
+        };
+      }
+    }
+    FieldSpec defaults;
+    defaults.type = type;
+    table.Explain(defaults, "  ", &text);
+  };
+  explain("age", "csv", "", {{"column", "age"}, {"type", "float"}, {"default", "\"0\""}});
+  absl::StrAppend(&text, "# or of a synthetic source\n");
+  explain("words", "synthetic", "ids",
+          {{"type", "ids"},
+           {"size", "26"},
+           {"shape", "[28, 28, 1]"},
+           {"ids", "100000"},
+           {"distribution", "zipf"},
+           {"exponent", "1.05"},
+           {"classes", "2"}});
+  absl::StrAppend(out, indent, "image: {transforms: [{scale: 0.00392156862}]}\n", indent, "# or of a csv source\n");
+  const std::vector<std::string> lines = absl::StrSplit(absl::StrReplaceAll(text, {{"{log1p}", "log1p"}}), '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) absl::StrAppend(out, indent, line.starts_with("# or ") ? "" : "# ", line, "\n");
+}
+
 Key<DataSpec> FieldsKey() {
   Key<DataSpec> key{"fields",
                     "mapping of field name to its settings",
-                    "what the examples have, and its transforms in order; an idx source has the fields image and label. Of a csv source: {column: 0, "
-                    "type: int | float | "
-                    "string, default: text, transforms: [...]}; docs/data.md",
+                    "what the examples have, and its transforms in order; an idx source has the fields image and label (docs/data.md)",
                     false,
                     [](Reader&, const Node&, DataSpec*) {},  // ReadFields: the sources decide what it may hold
                     [](const DataSpec& t) {
@@ -386,8 +432,8 @@ Key<DataSpec> FieldsKey() {
                         Append(&map, field.name, std::move(inner));
                       }
                       return std::optional<Node>(std::move(map));
-                    },
-                    "{image: {transforms: [{scale: 0.00392156862}]}}"};
+                    }};
+  key.explain_inner = ExplainFields;
   return key;
 }
 
@@ -430,6 +476,18 @@ void CheckField(Reader& r, const Entry& entry, const std::string& format, const 
       if (!number && !source.header)
         r.Report(entry.value.Find("column")->where(),
                  absl::StrCat("column `", column.substr(0, 60), "` has a name, and the source no header: expected a number from 0"));
+    }
+    if (field.default_text) {
+      const Location at = entry.value.Find("default")->where();
+      const std::string got = absl::StrCat(", got `", field.default_text->substr(0, 60), "`");
+      const auto first = field.transforms.empty() ? field.transforms.end() : field.transforms.begin();
+      if (field.type == "int" && !IntegerOf(*field.default_text))
+        r.Report(at, absl::StrCat("`default` of a field of type int: expected an integer", got));
+      else if (field.type == "float" && !RealOf(*field.default_text))
+        r.Report(at, absl::StrCat("`default` of a field of type float: expected a number", got));
+      else if (first != field.transforms.end() && first->type == "map" &&
+               std::none_of(first->entries.begin(), first->entries.end(), [&](const auto& e) { return e.first == *field.default_text; }))
+        r.Report(at, absl::StrCat("`default`: expected one of the texts of `map`", got));
     }
     return;
   }

@@ -1,8 +1,11 @@
 #include "common/config/field_kind.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/charconv.h"
 #include "absl/strings/str_cat.h"
 
 namespace evergrad::config {
@@ -46,6 +49,28 @@ absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field) {
   if (kind == ValueKind::kText)
     return absl::InvalidArgumentError("a field of type string needs a transform that makes a number of it: vocabulary, hash or map");
   return kind;
+}
+
+namespace {
+
+template <class Number, class FromChars>
+std::optional<Number> NumberOf(absl::string_view text, FromChars from_chars) {
+  const absl::string_view bare = absl::StripAsciiWhitespace(text);
+  Number number = 0;
+  const auto [stop, error] = from_chars(bare.data(), bare.data() + bare.size(), number);
+  if (bare.empty() || error != std::errc() || stop != bare.data() + bare.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> IntegerOf(absl::string_view text) {
+  return NumberOf<std::int64_t>(text, [](const char* begin, const char* end, std::int64_t& to) { return std::from_chars(begin, end, to); });
+}
+
+std::optional<double> RealOf(absl::string_view text) {
+  const auto real = NumberOf<double>(text, [](const char* begin, const char* end, double& to) { return absl::from_chars(begin, end, to); });
+  return real && std::isfinite(*real) ? real : std::nullopt;
 }
 
 }  // namespace evergrad::config

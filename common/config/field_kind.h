@@ -1,7 +1,11 @@
 // What a chain of transforms makes of a value: what a job file is checked with, and what a reader follows.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/config/job_spec.h"
 
 namespace evergrad::config {
@@ -14,5 +18,8 @@ ValueKind KindOf(const FieldSpec& field);
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 // After all of its transforms: kInteger (int64) or kReal (float32). InvalidArgument naming the transform; a text at the end.
 absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
+// The number that a text is, spaces around it apart: 64 bits; a finite one, with a point and without regard to the locale. nullopt: it is none.
+std::optional<std::int64_t> IntegerOf(absl::string_view text);
+std::optional<double> RealOf(absl::string_view text);
 
 }  // namespace evergrad::config

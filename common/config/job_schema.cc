@@ -364,7 +364,10 @@ const Table<TableSpec>& EmbeddingTableTable() {
                                [](const TableSpec& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
     return Table<TableSpec>{
         "an embedding table",
-        {Required(Integer<TableSpec>("dimension", &TableSpec::dimension, 1, 65536, "elements of a row"), "16"), initializer,
+        {Required(Integer<TableSpec>("dimension", &TableSpec::dimension, 1, kRowFloatsMax,
+                                     absl::StrCat("elements of a row; with what the optimizer keeps of it at most ", kRowFloatsMax)),
+                  "16"),
+         initializer,
          RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
                                    "l2 times the sum of the squares of the rows that a batch reads (each once) is added to the loss"),
          Integer<TableSpec>("admit_after", &TableSpec::admit_after, 1, 1u << 30,
@@ -1052,7 +1055,8 @@ const Table<ResourcesSpec>& ResourcesTable() {
                                  "workers are divided among the running jobs in proportion to it (--jobs-running-max of the coordinator)"),
        ByteSize<ResourcesSpec>(
            "server_memory_bytes_max", &ResourcesSpec::server_memory_bytes_max, 0, 1ull << 50,
-           "a job whose variables take more on the servers, optimizer slots included, is refused once it is planned; 0: any size")},
+           "a job whose variables take more on the servers, optimizer slots included and tables counted as their bytes_max, is refused once it is "
+           "planned; 0: any size")},
       {"workers", "gpus", "priority", "cpus", "memory"}};
   return table;
 }

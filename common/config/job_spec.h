@@ -275,6 +275,15 @@ struct JobSpec {
 
 // That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points into `spec`.
 const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name);
+// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with momentum 1 (else 0); adagrad, counting 1.
+std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum);
+// Of a table's row: its values, and what the optimizer keeps of it beside counters (rowwise_adagrad: one number a row).
+std::uint64_t RowFloats(const OptimizerSpec& optimizer, std::uint64_t dimension);
+inline constexpr std::uint64_t kRowFloatsMax = 4096;
+// As a table's bytes_max counts them: beside its floats, a row's place in the index (an id that waits for its admission has that alone), and what
+// counts its gradients.
+inline constexpr std::uint64_t kIndexBytesPerRow = 24;
+std::uint64_t CounterBytesPerRow(absl::string_view optimizer);
 // What gradients and values of the variable or table `name` are on the wire: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // `*` stands for any text, `?` for one character.

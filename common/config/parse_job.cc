@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/field_kind.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/yaml_tree.h"
@@ -170,6 +172,26 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
     if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
       reader->Report(node->Find("default_row")->where(), "`default_row` needs an `admit_after` above 1: else every id has a row");
   }
+  // What the data makes of a field, where that is known: integers are ids of embeddings, real numbers what all other layers read.
+  const auto kind_of = [&](const std::string& input) -> std::optional<ValueKind> {
+    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !spec->data.train) return std::nullopt;
+    if (spec->data.train->format == "idx") return ValueKind::kReal;
+    const auto field = std::find_if(spec->data.fields.begin(), spec->data.fields.end(), [&](const FieldSpec& f) { return f.name == input; });
+    if (field == spec->data.fields.end() || field->type.empty()) return std::nullopt;
+    if (spec->data.train->format == "synthetic")
+      return field->type == "ids" ? std::optional(ValueKind::kInteger) : field->type == "float" ? std::optional(ValueKind::kReal) : std::nullopt;
+    const auto kind = KindOfField(*field);
+    return kind.ok() ? std::optional(*kind) : std::nullopt;
+  };
+  const auto check_kind = [&](const LayerSpec& layer, const std::string& input, ValueKind wanted, const Location& where) {
+    const auto kind = kind_of(input);
+    if (!kind || *kind == wanted) return;
+    reader->Report(where,
+                   wanted == ValueKind::kInteger
+                       ? absl::StrCat("an embedding reads ids, and the field `", input, "` has real numbers (float32): expected integers")
+                       : absl::StrCat(layer.type == "embedding" ? "weights are" : absl::StrCat("a layer of type ", layer.type, " reads"),
+                                      " real numbers, and the field `", input, "` has integers; a transform `scale: 1` makes real numbers of them"));
+  };
   const Node* layers = At(root, {"spec", "model", "layers"});
   std::map<std::string, int> lines;
   std::set<std::string> all;
@@ -203,7 +225,10 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
                        absl::StrCat("no model input `", layer.weights.substr(0, 60), "`", Suggestion(layer.weights, inputs)));
       if (!layer.weights.empty() && layer.combiner == "none")
         reader->Report(KeyPlace(node, "weights", layer.where), "`weights` need a combiner: sum, mean or sqrtn");
+      if (!layer.weights.empty()) check_kind(layer, layer.weights, ValueKind::kReal, KeyPlace(node, "weights", layer.where));
     }
+    for (const std::string& input : layer.inputs)
+      check_kind(layer, input, layer.type == "embedding" ? ValueKind::kInteger : ValueKind::kReal, KeyPlace(node, "input", layer.where));
     if (layer.inputs.size() > 1 && !merges && layer.type != "embedding")
       reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
     for (const std::string& input : layer.inputs) {
@@ -275,6 +300,26 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
+// What a table's optimizer makes of its rows.
+void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const TableSpec& table) {
+  const OptimizerSpec* const rule = OptimizerFor(spec, table.name);
+  if (rule == nullptr) return reader->Report(table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
+  if (table.dimension == 0) return;  // refused where it stands
+  const Node* const node = At(root, {"spec", "model", "tables", table.name.c_str()});
+  const std::uint64_t floats = RowFloats(*rule, table.dimension);
+  if (floats > kRowFloatsMax) {
+    reader->Report(KeyPlace(node, "dimension", table.where), absl::StrCat("`dimension`: a row and what the optimizer ", rule->type,
+                                                                          " keeps of it are ", floats, " numbers, of at most ", kRowFloatsMax));
+  }
+  const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
+                      row = floats * sizeof(float) + kIndexBytesPerRow + CounterBytesPerRow(rule->type);
+  if (table.bytes_max != 0 && share < row) {
+    reader->Report(KeyPlace(node, "bytes_max", table.where),
+                   absl::StrCat("`bytes_max`: the share of each of ", spec.strategy.table_slots, " slots (strategy.table_slots) is ", share,
+                                " bytes, and a row of this table takes ", row));
+  }
+}
+
 void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
     reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
@@ -288,11 +333,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
     reader->Report(At(root, {"spec"})->where(), "missing key `optimizer` in spec: expected mapping");
   if (optimizer != nullptr && spec->optimizer.type == "rowwise_adagrad")
     reader->Report(optimizer->where(), "rowwise_adagrad is for embedding tables: name them with `match` in `optimizers`");
-  if (!spec->optimizers.empty()) {
-    for (const TableSpec& table : spec->model.tables)
-      if (OptimizerFor(*spec, table.name) == nullptr)
-        reader->Report(table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
-  }
+  for (const TableSpec& table : spec->model.tables) CheckTable(root, reader, *spec, table);
   if (spec->type == "training" && !spec->data.eval) {
     if (const Node* every = At(root, {"spec", "training", "evaluate_every"}); every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
       reader->Report(every->where(), "`evaluate_every` needs `data.eval`");

@@ -812,7 +812,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   }
   status->set_share(share());
   status->set_server_bytes_max(ServerBytesMax());
-  for (const std::uint64_t one : shard_bytes_) status->set_server_bytes(status->server_bytes() + one);
+  status->set_server_bytes(server_bytes_);
   if (active()) {
     for (const auto& [task, server] : servers_) {
       v1::ServerRow* row = status->add_servers();

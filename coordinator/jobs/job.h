@@ -539,6 +539,7 @@ class Job {
   std::optional<plan::Plan> plan_;
   v1::Plan plan_message_;
   std::vector<std::uint64_t> shard_bytes_;
+  std::uint64_t server_bytes_ = 0;  // as planned, of all its variables
   v1::DescribeResult described_;
   std::unique_ptr<ClosureBook> book_;
   bool window_open_ = false;

@@ -358,6 +358,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     plan_ = std::move(built.plan);
     plan_message_ = std::move(built.message);
     shard_bytes_ = std::move(built.shard_bytes);
+    server_bytes_ = built.server_bytes;
     if (!ended()) {
       const ClosureBook::Options options = BookOptions();
       if (state.map.size() > options.shards) {

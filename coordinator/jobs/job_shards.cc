@@ -22,8 +22,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t one : shard_bytes_) bytes += one;
+  const std::uint64_t bytes = server_bytes_ = built->server_bytes;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
     Fail(MakeError(absl::ResourceExhaustedError(

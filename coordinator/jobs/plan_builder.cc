@@ -10,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/client/wire_type.h"
@@ -49,6 +50,22 @@ std::string Serialized(const google::protobuf::Message& message) {
 // equals, by what the tables may take (bytes_max), and at least as so much.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
+// An entry of `optimizers` that no name fits is a slip of the pen: what it was meant for would be trained by another one.
+absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
+  std::vector<absl::string_view> names;
+  for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
+  for (const v1::TableSpec& table : described.tables()) names.push_back(table.name());
+  for (const config::OptimizerSpec& rule : spec.optimizers) {
+    if (rule.match.empty() || std::any_of(names.begin(), names.end(), [&](absl::string_view name) { return config::GlobMatches(rule.match, name); }))
+      continue;
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("spec.optimizers: no variable and no table of this name: match=", rule.match, "; it has ",
+                     absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), std::size_t{20})), ", "),
+                     names.size() > 20 ? ", …" : "")));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots, std::set<std::string>* names, BuiltPlan* built) {
   if (described.tables_size() == 0) return absl::OkStatus();
   if (described.tables_size() > snapshot::kTablesMax) {
@@ -76,6 +93,7 @@ absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots,
     shard->mutable_slot()->set_slots(slots);
     built->shard_bytes.push_back(std::max(kSlotBytesMin, bytes_max / slots));
   }
+  built->server_bytes = CheckedAdd(built->server_bytes, bytes_max).value_or(~0ull);
   return absl::OkStatus();
 }
 
@@ -167,7 +185,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     return UserError(absl::InvalidArgumentError(absl::StrCat("too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
   }
   EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
-  BuiltPlan built{*std::move(plan), {}, {}};
+  EG_RETURN_IF_ERROR(CheckOptimizers(spec, described));
+  BuiltPlan built{*std::move(plan), {}, {}, 0};
   v1::Plan& message = built.message;
   message.set_train_examples(numbers.train_examples);
   message.set_batch_size(numbers.batch_size);
@@ -202,7 +221,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     std::uint64_t elements = 1;
     for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
     const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
-    const std::uint32_t slots = SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
+    const std::uint32_t slots = config::SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
     for (const sharding::RowRange& range : *ranges) {
       v1::ShardSpec* shard = message.add_shards();
       shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));
@@ -211,6 +230,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
       shard->set_row_begin(range.begin);
       shard->set_row_end(range.end);
       built.shard_bytes.push_back((range.end - range.begin) * row_bytes * (1 + slots));
+      built.server_bytes += built.shard_bytes.back();
     }
     ++index;
   }

@@ -18,7 +18,8 @@ inline constexpr std::uint32_t kShardsMax = 8192;  // The map and the plan each 
 struct BuiltPlan {
   plan::Plan plan;
   v1::Plan message;                        // with shards and fingerprint
-  std::vector<std::uint64_t> shard_bytes;  // values and slots, by shard
+  std::vector<std::uint64_t> shard_bytes;  // values and slots, by shard; of a slot of tables what it is placed as
+  std::uint64_t server_bytes = 0;          // values and slots of all variables, and what tables may take where they have a limit (bytes_max)
 };
 
 // What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.

@@ -380,11 +380,16 @@ int List(Context& context, const std::vector<std::string>& args) {
     return kSucceeded;
   }
   std::vector<std::vector<std::string>> rows;
-  for (const v1::JobStatus& job : jobs->jobs())
+  for (const v1::JobStatus& job : jobs->jobs()) {
+    // Of tables nobody knows beforehand: what the servers hold of them.
+    std::uint64_t held = 0;
+    for (const v1::ServerRow& row : job.servers()) held += row.bytes();
+    const std::uint64_t bytes = std::max(held, job.server_bytes());
     rows.push_back({Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()), absl::StrCat(job.epoch(), "/", job.epochs()),
                     absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()), absl::StrCat(job.workers_serving()),
-                    job.server_bytes() == 0 ? "-" : ShowBytes(job.server_bytes()), ShowTime(job.submitted_ms()),
+                    bytes == 0 ? "-" : ShowBytes(bytes), ShowTime(job.submitted_ms()),
                     Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
+  }
   for (const std::string& line : RenderTable({{"name"},
                                               {"uid"},
                                               {"state"},

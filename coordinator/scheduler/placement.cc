@@ -4,14 +4,6 @@
 
 namespace evergrad::coordinator {
 
-std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum) {
-  if (optimizer == "adam" || optimizer == "adamw" || optimizer == "ftrl") return 2;
-  if (optimizer == "counting" || optimizer == "adagrad") return 1;
-  if (optimizer == "sgd") return momentum != 0 ? 1 : 0;
-  if (optimizer == "rmsprop") return momentum != 0 ? 2 : 1;
-  return 0;
-}
-
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers) {
   if (servers.empty()) return {};
   std::sort(shards.begin(), shards.end(),

@@ -23,9 +23,6 @@ struct Placement {
   std::string server;
 };
 
-// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with momentum 1 (else 0); adagrad, counting 1.
-std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum);
-
 // The biggest shard first to the least loaded server; equals by lower number and by order in `servers`, so the same input gives
 // the same placement. In the order of shard numbers. Empty when there are no servers.
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers);

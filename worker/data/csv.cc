@@ -6,8 +6,6 @@
 #include <set>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/charconv.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -45,17 +43,12 @@ absl::Status Wrong(absl::string_view expected, absl::string_view text) {
 
 absl::StatusOr<Value> Typed(ValueKind kind, absl::string_view text) {
   if (kind == ValueKind::kText) return Value{kind, text, 0, 0};
-  const absl::string_view bare = absl::StripAsciiWhitespace(text);
-  const char* const end = bare.data() + bare.size();
-  Value value{kind, {}, 0, 0};
   if (kind == ValueKind::kInteger) {
-    const auto [stop, error] = std::from_chars(bare.data(), end, value.integer);
-    if (bare.empty() || error != std::errc() || stop != end) return Wrong("an integer of 64 bits", text);
-    return value;
+    const std::optional<std::int64_t> integer = config::IntegerOf(text);
+    return integer ? absl::StatusOr<Value>(Integer(*integer)) : Wrong("an integer of 64 bits", text);
   }
-  const auto [stop, error] = absl::from_chars(bare.data(), end, value.real);
-  if (bare.empty() || error != std::errc() || stop != end || !std::isfinite(value.real)) return Wrong("a finite number", text);
-  return value;
+  const std::optional<double> real = config::RealOf(text);
+  return real ? absl::StatusOr<Value>(Real(*real)) : Wrong("a finite number", text);
 }
 
 // One field of the job file, and what was read of it.

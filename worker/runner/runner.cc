@@ -245,7 +245,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job->name = info.name();
       job->seed = info.seed();
       config::ParseOptions parse;
-      parse.file_name = absl::StrCat(info.name(), ".yaml");
+      parse.file_name = "job.yaml";  // as the run's folder has it
       config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
       if (parsed.spec) {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));

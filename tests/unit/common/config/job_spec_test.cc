@@ -233,6 +233,18 @@ TEST_CASE("defaults of the optimizers are Keras'") {
   CHECK(with("ftrl").l1_regularization_strength == 0);
 }
 
+TEST_CASE("slots per value follow the optimizer") {
+  CHECK(SlotsPerValue("adam", 0) == 2);
+  CHECK(SlotsPerValue("sgd", 0) == 0);
+  CHECK(SlotsPerValue("sgd", 0.9) == 1);
+  CHECK(SlotsPerValue("counting", 0) == 1);
+  CHECK(SlotsPerValue("adamw", 0) == 2);
+  CHECK(SlotsPerValue("ftrl", 0) == 2);
+  CHECK(SlotsPerValue("adagrad", 0) == 1);
+  CHECK(SlotsPerValue("rmsprop", 0) == 1);
+  CHECK(SlotsPerValue("rmsprop", 0.9) == 2);
+}
+
 TEST_CASE("mistakes about csv data, tables and optimizers are refused where they stand") {
   const auto with = [](absl::string_view from, absl::string_view to) {
     INFO(from);
@@ -272,7 +284,25 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(with("input: [u, w], normalize", "input: [u, w, a], normalize"), says("a dot layer reads two inputs, got 3"));
   CHECK_THAT(with("input: [u, a]}", "input: [u]}"), says("an add layer reads at least two inputs, got 1"));
   CHECK_THAT(with("admit_after: 3, ", ""), says("`default_row` needs an `admit_after` above 1"));
-  CHECK_THAT(with("dimension: 4}", "dimension: 0}"), says("`dimension`: expected an integer from 1 to 65536"));
+  CHECK_THAT(with("dimension: 4}", "dimension: 0}"), says("`dimension`: expected an integer from 1 to 4096"));
+  CHECK_THAT(with("dimension: 4}", "dimension: 4096}"),
+             says("`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 numbers"));
+  // Rows that no slot has room for, as the storage would count them: 64 slots.
+  CHECK_THAT(with("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
+             says("`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, and a row of this table takes 44"));
+  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}})).model.tables[1].bytes_max == 2816);
+  // What a field's type and transforms make of it, against who reads it.
+  CHECK_THAT(with("type: int, transforms: [{hash: {buckets: 1000}}]", "type: int, transforms: [{scale: 2}]"),
+             says("an embedding reads ids, and the field `user` has real numbers (float32): expected integers"));
+  CHECK_THAT(with("weights: counts", "weights: words"), says("weights are real numbers, and the field `words` has integers"));
+  CHECK_THAT(with("input: [u, w], normalize", "input: [u, user], normalize"),
+             says("a layer of type dot reads real numbers, and the field `user` has"));
+  // A default is read as a value of the file is.
+  CHECK_THAT(with("c3], type: float", "c3], default: many, type: float"), says("`default` of a field of type float: expected a number, got `many`"));
+  CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 1.5, transforms: [{hash"),
+             says("`default` of a field of type int: expected an integer, got `1.5`"));
+  CHECK_THAT(with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
+             says("`default`: expected one of the texts of `map`, got `unknown`"));
   CHECK_THAT(with("emb/words: {", "emb//words: {"), says("name of a table: expected names"));
   CHECK_THAT(with("{l2: 0.1}", "{l1: 0.1}"), says("not built yet: key `l1` in a regularizer"));
   CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"), says("did you mean `root_mean_squared_error`?"));
@@ -785,6 +815,15 @@ TEST_CASE("no mutation of a job file crashes the reader, and what is accepted su
     if (known->second != EmitYaml(same)) FAIL("seed " << seed << ": two jobs, one text: " << known->first << "\n" << emitted);
   }
   CHECK(accepted > 100);
+}
+
+TEST_CASE("the reference shows every kind of field and every transform") {
+  const std::string text = ReferenceYaml();
+  for (const char* words : {"# or of a csv source", "#   column: age", "#     - {scale: 0.5}", "#     - {offset: -1}", "#     - log1p",
+                            "#     - {bucketize:", "#     - {hash: {buckets: 1000}}", "#     - {vocabulary: {min_count: 2}}",
+                            "#     - {map:", "split: {modulo: 10, equals: 9, take: eval}", "# or of a synthetic source", "#   ids: 100000",
+                            "#   distribution: zipf", "#   exponent: 1.05", "#   classes: 2"})
+    CHECK_THAT(text, Catch::Contains(words));
 }
 
 TEST_CASE("the committed reference is the generated one") { CHECK(ReadSource("configs/reference.yaml") == ReferenceYaml()); }

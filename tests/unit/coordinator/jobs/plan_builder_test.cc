@@ -142,6 +142,49 @@ TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
   CHECK(BuildPlan(spec, Described()).ok());
 }
 
+TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
+  config::JobSpec spec = Spec();
+  spec.optimizers = {spec.optimizer, spec.optimizer};
+  spec.optimizers[0].match = "dnse/*";
+  const auto built = BuildPlan(spec, Described());
+  REQUIRE_FALSE(built.ok());
+  CHECK(BlameOf(built.status()) == Blame::kUser);
+  CHECK_THAT(std::string(built.status().message()),
+             Catch::StartsWith("spec.optimizers: no variable and no table of this name: match=dnse/*; it has dense/kernel, "));
+  spec.optimizers[0].match = "scale";
+  CHECK(BuildPlan(spec, Described()).ok());
+  // Of a table, too; and the last one may be left with nothing to do.
+  spec.optimizers[0].match = "emb/*";
+  CHECK_FALSE(BuildPlan(spec, Described()).ok());
+  v1::DescribeResult d = Described();
+  v1::TableSpec* table = d.add_tables();
+  table->set_name("emb/users");
+  table->set_dimension(4);
+  table->set_dtype(v1::DTYPE_FLOAT32);
+  CHECK(BuildPlan(spec, d).ok());
+  spec.optimizers[0].match = "*";
+  CHECK(BuildPlan(spec, d).ok());
+}
+
+TEST_CASE("of a job's tables their limits are known to be taken, and slots are placed as at least a MiB each") {
+  const std::uint64_t dense = BuildPlan(Spec(), Described())->server_bytes;
+  v1::DescribeResult d = Described();
+  for (const std::uint64_t bytes_max : {0ull, 1ull << 20, 1ull << 30}) {
+    v1::TableSpec* table = d.add_tables();
+    table->set_name(absl::StrCat("t", d.tables_size()));
+    table->set_dimension(4);
+    table->set_dtype(v1::DTYPE_FLOAT32);
+    table->set_bytes_max(bytes_max);
+  }
+  const auto built = BuildPlan(Spec(), d);
+  REQUIRE(built.ok());
+  CHECK(built->server_bytes == dense + (1ull << 20) + (1ull << 30));
+  CHECK(built->shard_bytes.back() == ((1ull << 20) + (1ull << 30)) / Spec().strategy.table_slots);
+  d.mutable_tables(2)->set_bytes_max(0);
+  CHECK(BuildPlan(Spec(), d)->shard_bytes.back() == 1ull << 20);
+  CHECK(BuildPlan(Spec(), d)->server_bytes == dense + (1ull << 20));
+}
+
 TEST_CASE("what a worker describes is not trusted") {
   struct Row {
     const char* what;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/config/job_spec.h"
 #include "common/sharding/partitioner.h"
 #include "coordinator/scheduler/grant_sizing.h"
 #include "coordinator/scheduler/placement.h"
@@ -33,7 +34,8 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
     REQUIRE(ranges.ok());
     const std::uint64_t row = dims.size() > 1 ? dims[1] * 4 : 4;
     for (const auto& range : *ranges)
-      shards.push_back({ShardId(static_cast<std::uint32_t>(shards.size())), (range.end - range.begin) * row * (1 + SlotsPerValue(optimizer, 0))});
+      shards.push_back(
+          {ShardId(static_cast<std::uint32_t>(shards.size())), (range.end - range.begin) * row * (1 + config::SlotsPerValue(optimizer, 0))});
   }
   return shards;
 }
@@ -81,18 +83,6 @@ TEST_CASE("shards without bytes are spread as well") {
   for (const Placement& p : PlaceShards(shards, Servers(4))) ++counts[p.server];
   for (const auto& [server, n] : counts) CHECK(n == 2);
   CHECK(counts.size() == 4);
-}
-
-TEST_CASE("slots per value follow the optimizer") {
-  CHECK(SlotsPerValue("adam", 0) == 2);
-  CHECK(SlotsPerValue("sgd", 0) == 0);
-  CHECK(SlotsPerValue("sgd", 0.9) == 1);
-  CHECK(SlotsPerValue("counting", 0) == 1);
-  CHECK(SlotsPerValue("adamw", 0) == 2);
-  CHECK(SlotsPerValue("ftrl", 0) == 2);
-  CHECK(SlotsPerValue("adagrad", 0) == 1);
-  CHECK(SlotsPerValue("rmsprop", 0) == 1);
-  CHECK(SlotsPerValue("rmsprop", 0.9) == 2);
 }
 
 TEST_CASE("a worker holds work for the coordinator's absence, at least one running and one queued, never above the cap") {

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/job_spec.h"
 #include "common/random/philox.h"
 #include "common/sharding/row_digest.h"
 #include "common/sharding/slots.h"
@@ -674,6 +675,25 @@ TEST_CASE("a row costs what the header says: 16 bytes for its place and key at 8
         const std::uint64_t numbers = 16 * sizeof(float) * (table->counts_per_row() ? 3 : 2);
         CHECK(stats.memory_bytes <= stats.index_bytes + stats.counter_bytes + static_cast<std::uint64_t>(rows) * numbers + (256u << 10) + 64);
       }
+    }
+  }
+}
+
+TEST_CASE("a job file's check of row sizes knows what rows are made of") {
+  static_assert(config::kRowFloatsMax == kRowFloatsMax && config::kIndexBytesPerRow == kIndexBytesPerId);
+  for (const char* type : {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl", "counting"}) {
+    for (const double momentum : {0.0, 0.5}) {
+      if (momentum != 0 && std::string(type) != "sgd" && std::string(type) != "rmsprop") continue;
+      INFO(type << " " << momentum);
+      TableSettings settings = Settings(8, type);
+      settings.optimizer.momentum = momentum;
+      const auto table = Make(settings);
+      config::OptimizerSpec spec;
+      spec.type = type;
+      spec.momentum = momentum;
+      CHECK(config::RowFloats(spec, 8) == 8 + table->numbers_per_row());
+      CHECK(table->bytes_of(1, 0) == config::RowFloats(spec, 8) * sizeof(float) + config::kIndexBytesPerRow + config::CounterBytesPerRow(type));
+      CHECK(table->bytes_of(0, 1) == config::kIndexBytesPerRow);
     }
   }
 }
