@@ -225,7 +225,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   restorer.clock = dependencies.clock;
   restorer.failpoints = dependencies.failpoints;
   restorer.pool = impl->host->pool();
-  restorer.budget = impl->host->budget();
   impl->restorer = std::make_unique<Restorer>(std::move(restorer));
 
   impl->AddMetrics(server_options);

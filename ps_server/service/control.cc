@@ -195,6 +195,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   held.refused = *refused;
   held.assigned = options_.clock->Now();
   held.file = what ? what->source.uri : "";
+  held.rows = settings->slot.has_value();
   options_.logger->Debug(absl::StrCat("loading from ",
                                       what               ? what->source.uri
                                       : moved != nullptr ? "another server"
@@ -222,6 +223,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   what->start = start;
   what->refused = *std::move(refused);
   what->mutant = options_.host->mutant();
+  what->source.budget = options_.host->jobs().TablesOf(job);
   // What it replaces goes first: both need not fit into memory, and it is stale by now.
   options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] { options_.executor->Post([this, what] { BeginRestore(what); }); });
 }
@@ -461,6 +463,7 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   image.bytes = receive.bytes();
   const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));  // shared with the order: gone when it is
   what.source.files = files.get();
+  what.source.budget = options_.host->jobs().TablesOf(job);
   Restorer::Order order;
   order.what = std::move(what);
   order.done = [this, key, number, files](absl::StatusOr<std::unique_ptr<Shard>> shard) {
@@ -658,10 +661,11 @@ v1::ServerProgress Control::Progress() const {
   for (const auto& [key, held] : held_) {
     const auto it = of(key.job);
     it->second.set_shards(it->second.shards() + 1);
-    it->second.set_bytes(it->second.bytes() + held.value_bytes + held.slot_bytes);
-    bytes += held.value_bytes + held.slot_bytes;
+    if (!held.rows) it->second.set_bytes(it->second.bytes() + held.value_bytes + held.slot_bytes);
   }
   for (auto& [job, one] : usage) {
+    one.set_bytes(one.bytes() + options_.host->jobs().TableBytes(job));
+    bytes += one.bytes();
     const auto name = job_names_.find(job);
     options_.host->jobs().Held(job, name == job_names_.end() ? "" : name->second, one.shards(), one.bytes());
     if (one.stint() != 0) *progress.add_jobs() = std::move(one);

@@ -65,6 +65,7 @@ class Control {
     std::uint64_t stopped_in = 0;  // term of the life that stopped it, 0: it serves
     std::string file;              // "": from the seed; URI that it is or was read from
     MonoTime assigned{};           // when
+    bool rows = false;             // of tables: what they hold is asked for elsewhere
     std::uint64_t value_bytes = 0, slot_bytes = 0;
   };
   // The orders of one CutShards, for the log.

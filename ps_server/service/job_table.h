@@ -1,4 +1,5 @@
-// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many shards there are, and what is counted for each.
+// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many shards there are, what is counted for each, and
+// what its tables hold.
 // Thread-safe: control writes, shard executors read when a request is not for what they hold, each request looks for where to count.
 #pragma once
 
@@ -8,9 +9,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "ps_server/storage/memory_budget.h"
 
 namespace evergrad::ps_server {
 
@@ -28,9 +31,27 @@ class JobTable {
     std::uint32_t shards_total = 0;         // 0: unknown
     std::shared_ptr<JobCounters> counters;  // null: the job is not known. Shared with requests in progress
     std::string name;                       // "": not known
-    std::uint32_t shards = 0;               // held here when last looked, and their values and slots
+    std::uint32_t shards = 0;               // held here when last looked, and their values and slots; of tables all memory
     std::uint64_t bytes = 0;
   };
+  // `tables`: of the server.
+  explicit JobTable(std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0)) : tables_(std::move(tables)) {}
+  // A job's part of it, whether the job is known or not: what its tables are made with, shared with them and gone with the last of them.
+  std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
+    MutexLock lock(&mu_);
+    std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
+    std::weak_ptr<storage::MemoryBudget>& part = parts_[uid];
+    std::shared_ptr<storage::MemoryBudget> here = part.lock();
+    if (here == nullptr) part = here = std::make_shared<storage::MemoryBudget>(tables_);
+    return here;
+  }
+  // What the job's tables hold here, index, counters and free room included.
+  std::uint64_t TableBytes(JobUid uid) const {
+    MutexLock lock(&mu_);
+    const auto it = parts_.find(uid);
+    const std::shared_ptr<storage::MemoryBudget> part = it == parts_.end() ? nullptr : it->second.lock();
+    return part == nullptr ? 0 : part->used_by_part();
+  }
   // Versions only rise; a repeat changes nothing. `shards_total` 0 leaves what is known.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
@@ -66,8 +87,10 @@ class JobTable {
   }
 
  private:
+  const std::shared_ptr<storage::MemoryBudget> tables_;  // shared with the server's host
   mutable Mutex mu_;
   std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);  // those with a shard or a map here: a handful
+  std::map<JobUid, std::weak_ptr<storage::MemoryBudget>> parts_ ABSL_GUARDED_BY(mu_);
   std::uint64_t stints_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -29,7 +29,8 @@ std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
 ShardHost::ShardHost(Options options)
     : options_(std::move(options)),
       pool_(std::make_shared<storage::ChunkPool>(options_.pool_bytes_max)),
-      budget_(std::make_shared<storage::MemoryBudget>(options_.memory_bytes_max)) {
+      budget_(std::make_shared<storage::MemoryBudget>(options_.memory_bytes_max)),
+      jobs_(std::make_shared<JobTable>(budget_)) {
   EG_CHECK(!options_.executors.empty());
   metrics::Registry& registry = *options_.registry;
   const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
@@ -58,7 +59,8 @@ ShardHost::ShardHost(Options options)
       return samples;
     });
   };
-  by_job("evergrad_ps_server_job_bytes", "Values and slots held, by job", [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
+  by_job("evergrad_ps_server_job_bytes", "Values and slots held, by job; of embedding tables all memory",
+         [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
   by_job("evergrad_ps_server_job_shards", "Shards held, by job", [](const JobTable::Job& job) { return static_cast<double>(job.shards); });
   by_job("evergrad_ps_server_job_updates_applied", "Updates applied, by job",
          [](const JobTable::Job& job) { return static_cast<double>(job.counters->updates_applied.load(std::memory_order_relaxed)); });
@@ -79,7 +81,6 @@ ShardHost::ShardHost(Options options)
     lane.failpoints = options_.failpoints;
     lane.metrics = &metrics_;
     lane.pool = pool_;
-    lane.budget = budget_;
     lane.images = options_.images;
     lane.mutant = options_.mutant;
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));

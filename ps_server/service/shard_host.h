@@ -40,8 +40,6 @@ class ShardHost {
   JobTable& jobs() { return *jobs_; }
   // Spare blocks of all shards. Shared with them.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
-  // Of the tables of all shards. Shared with them.
-  const std::shared_ptr<storage::MemoryBudget>& budget() const { return budget_; }
   fault::Mutant mutant() const { return options_.mutant; }  // of every shard
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
@@ -58,9 +56,9 @@ class ShardHost {
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
 
   const Options options_;
-  const std::shared_ptr<JobTable> jobs_ = std::make_shared<JobTable>();  // shared with the registry, which outlives the host
   const std::shared_ptr<storage::ChunkPool> pool_;       // shared with the lanes, their shards and the registry, which outlives the host
   const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
+  const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
   LaneMetrics metrics_;
   metrics::Counter* malformed_;
   std::vector<std::unique_ptr<ShardLane>> lanes_;

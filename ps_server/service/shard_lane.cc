@@ -349,7 +349,7 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
     const ShardKey key{settings.job, settings.shard};
     // What it replaces goes first: both need not fit into memory, and its sections are stale by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
-    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool, options_.budget);
+    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool, options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);
     slots_[key].shard = *std::move(shard);

@@ -45,12 +45,11 @@ class ShardLane {
  public:
   struct Options {
     runtime::Executor* executor = nullptr;    // Outlives the lane; shut down before the lane is destroyed.
-    const JobTable* jobs = nullptr;           // All pointers outlive the lane.
+    JobTable* jobs = nullptr;                 // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
-    const Images* images = nullptr;                 // of stopped shards; null: there are none
-    std::shared_ptr<storage::ChunkPool> pool;       // Shared by all lanes and their shards.
-    std::shared_ptr<storage::MemoryBudget> budget;  // Of embedding tables, shared likewise; null: none.
+    const Images* images = nullptr;            // of stopped shards; null: there are none
+    std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardLane(Options options) : options_(std::move(options)) {}

@@ -45,7 +45,6 @@ absl::Status Restorer::Submit(Order order) {
   const std::pair key(order.what.settings.job, order.what.settings.shard);
   if (order.what.source.files == nullptr) order.what.source.files = options_.files;
   order.what.source.pool = options_.pool;
-  order.what.source.budget = options_.budget;
   order.what.source.failpoints = options_.failpoints;
   order.what.source.cancelled = [this] { return Unwanted(); };
   std::optional<Order> replaced;

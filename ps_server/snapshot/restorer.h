@@ -27,10 +27,9 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;        // May be null: snapshot.restore (each MiB)
-    std::shared_ptr<storage::ChunkPool> pool;       // of the server's shards; may be null
-    std::shared_ptr<storage::MemoryBudget> budget;  // of the server's tables; may be null
-    std::size_t orders_max = 64 * 1024;             // one for each shard; far above what a server holds
+    fault::Failpoints* failpoints = nullptr;   // May be null: snapshot.restore (each MiB)
+    std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
+    std::size_t orders_max = 64 * 1024;        // one for each shard; far above what a server holds
   };
   struct Order {
     // Pool, failpoints and `cancelled` of the source are the restorer's own; its files, too, unless the order brings others (which `done` keeps

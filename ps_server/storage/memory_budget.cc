@@ -3,6 +3,11 @@
 namespace evergrad::ps_server::storage {
 
 bool MemoryBudget::TryReserve(std::uint64_t bytes) {
+  if (whole_ != nullptr) {
+    if (!whole_->TryReserve(bytes)) return false;
+    used_.fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+  }
   std::uint64_t used = used_.load(std::memory_order_relaxed);
   do {
     if (limit_ != 0 && (used > limit_ || bytes > limit_ - used)) {

@@ -114,7 +114,12 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
     return shared->reply->push();
   };
   std::uint32_t updates = 0;
+  v1::ServerProgress progress;
+  a.On([&] { progress = a.control->Progress(); });
+  CHECK(progress.bytes() < 64 * 1024);
   REQUIRE(push(0, updates++) == v1::APPLIED);
+  a.On([&] { progress = a.control->Progress(); });
+  CHECK(progress.bytes() > 4 * sizeof(float) * kIds);
   for (std::uint64_t n = 0; n < 3; ++n) {
     a.Give(Stage::CutOf({1}, {1, kEpoch.n + n}));
     for (int i = 0; i < 5; ++i) REQUIRE(push(0, updates++, {1, kEpoch.n + n}) == v1::APPLIED);
@@ -140,6 +145,12 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
     const auto count = static_cast<float>(inside);
     CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
     updates = static_cast<std::uint32_t>(inside);
+    // The job's memory here is what its table holds, made by pushes or restored: rows and slots, index, room for more of them.
+    a.On([&] { progress = a.control->Progress(); });
+    REQUIRE(progress.jobs_size() == 1);
+    CHECK(progress.jobs(0).bytes() == a.Report()[0].tables(0).memory_bytes());
+    CHECK(progress.jobs(0).bytes() > 4 * sizeof(float) * kIds);
+    CHECK(progress.bytes() == progress.jobs(0).bytes());
   }
 }
 

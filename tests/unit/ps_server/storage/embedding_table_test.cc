@@ -601,6 +601,36 @@ TEST_CASE("at the server's limit a push is refused, or old rows give way; what a
   }
 }
 
+TEST_CASE("jobs' tables are counted apart, and all of them against the server's limit") {
+  constexpr std::uint64_t kLimit = 1u << 20;
+  const auto whole = std::make_shared<MemoryBudget>(kLimit);
+  const auto one = std::make_shared<MemoryBudget>(whole), other = std::make_shared<MemoryBudget>(whole);
+  auto first = Make(Settings(16), one), second = Make(Settings(16), one), third = Make(Settings(16), other);
+  REQUIRE(PushOnes(first.get(), Rising(0, 1000)).ok());
+  REQUIRE(PushOnes(second.get(), Rising(0, 500)).ok());
+  REQUIRE(PushOnes(third.get(), Rising(0, 2000)).ok());
+  const auto parts_are_those_of_their_tables = [&] {
+    CHECK(one->used_by_part() == first->stats().memory_bytes + second->stats().memory_bytes);
+    CHECK(other->used_by_part() == third->stats().memory_bytes);
+    CHECK(whole->used() == one->used_by_part() + other->used_by_part());
+    CHECK((one->used() == whole->used() && one->limit() == kLimit));
+  };
+  parts_are_those_of_their_tables();
+  // What one has is not there for the other.
+  absl::Status refused;
+  for (std::int64_t i = 20; refused.ok() && i < 200; ++i) refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
+  CHECK(absl::StrContains(refused.message(), absl::StrCat("held=", whole->used(), " memory_bytes_max=", kLimit)));
+  CHECK(third->rows() < 5000);
+  CHECK((whole->refusals() > 0 && one->refusals() == whole->refusals()));
+  parts_are_those_of_their_tables();
+  third.reset();
+  CHECK(other->used_by_part() == 0);
+  CHECK(whole->used() == one->used_by_part());
+  CHECK(PushOnes(first.get(), Rising(0, 3000)).ok());
+  first.reset(), second.reset();
+  CHECK(whole->used() == 0);
+}
+
 TEST_CASE("a row comes with the push that admit_after names, until then its id only counts and reads the default") {
   TableSettings s = Settings(2, "counting");
   s.initializer.type = "zeros";
