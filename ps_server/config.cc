@@ -11,7 +11,7 @@ namespace evergrad::ps_server {
 namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
-constexpr unsigned kExecutorsDefaultMax = 8;
+constexpr unsigned kExecutorsMax = 256;
 constexpr std::uint64_t kLaneBytesMin = 256ull << 10;  // Room for the smallest lane.
 // A frame offset is counted in 32 bits (common/wire/FORMAT.md).
 constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
@@ -20,7 +20,7 @@ constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("index", &config->index, "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 is 3), else 0");
-  table->Add("executors", &config->executors, "threads that apply updates, each the only writer of its shards; 0: one per core, at most 8", {0, 256});
+  table->Add("executors", &config->executors, "threads that apply updates, each the only writer of its shards; 0: one per core", {0, kExecutorsMax});
   table->AddBytes("budget_bytes_max", &config->budget_bytes_max, "payload of requests and answers in flight, all workers together",
                   {kMiB, 1ull << 40});
   table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max, "reserve for requests of at most 64 KiB, which need no grant",
@@ -57,7 +57,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
     return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
   }
   if (config->memory_bytes_max == 0) config->memory_bytes_max = memory_bytes / 5 * 4;
-  if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsDefaultMax);
+  if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         "--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max, " max=", config->small_reserve_bytes_max)));

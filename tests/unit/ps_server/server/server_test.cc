@@ -563,6 +563,11 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "4");
   CHECK(config.executors == 2);
+  for (const unsigned cores : {0u, 1u, 64u, 1000u}) {
+    Config one;
+    REQUIRE(Resolve("ps-4", cores, 1000, &one).ok());
+    CHECK(one.executors == std::clamp(cores, 1u, 256u));
+  }
   config.index = "9";
   REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "9");
