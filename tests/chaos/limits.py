@@ -142,8 +142,8 @@ def s5(c, r):
         restart(s, extra=("--budget-bytes-max", "64MiB", "--lane-bytes-max", "32MiB") + METRICS)
     c.wait_usable()
     before = c.pids()
-    # One variable of 16 MiB in one shard; its worker has little to do.
-    job = c.submit(examples=4 << 20, batch=1 << 16, epochs=1, shards=1, step_ms=int(2000 * c.scale), checkpoint="off")
+    # One variable of 16 MiB in one shard; its workers have little to do, for longer than this lasts.
+    job = c.submit(examples=4 << 20, batch=1 << 16, epochs=8, steps_per_closure=1, shards=1, step_ms=int(500 * c.scale), checkpoint="off")
     job.wait_steps(1)
     metrics = {s.identity: next(t["metrics_address"] for t in c.tasks() if t["role"] == "ps_server" and t["pid"] == s.pid) for s in c.servers}
     try:
