@@ -4,6 +4,7 @@ import ast
 import collections
 import json
 import os
+import re
 import struct
 import sys
 import unittest
@@ -330,6 +331,10 @@ class Room(Tables):
             # Before a worker has described the job nobody knows its tables.
             listed = lambda: c.psctl_json("variable", "list", "--job", "holder")["variables"]  # noqa: E731
             wait_for("the first to have its rows", lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"])
+            # What of the server's memory is whose: the table's, as it is described, is the job's.
+            held = self.table(c, "holder")["table"]["memory_bytes"]
+            wait_for("the first's memory to be said", lambda: [s["bytes"] for s in self.show(c, "holder")["servers"]][0] >= held)
+            self.assertTrue(any(j["name"] == "holder" and j["bytes"] >= held for t in c.tasks() if t["role"] == "ps_server" for j in t["jobs"]), c.tasks())
             self.submit(c, "waits", training=", on_over_budget: pause")
             status = self.paused(c, "waits")
             self.assertRegex(status["waiting_for"], r"table=vectors held=\d+ memory_bytes_max=%d " % limit)
@@ -372,6 +377,101 @@ class Room(Tables):
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "grows")["table"]["rows"], rows)
+
+
+    # One id list an example, read in order: the first two steps bring more new ids than there is room for together, all others one id that is there.
+    TURNS = """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: turns}
+spec:
+  data:
+    train: {format: csv, path: turns.csv}
+    fields:
+      words: {column: [w0, w1, w2, w3, w4, w5, w6, w7], type: int}
+      click: {column: click, type: float}
+    batch_size: 100
+    shuffle: off
+  model:
+    inputs: {words: {shape: [8]}}
+    tables:
+      vectors: {dimension: 16, ttl_steps: 150, bytes_max: %(bytes_max)d}
+    layers:
+      - {name: bag, type: embedding, table: vectors, combiner: sum, input: words}
+      - {name: logit, type: dense, units: 1}
+    losses: {type: binary_crossentropy, from_logits: true, output: logit, labels: click}
+  optimizer: {type: adagrad, learning_rate: 0.05}
+  strategy: {table_slots: 1}
+  training: {epochs: 1, steps_per_closure: 1, on_over_budget: %(at)s}
+"""
+
+    def test_a_paused_job_goes_on_by_itself_when_its_table_s_old_rows_have_gone_by_age_and_each_update_counts_once(self):
+        steps, new = 400, 800
+        row = 2 * 16 * 4 + 24
+        with Cluster(support.BIN, servers=1, workers=2).up() as c:
+            # Steps take a while, so that the wait is one that is seen.
+            for worker in c.workers:
+                worker.kill()
+                worker.start("worker.step=delay(5)")
+            c.wait_tasks()
+            lines = ["w0,w1,w2,w3,w4,w5,w6,w7,click"]
+            for step in range(steps):
+                for example in range(100):
+                    ids = [step * new + 8 * example + j if step < 2 else 0 for j in range(8)]
+                    lines.append(",".join(str(i) for i in ids) + ",%d" % (example % 2))
+            support.write(os.path.join(c.folder, "turns.csv"), "\n".join(lines) + "\n")
+            job = support.write(os.path.join(c.folder, "turns.yaml"), self.TURNS % dict(bytes_max=int(1.5 * new * row), at="pause"))
+            c.psctl("job", "submit", job)
+            status = self.ended(c, "turns")
+            texts = [e["text"] for e in status["events"]]
+            waits = [t for t in texts if t.startswith("paused (on_over_budget: pause): worker/")]
+            self.assertTrue(waits and "table is above bytes_max: table=vectors" in waits[0], texts)
+            self.assertTrue(any(t.startswith("goes on") for t in texts), texts)
+            table = self.table(c, "turns")["table"]
+            self.assertGreater(table["refused"], 0)
+            # Both halves were made: the second one when the first had gone.
+            self.assertGreaterEqual(table["admitted"], 2 * new)
+            self.assertGreaterEqual(table["evicted_ttl"], new - 1)
+            with open(os.path.join(status["runs_folder"], "result.json")) as f:
+                self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3)
+            # Without the wait it fails, and says what to do.
+            c.psctl("job", "submit", job, "--set", "metadata.name=fails", "--set", "spec.training.on_over_budget=fail")
+            cause = self.ended(c, "fails", "FAILED")["first_cause"]
+            self.assertIn("ttl_steps", cause["message"])
+
+
+class Mistakes(Tables):
+    """What only a worker or the plan can find: said where it stands, and the cluster takes the next job."""
+
+    def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
+        with Cluster(support.BIN, servers=1, workers=1).up() as c:
+            def cause(name, text, data=None):
+                if data is not None:
+                    support.write(os.path.join(c.folder, "data.csv"), data)
+                c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), text.replace("name: turns", "name: " + name).replace("turns.csv", "data.csv")))
+                status = self.ended(c, name, "FAILED")
+                self.assertEqual(status["first_cause"]["kind"], "user")
+                return status, status["first_cause"]["message"]
+            good = Room.TURNS % dict(bytes_max=0, at="fail")
+            head, row = "w0,w1,w2,w3,w4,w5,w6,w7,click\n", "1,2,3,4,5,6,7,8,1\n"
+            # The line is that of job.yaml in the run's folder.
+            bad = good.replace("{name: logit, type: dense, units: 1}", "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}")
+            status, message = cause("layer", bad, head + row)
+            line = int(re.match(r"job\.yaml:(\d+):\d+: layer `twice`: add needs inputs of one shape", message).group(1))
+            with open(os.path.join(status["runs_folder"], "job.yaml")) as f:
+                self.assertIn("name: twice", f.readlines()[line - 1])
+            self.assertIn("spec.optimizers: no variable and no table of this name: match=vecters; it has ", cause(
+                "optimizers", good.replace("optimizer: {type: adagrad, learning_rate: 0.05}", "optimizers: [{match: vecters, type: adagrad}, {type: sgd}]"))[1])
+            self.assertIn("data.csv:3:w2: field `words`: expected an integer of 64 bits, got `x`", cause("value", good, head + row + row.replace("3", "x"))[1])
+            self.assertIn("data.csv:3: expected 9 columns as in the first record, got 8", cause("columns", good, head + row + "1,2,3,4,5,6,7,8\n")[1])
+            self.assertIn("data.csv:2: a quote is never closed", cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1])
+            self.assertIn("data.csv:2:w7: field `words`: the value is missing (``) and the field has no `default`", cause("missing", good, head + row.replace("8", ""))[1])
+            self.assertIn("the header has no column `click`; did you mean `clic`?", cause("header", good, head.replace("click", "clic") + row)[1])
+            # None of it has reached a server.
+            c.psctl("job", "submit", support.write(os.path.join(c.folder, "good.yaml"), good.replace("turns.csv", "fine.csv")))
+            self.ended(c, "turns", "FAILED")
+            support.write(os.path.join(c.folder, "fine.csv"), head + row * 200)
+            c.psctl("job", "submit", os.path.join(c.folder, "good.yaml"))
+            self.ended(c, "turns")
 
 
 class Budget(Tables):
