@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/config/job_spec.h"
 #include "common/config/scalar.h"
 #include "common/tensor/wire_type.h"
 #include "coordinator/psctl/text_table.h"
@@ -119,10 +120,15 @@ std::string WireText(v1::DType dtype, v1::DType wire) {
   return wire == v1::DTYPE_UNSPECIFIED || wire == dtype ? "" : absl::StrCat(", on the wire ", DTypeText(wire));
 }
 
-std::string EvictionText(const v1::TableSpec& spec) {
+std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table) {
   std::vector<std::string> parts;
   if (spec.ttl_steps() > 0) parts.push_back(absl::StrCat("rows without a push for ", spec.ttl_steps(), " steps go"));
-  if (spec.bytes_max() > 0) parts.push_back(absl::StrCat("at most ", ShowBytes(spec.bytes_max())));
+  if (spec.bytes_max() > 0) {
+    // As the limit counts them, whatever room the allocator keeps for more.
+    const std::uint64_t counted = table.bytes() + table.slot_bytes() + (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
+                                  table.rows() * config::CounterBytesPerRow(spec.optimizer().type());
+    parts.push_back(absl::StrCat("rows and their places in the index are at most ", ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
+  }
   parts.push_back(spec.evict_lru() ? "at the limit the rows pushed to least recently give way" : "at the limit pushes are refused (OVER_BUDGET)");
   return absl::StrJoin(parts, "; ");
 }
@@ -239,7 +245,7 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
     say("admission", spec.admit_after() <= 1 ? std::string("with the first push to an id")
                                              : absl::StrCat("with push ", spec.admit_after(), " to an id; until then it reads ",
                                                             config::FormatReal(spec.default_row()), ", ", table.waiting(), " ids wait"));
-    say("eviction", EvictionText(spec));
+    say("eviction", EvictionText(spec, table));
     const double rows = static_cast<double>(std::max<std::uint64_t>(1, table.rows()));
     const std::uint64_t content = std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
     say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ", ShowBytes(table.bytes()), " + optimizer ",

@@ -80,7 +80,8 @@ TEST_CASE("a table's description: settings, memory by row, what happened to its 
               "  optimizer    adagrad, learning_rate 0.1, initial_accumulator_value 0.5, epsilon 0.25",
               "  slots        3 on 2 servers",
               "  admission    with push 2 to an id; until then it reads 0, 20 ids wait",
-              "  eviction     rows without a push for 1000 steps go; at most 1.0 MiB; at the limit the rows pushed to least recently give way",
+              "  eviction     rows without a push for 1000 steps go; rows and their places in the index are at most 1.0 MiB, now 148.9 KiB; at the "
+              "limit the rows pushed to least recently give way",
               "  memory       146.5 KiB = values 62.5 KiB + optimizer 62.5 KiB + index, counters and free room 21.5 KiB",
               "               150.0 bytes a row, of which 22.0 are not values or optimizer",
               "  index load   0.68 of 1500 places",
