@@ -166,6 +166,7 @@ struct DeviceUse {
   std::optional<double> utilization;                   // 0 to 1, of the driver's last sample
   std::uint64_t eager = 0, captures = 0, replays = 0;  // steps, by how they were asked for
   std::map<std::string, std::uint64_t> recaptures;     // captures that were not the shape's first, by reason
+  std::uint64_t crowded = 0, graphs = 0;               // of the eager steps: there was no room for their graph beside those that are kept
 };
 
 enum class Lane { kCompute, kIn, kOut };

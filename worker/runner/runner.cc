@@ -947,7 +947,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
          {"evergrad_worker_device_seconds",
           "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)"},
          {"evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
-         {"evergrad_worker_device_steps", "Steps so far, by how they were asked for, and those whose batch was there before they began (ahead)"},
+         {"evergrad_worker_device_steps",
+          "Steps so far, by how they were asked for, the eager ones without room for a graph (crowded), and those whose batch was there before they "
+          "began (ahead)"},
          {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
          {"evergrad_worker_device_in_bytes",
           "Bytes copied to the device so far: from page-locked memory (direct), or copied into it first by the thread that computes (staged)"},
@@ -975,6 +977,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                    {Labels{{"how", "eager"}}, number(d.steps_eager())},
                    {Labels{{"how", "captured"}}, number(d.graph_captures())},
                    {Labels{{"how", "replayed"}}, number(d.graph_replays())},
+                   {Labels{{"how", "crowded"}}, number(use->crowded)},
                    {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
                   recaptures,
                   {{Labels{{"how", "direct"}}, number(use->in_bytes - use->staged_bytes)}, {Labels{{"how", "staged"}}, number(use->staged_bytes)}},
@@ -1439,7 +1442,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     progress.set_loss(last_loss);
     if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
       env.logger->Warning("no page-locked memory: what comes from the servers is copied once more on its way to the device", About());
-    if (const std::optional<DeviceUse> use = backend->use()) FillDevice(*use, *device, progress.mutable_device());
+    const std::optional<DeviceUse> use = backend->use();
+    if (use && use->crowded > 0 && !std::exchange(graphs_crowded, true)) {
+      env.logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of the others are asked for call by call: graphs=",
+                                       use->graphs, " captures=", use->captures),
+                          About());
+    }
+    if (use) FillDevice(*use, *device, progress.mutable_device());
     for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
     step_records.clear();
     records_limit.current.Set(0);
@@ -1472,9 +1481,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
-  MonoTime step_begun{0};        // when the step that is computed was handed to the compute thread
-  std::uint64_t computing = 0;   // handed to the compute thread (or about to be) and not back
-  bool staging_refused = false;  // was said
+  MonoTime step_begun{0};                                // when the step that is computed was handed to the compute thread
+  std::uint64_t computing = 0;                           // handed to the compute thread (or about to be) and not back
+  bool staging_refused = false, graphs_crowded = false;  // was said
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 

@@ -159,6 +159,7 @@ class CudaBackendImpl final : public CudaBackend {
     use.in = times.in, use.out = times.out, use.kernels = times.kernels, use.stalled = times.stalled;
     use.eager = capture.eager, use.captures = capture.captures, use.replays = capture.replays;
     use.recaptures = capture.recaptures;
+    use.crowded = capture.crowded, use.graphs = capture.graphs;
     EgCudaError error{};
     float share = 0;
     if (ask_driver && api_->utilization(context_, &share, &error) == EG_CUDA_OK) use.utilization = share;
@@ -242,7 +243,7 @@ class CudaBackendImpl final : public CudaBackend {
     const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(wide_), Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
     if (decision.drop) DropGraph(key_);
-    if (decision.evicted) DropGraph(*decision.evicted);
+    for (const GraphCapture::Key evicted : decision.evicted) DropGraph(evicted);
     if (!error_.ok()) {
       // Nothing is computed until it has been asked for.
       if (decision.action == GraphCapture::Action::kCapture) capture_.Failed(key_, "an error before");
@@ -278,9 +279,9 @@ class CudaBackendImpl final : public CudaBackend {
         recorded_.clear();
         capture_.Failed(key_, std::string(error_.message()));
       } else {
-        recorded_.clear();
         graphs_[key_] = {graph, times_->waits()};
-        capture_.Captured(key_);
+        capture_.Captured(key_, recorded_.size());
+        recorded_.clear();
         Check("launch of a captured step", api_->launch(context_, graph, &error), error);
       }
     }

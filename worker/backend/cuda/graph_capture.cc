@@ -1,6 +1,7 @@
 #include "worker/backend/cuda/graph_capture.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -9,6 +10,8 @@ namespace {
 
 // Shapes without a graph are remembered, too, and batches come in many sizes.
 constexpr std::size_t kEntriesMax = 1024;
+// How many times as long as the newcomer a graph must not have been asked for before it goes: to capture costs more than a step does.
+constexpr std::uint64_t kLonger = 4;
 
 }  // namespace
 
@@ -22,14 +25,19 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   Decision decision;
   if (!options_.enabled) return ++stats_.eager, decision;
   if (entries_.count(key) == 0 && entries_.size() >= kEntriesMax) {
-    const auto oldest =
-        std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
-    if (oldest->second.has_graph) decision.evicted = oldest->first, ++stats_.evictions;
+    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.second.has_graph, a.second.used) < std::pair(b.second.has_graph, b.second.used);
+    });
+    if (oldest->second.has_graph) {
+      decision.evicted.push_back(oldest->first);
+      ++stats_.evictions;
+      Forget(&oldest->second);
+    }
     entries_.erase(oldest);
   }
   Entry& entry = entries_[key];
   EG_CHECK(!entry.capturing);
-  entry.used = ++clock_;
+  const std::uint64_t before = std::exchange(entry.used, ++clock_);
   if (entry.has_graph && entry.fingerprint == fingerprint) {
     ++stats_.replays;
     entry.replayed = true;
@@ -41,7 +49,7 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   if (entry.has_graph) {
     why = "addresses changed";
     decision.drop = true;
-    entry.has_graph = false;
+    Forget(&entry);
     if (!entry.replayed) ++entry.failures, entry.reason = "addresses change from step to step";
   } else if (entry.evicted) {
     why = "evicted";
@@ -53,14 +61,11 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
     ++stats_.eager;
     return decision;
   }
-  const auto graphs = std::count_if(entries_.begin(), entries_.end(), [](const auto& e) { return e.second.has_graph; });
-  if (!decision.evicted && static_cast<std::uint32_t>(graphs) >= options_.graphs_max) {
-    Entry* oldest = nullptr;
-    for (auto& [other, candidate] : entries_)
-      if (candidate.has_graph && (oldest == nullptr || candidate.used < oldest->used)) oldest = &candidate, decision.evicted = other;
-    oldest->has_graph = false;
-    oldest->evicted = true;
-    ++stats_.evictions;
+  if (!MakeRoom(entry, before, &decision)) {
+    entry.evicted = entry.evicted || decision.drop;
+    ++stats_.crowded;
+    ++stats_.eager;
+    return decision;
   }
   if (!why.empty()) ++stats_.recaptures[why];
   entry.evicted = false;
@@ -70,12 +75,48 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   return decision;
 }
 
-void GraphCapture::Captured(Key key) {
+void GraphCapture::Forget(Entry* entry) {
+  entry->has_graph = false;
+  --stats_.graphs;
+  stats_.calls -= entry->calls;
+}
+
+bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision) {
+  const auto fits = [&](std::uint64_t graphs, std::uint64_t calls) {
+    return graphs == 0 || (graphs < options_.graphs_max && calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
+  };
+  if (fits(stats_.graphs, stats_.calls)) return true;
+  std::vector<std::pair<std::uint64_t, Key>> kept;  // when they were used
+  for (const auto& [key, other] : entries_)
+    if (other.has_graph) kept.emplace_back(other.used, key);
+  std::sort(kept.begin(), kept.end());
+  std::uint64_t graphs = stats_.graphs, calls = stats_.calls;
+  std::size_t going = 0;
+  while (!fits(graphs, calls)) {
+    const auto& [used, key] = kept[going++];
+    if (before == 0 || clock_ - used < kLonger * (clock_ - before)) return false;
+    --graphs;
+    calls -= entries_.at(key).calls;
+  }
+  for (std::size_t i = 0; i < going; ++i) {
+    Entry& gone = entries_.at(kept[i].second);
+    Forget(&gone);
+    gone.evicted = true;
+    ++stats_.evictions;
+    decision->evicted.push_back(kept[i].second);
+  }
+  return true;
+}
+
+void GraphCapture::Captured(Key key, std::uint64_t calls) {
   Entry& entry = entries_.at(key);
   EG_CHECK(entry.capturing);
   entry.capturing = false;
   entry.has_graph = true;
   entry.replayed = false;
+  entry.calls = calls;
+  ++stats_.graphs;
+  stats_.calls += calls;
   ++stats_.captures;
 }
 

@@ -395,6 +395,25 @@ TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than 
   CHECK(stage.control.events <= events + 16);  // of uploads that the ring still holds
 }
 
+TEST_CASE("steps of more shapes in turn than graphs are kept for give what they should, some of them eagerly, and are told") {
+  CudaOptions options;
+  options.capture.graphs_max = 2;
+  Stage stage(options);
+  std::vector<std::unique_ptr<DenseStep>> steps;
+  for (std::int64_t batch = 1; batch <= 4; ++batch) steps.push_back(std::make_unique<DenseStep>(stage, batch));
+  for (int round = 0; round < 10; ++round)
+    for (const auto& step : steps) CHECK(*step->Run(static_cast<float>(round)) == Approx(step->Want(static_cast<float>(round))));
+  const DeviceUse use = *stage.backend->device_use(false);
+  CHECK(use.graphs == 2);
+  CHECK(stage.control.graphs == 2);
+  CHECK(use.captures == 2);
+  CHECK(use.crowded == 2 * 8);
+  CHECK(use.replays == 2 * 7);
+  for (int i = 0; i < 20; ++i) CHECK(*steps[3]->Run(2) == Approx(steps[3]->Want(2)));
+  CHECK(stage.control.graphs == 2);
+  CHECK(stage.backend->device_use(false)->replays > 2 * 7);
+}
+
 TEST_CASE("uploads from any memory go by way of the ring, larger than it too, and the host's copy may change at once") {
   CudaOptions options;
   options.staging_bytes = 10000;

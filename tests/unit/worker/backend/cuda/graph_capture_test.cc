@@ -16,12 +16,12 @@ TEST_CASE("a shape is run, captured once, and replayed; changed addresses are ca
   CHECK(capture.Next(1, 100).action == Action::kEager);
   CHECK(capture.Next(1, 101).action == Action::kEager);
   CHECK(capture.Next(1, 102).action == Action::kCapture);
-  capture.Captured(1);
+  capture.Captured(1, 10);
   for (int i = 0; i < 5; ++i) CHECK(capture.Next(1, 102).action == Action::kReplay);
   const auto again = capture.Next(1, 103);
   CHECK(again.action == Action::kCapture);
   CHECK(again.drop);
-  capture.Captured(1);
+  capture.Captured(1, 10);
   CHECK(capture.Next(1, 103).action == Action::kReplay);
   CHECK(capture.stats().captures == 2);
   CHECK(capture.stats().replays == 6);
@@ -43,7 +43,7 @@ TEST_CASE("a capture that fails is tried again, then given up with its reason; o
   // Addresses that change at each step.
   for (std::uint64_t i = 0; i < 2; ++i) {
     CHECK(capture.Next(2, i).action == Action::kCapture);
-    capture.Captured(2);
+    capture.Captured(2, 10);
   }
   const auto dropped = capture.Next(2, 9);
   CHECK(dropped.action == Action::kEager);
@@ -56,7 +56,7 @@ TEST_CASE("failures in a row are counted from the last replay on") {
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Failed(1, "once");
   CHECK(capture.Next(1, 1).action == Action::kCapture);
-  capture.Captured(1);
+  capture.Captured(1, 10);
   CHECK(capture.Next(1, 1).action == Action::kReplay);
   CHECK(capture.Next(1, 2).action == Action::kCapture);
   capture.Failed(1, "once more, not twice in a row");
@@ -64,22 +64,84 @@ TEST_CASE("failures in a row are counted from the last replay on") {
   CHECK(capture.Next(1, 2).action == Action::kCapture);
 }
 
-TEST_CASE("the graph that was used longest ago goes, and its return is counted as evicted") {
-  GraphCapture capture({0, 3, 2, true});
-  for (const std::uint64_t key : {1, 2}) {
-    CHECK(capture.Next(key, 0).action == Action::kCapture);
-    capture.Captured(key);
+// What a run of shapes is replayed and captured, from a machine with room for `graphs` of `calls` each.
+struct Turn {
+  GraphCapture capture;
+  std::set<std::uint64_t> graphs;
+  explicit Turn(GraphCapture::Options options) : capture(options) {}
+  Action Run(std::uint64_t key, std::uint64_t calls = 10) {
+    const GraphCapture::Decision decision = capture.Next(key, 0);
+    for (const GraphCapture::Key gone : decision.evicted) REQUIRE(graphs.erase(gone) == 1);
+    if (decision.action == Action::kCapture) {
+      capture.Captured(key, calls);
+      REQUIRE(graphs.insert(key).second);
+    }
+    CHECK(capture.stats().graphs == graphs.size());
+    return decision.action;
   }
-  CHECK(capture.Next(1, 0).action == Action::kReplay);
-  const auto third = capture.Next(3, 0);
-  CHECK(third.evicted == 2u);
-  capture.Captured(3);
-  const auto second = capture.Next(2, 0);
-  CHECK(second.action == Action::kCapture);
-  CHECK(second.evicted == 1u);
-  capture.Captured(2);
-  CHECK(capture.stats().recaptures == std::map<std::string, std::uint64_t>{{"evicted", 1}});
-  CHECK(capture.stats().evictions == 2);
+};
+
+TEST_CASE("a graph that was not asked for in a good deal longer time than a new shape goes for it, and its return is counted as evicted") {
+  Turn turn({1, 3, 2, true});
+  for (int i = 0; i < 3; ++i)
+    for (const std::uint64_t key : {1, 2}) turn.Run(key);
+  CHECK(turn.graphs == std::set<std::uint64_t>{1, 2});
+  CHECK(turn.Run(3) == Action::kEager);
+  CHECK(turn.Run(3) == Action::kEager);  // used as long ago as the others
+  CHECK(turn.capture.stats().crowded == 1);
+  for (int i = 0; i < 8; ++i) turn.Run(3), turn.Run(2);
+  CHECK(turn.graphs == std::set<std::uint64_t>{2, 3});
+  for (int i = 0; i < 8; ++i) turn.Run(1), turn.Run(2);
+  CHECK(turn.graphs == std::set<std::uint64_t>{1, 2});
+  CHECK(turn.capture.stats().recaptures == std::map<std::string, std::uint64_t>{{"evicted", 1}});
+  CHECK(turn.capture.stats().evictions == 2);
+}
+
+TEST_CASE("of more shapes in turn than there is room for as many as there is room for are replayed, and none is captured again and again") {
+  for (const std::uint64_t shapes : {16, 17, 40, 3000}) {
+    Turn turn({2, 3, 16, true});
+    for (std::uint64_t round = 0; round < 12; ++round)
+      for (std::uint64_t key = 0; key < shapes; ++key) turn.Run(key);
+    const GraphCapture::Stats& stats = turn.capture.stats();
+    INFO("shapes " << shapes << " captures " << stats.captures << " replays " << stats.replays);
+    if (shapes > 1024) {  // more than are remembered
+      CHECK(stats.captures == 0);
+      continue;
+    }
+    CHECK(stats.captures == 16);
+    CHECK(stats.replays == 16 * 9);
+    CHECK(stats.evictions == 0);
+    CHECK(stats.crowded == (shapes - 16) * 10);
+  }
+  // Other shapes altogether, as of the next job, soon take the places.
+  Turn turn({2, 3, 16, true});
+  for (std::uint64_t round = 0; round < 20; ++round)
+    for (std::uint64_t key = 0; key < 16; ++key) turn.Run(key);
+  for (std::uint64_t round = 0; round < 12; ++round)
+    for (std::uint64_t key = 100; key < 116; ++key) turn.Run(key);
+  CHECK(turn.graphs.size() == 16);
+  CHECK(*turn.graphs.begin() == 100);
+}
+
+TEST_CASE(
+    "graphs are bounded by the calls in them, too: a large one takes the places of small ones; what the first of a shape has is known once it is "
+    "there") {
+  Turn turn({0, 3, 16, true, 100});
+  for (std::uint64_t key = 0; key < 10; ++key) CHECK(turn.Run(key, 10) == Action::kCapture);
+  CHECK(turn.capture.stats().calls == 100);
+  for (std::uint64_t key = 0; key < 10; ++key) CHECK(turn.Run(key) == Action::kReplay);
+  CHECK(turn.Run(50, 45) == Action::kEager);
+  for (int i = 0; i < 100; ++i) turn.Run(50, 45);
+  CHECK(turn.graphs.count(50) == 1);
+  CHECK(turn.capture.stats().calls < 100 + 45);
+  for (int i = 0; i < 100; ++i) turn.Run(51, 200);
+  CHECK(turn.graphs.count(51) == 1);
+  CHECK(turn.capture.stats().calls < 100 + 200);
+  for (int i = 0; i < 1000; ++i) turn.Run(52, 10);
+  CHECK((turn.graphs.count(52) == 1 && turn.graphs.count(51) == 0));
+  CHECK(turn.capture.stats().calls <= 100);
+  for (int i = 0; i < 10000; ++i) turn.Run(51, 200);  // larger than all: alone
+  CHECK(turn.graphs == std::set<std::uint64_t>{51});
 }
 
 TEST_CASE("switched off, every step is run eagerly") {
@@ -93,13 +155,13 @@ TEST_CASE("capture: what is replayed was captured with the same addresses and no
   INFO("seed " << seed);
   std::uint64_t at = 0;
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
-  GraphCapture capture({2, 3, 4, true});
+  GraphCapture capture({2, 3, 4, true, 60});
   std::map<std::uint64_t, std::uint64_t> graphs;  // key -> addresses
   std::uint64_t captures = 0, replays = 0, eager = 0, failures = 0;
   for (int step = 0; step < 20000; ++step) {
     const std::uint64_t key = draw(8), addresses = draw(20) == 0 ? draw(3) : 7;
     const auto decision = capture.Next(key, addresses);
-    if (decision.evicted) REQUIRE(graphs.erase(*decision.evicted) == 1);
+    for (const GraphCapture::Key gone : decision.evicted) REQUIRE(graphs.erase(gone) == 1);
     if (decision.drop) REQUIRE(graphs.erase(key) == 1);
     if (decision.action == Action::kReplay) {
       ++replays;
@@ -111,7 +173,7 @@ TEST_CASE("capture: what is replayed was captured with the same addresses and no
         capture.Failed(key, "drawn");
         ++failures;
       } else {
-        capture.Captured(key);
+        capture.Captured(key, 1 + draw(20));
         graphs[key] = addresses;
         ++captures;
       }
