@@ -600,6 +600,7 @@ class CudaBackendImpl final : public CudaBackend {
   struct Choice {
     EgPlan* plan = nullptr;  // null: the library has none for this key, or there was no memory for any
     std::uint64_t workspace_bytes = 0;
+    std::string refused = {};     // why there is none, where the library says it
     std::string no_memory = {};   // why there is none, where that is it: it is asked again, not at each call
     std::uint64_t used_then = 0;  // bytes in use
     std::uint32_t asked_since = 0;
@@ -867,18 +868,20 @@ class CudaBackendImpl final : public CudaBackend {
   // A product as the key says it, or, where the library has no algorithm for that, another that is as exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunPlan(name, key, arguments)) return;
-    if (const std::string no_memory = NoMemoryFor(key); !no_memory.empty())
-      return Refuse(name, absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", no_memory)));
+    if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
+      return Refuse(name, absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", choice->no_memory)));
     if (key.type != EG_FLOAT32) return RunWide(name, key, arguments);
     EgPlanKey exact = key;
     exact.tf32 = 0;
-    if (key.tf32 != 0 && RunPlan(name, exact, arguments)) return;
-    Refuse(name, absl::InternalError("the library has no algorithm for this shape"));
+    if (key.tf32 != 0) return MustRunPlan(name, exact, arguments);
+    const Choice* const choice = Find(key);
+    const std::string why = choice == nullptr || choice->refused.empty() ? "" : absl::StrCat(": ", choice->refused);
+    Refuse(name, absl::InternalError(absl::StrCat("the library has no algorithm for this shape", why)));
   }
-  std::string NoMemoryFor(EgPlanKey key) const {
+  const Choice* Find(EgPlanKey key) const {
     key.reserved = fastest_ ? 1 : 0;
     const auto choice = plans_.find(PlanKey{key});
-    return choice == plans_.end() ? "" : choice->second.no_memory;
+    return choice == plans_.end() ? nullptr : &choice->second;
   }
 
   // Operands of 16 bits as float32, their result rounded once. TF32 has all of their bits, so such products are exact, by tensor cores where there is
@@ -913,11 +916,15 @@ class CudaBackendImpl final : public CudaBackend {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
     std::int32_t count = 0;
-    if (!Check(name, api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error), error)) return false;
+    Choice choice;
+    const std::int32_t offered = api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error);
+    if (offered == EG_CUDA_BAD_SHAPE)  // it has none, and says why
+      count = 0, choice.refused = error.text;
+    else if (!Check(name, offered, error))
+      return false;
     std::vector<AlgorithmCandidate> candidates;
     for (std::int32_t i = 0; i < count; ++i) candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
     std::vector<EgPlan*> made(candidates.size(), nullptr);
-    Choice choice;
     const auto try_one = [&](std::size_t i) -> absl::StatusOr<double> {
       EgCudaError failed{};
       absl::StatusOr<double> seconds = 0.0;
@@ -933,7 +940,7 @@ class CudaBackendImpl final : public CudaBackend {
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (made[i] == nullptr) continue;
       if (chosen.ok() && i == chosen->index)
-        choice = {made[i], candidates[i].workspace_bytes, {}};
+        choice = {made[i], candidates[i].workspace_bytes};
       else
         api_->drop_plan(made[i]);
     }

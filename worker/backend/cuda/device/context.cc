@@ -13,8 +13,17 @@ namespace {
 // The device that was opened last: threads that open none must not make a context on the first one, which takes memory there.
 std::atomic<int> opened{-1};
 
+// A thread's device is the first one until it says another: what a context was handed to, to be closed above all, says it before it makes something.
+cudaError_t Use(int ordinal) {
+  thread_local int used = -1;
+  if (used == ordinal) return cudaSuccess;
+  const cudaError_t status = cudaSetDevice(ordinal);
+  if (status == cudaSuccess) used = ordinal;
+  return status;
+}
+
 int32_t OpenInto(EgContext* context, EgCudaError* error) {
-  EG_CUDA_TRY(cudaSetDevice(context->ordinal));
+  EG_CUDA_TRY(Use(context->ordinal));
   EG_CUDA_TRY(cudaFree(nullptr));  // makes the device's context
   opened = context->ordinal;
   // Transfers are small beside kernels and on their critical path: first.
@@ -32,7 +41,7 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
 
 void Close(EgContext* context) {
   // Nobody is left to be told of an error.
-  static_cast<void>(cudaSetDevice(context->ordinal));
+  static_cast<void>(Use(context->ordinal));
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) static_cast<void>(cudaStreamSynchronize(lane));
   context->offered.clear();
@@ -56,7 +65,8 @@ int32_t Open(const EgOpenOptions* options, EgContext** result, EgCudaError* erro
   return EG_CUDA_OK;
 }
 
-int32_t MemoryOf(EgContext*, uint64_t* free_bytes, uint64_t* total_bytes, EgCudaError* error) {
+int32_t MemoryOf(EgContext* context, uint64_t* free_bytes, uint64_t* total_bytes, EgCudaError* error) {
+  EG_CUDA_TRY(Use(context->ordinal));
   std::size_t available = 0, total = 0;
   EG_CUDA_TRY(cudaMemGetInfo(&available, &total));
   *free_bytes = available;
@@ -64,7 +74,8 @@ int32_t MemoryOf(EgContext*, uint64_t* free_bytes, uint64_t* total_bytes, EgCuda
   return EG_CUDA_OK;
 }
 
-int32_t Allocate(EgContext*, uint64_t bytes, uint64_t* address, EgCudaError* error) {
+int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error) {
+  EG_CUDA_TRY(Use(context->ordinal));
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, bytes);
   if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // no room is an answer, not a state
@@ -73,14 +84,15 @@ int32_t Allocate(EgContext*, uint64_t bytes, uint64_t* address, EgCudaError* err
   return EG_CUDA_OK;
 }
 
-int32_t Release(EgContext*, uint64_t address, EgCudaError* error) {
+int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
+  EG_CUDA_TRY(Use(context->ordinal));
   EG_CUDA_TRY(cudaFree(reinterpret_cast<void*>(address)));
   return EG_CUDA_OK;
 }
 
 // Both are called on threads that have opened nothing.
 void UseOpened() {
-  if (opened >= 0) static_cast<void>(cudaSetDevice(opened));
+  if (opened >= 0) static_cast<void>(Use(opened));
 }
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
   UseOpened();
@@ -100,8 +112,9 @@ int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, cons
   return EG_CUDA_OK;
 }
 
-int32_t MakeEvent(EgContext*, int32_t timed, EgEvent** event, EgCudaError* error) {
+int32_t MakeEvent(EgContext* context, int32_t timed, EgEvent** event, EgCudaError* error) {
   *event = nullptr;
+  EG_CUDA_TRY(Use(context->ordinal));
   cudaEvent_t made = nullptr;
   EG_CUDA_TRY(cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming));
   *event = new EgEvent{made};

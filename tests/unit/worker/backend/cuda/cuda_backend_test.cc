@@ -657,7 +657,8 @@ TEST_CASE("a shape that the library refuses is an error that names the layer, on
   stage.control.no_plans = true;
   const auto failed = step.Run(1);
   CHECK(failed.status().message() ==
-        "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the library has no algorithm for this shape");
+        "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the library has no algorithm for this shape: not such a "
+        "one");
   stage.control.no_plans = false;
   CHECK(stage.backend->TakeError().ok());
 }

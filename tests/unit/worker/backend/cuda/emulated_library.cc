@@ -366,7 +366,9 @@ std::int32_t Offered(const EgPlanKey& key) {
   }
   return key.bias_gradient != 0 && key.n % 2 != 0 ? 0 : 3;
 }
-int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError*) {
+int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+  if (Offered(*key) == 0 && key->type != EG_FLOAT16)
+    return Fail(EG_CUDA_BAD_SHAPE, error, "not such a one");  // some say so, some offer an empty list
   *count = std::min(infos_max, Offered(*key));
   for (std::int32_t i = 0; i < *count; ++i) infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
   return EG_CUDA_OK;
