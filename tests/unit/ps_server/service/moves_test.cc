@@ -214,6 +214,58 @@ TEST_CASE("what has arrived goes with the session, the job, or a drop; a move of
   CHECK(pair.from.images->bytes() == 0);
 }
 
+TEST_CASE("the memory of a slot of tables that is moved is its job's at the next server, from when it is received, and no more at the one before") {
+  Pair pair;
+  const auto as_slot = [](v1::ShardSpec* spec) {
+    spec->clear_variable();
+    spec->clear_row_end();
+    spec->mutable_slot()->set_slots(1);
+    v1::TableSpec* table = spec->mutable_slot()->add_tables();
+    table->set_name("user");
+    table->set_dtype(v1::DTYPE_FLOAT32);
+    table->set_dimension(2);
+    table->mutable_initializer()->set_type("zeros");
+    table->mutable_optimizer()->set_type("counting");
+  };
+  v1::CoordinatorMessage assign = Stage::AssignOf(1);
+  as_slot(assign.mutable_assign()->mutable_spec());
+  pair.from.Give(assign);
+  REQUIRE(pair.from.NextAssigned().ok());
+  constexpr std::int64_t kIds = 20'000;
+  std::vector<std::int64_t> ids(kIds);
+  for (std::int64_t i = 0; i < kIds; ++i) ids[static_cast<std::size_t>(i)] = i * 3;
+  RequestBuilder push;
+  push.PushRows(1, 0, 0, std::move(ids), std::vector<float>(2 * kIds, 1));
+  const auto pushed = pair.from.Start(push);
+  pushed->event.Wait();
+  REQUIRE(pushed->reply->push() == v1::APPLIED);
+  const auto bytes_of = [](Stage& stage) {
+    std::uint64_t bytes = 0;
+    stage.On([&] { bytes = stage.control->Progress().bytes(); });
+    return bytes;
+  };
+  CHECK(bytes_of(pair.from) > 4 * sizeof(float) * kIds);
+  const v1::ShardStopped stopped = pair.Stop(1);
+  REQUIRE_FALSE(stopped.has_error());
+  v1::CoordinatorMessage receive = pair.ReceiveOf(stopped);
+  as_slot(receive.mutable_receive()->mutable_spec());
+  pair.to.Give(receive);
+  const v1::TaskMessage received = pair.to.Next();
+  INFO(received.received().error().message());
+  REQUIRE_FALSE(received.received().has_error());
+  const JobUid job(kJob);
+  CHECK(pair.to.host->jobs().TableBytes(job) > 4 * sizeof(float) * kIds);
+  v1::CoordinatorMessage moved = Pair::AssignMoved(1);
+  as_slot(moved.mutable_assign()->mutable_spec());
+  pair.to.Give(moved);
+  REQUIRE(pair.to.NextAssigned().ok());
+  CHECK(bytes_of(pair.to) == pair.to.Report()[0].tables(0).memory_bytes());
+  CHECK(bytes_of(pair.to) > 4 * sizeof(float) * kIds);
+  pair.from.Give(Stage::DropOf(1));
+  CHECK(pair.from.Report().empty());
+  CHECK(bytes_of(pair.from) == 0);
+}
+
 TEST_CASE("images are bounded: one that does not fit beside others is for later, one that never fits is refused") {
   std::unique_ptr<transport::Transport> network = transport::MakeInprocTransport(nullptr);
   Stage stage(nullptr, network.get(), 1u << 20);

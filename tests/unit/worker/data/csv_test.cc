@@ -287,6 +287,15 @@ TEST_CASE("a vocabulary is of the training data, by descending count and then by
   CHECK(ReadAll(**eval).ints["w"] == std::vector<std::int64_t>{0, 3, 1, 0, 2});
   CHECK(NeedsTrain(fields));
   CHECK_FALSE(NeedsTrain({Field("w", "string", {"0"}, {Hash(3)})}));
+  // Many that are as frequent as each other, in an order that is not theirs.
+  std::string words;
+  for (int i = 0; i < 500; ++i) absl::StrAppend(&words, 1000 + i * 7 % 500, "\n");
+  Write(folder / "train.csv", words);
+  source.path = folder / "train.csv";
+  const auto equals = OpenCsv(source, {Field("w", "string", {"0"}, {Vocabulary(1)})}, nullptr);
+  REQUIRE(equals.ok());
+  const std::vector<std::int64_t> ids = ReadAll(**equals).ints["w"];
+  for (int i = 0; i < 500; ++i) CHECK(ids[static_cast<std::size_t>(i)] == 1 + i * 7 % 500);
 }
 
 TEST_CASE("a split cuts one file into training and evaluation, and both have another fingerprint") {
