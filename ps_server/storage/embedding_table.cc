@@ -185,6 +185,14 @@ struct EmbeddingTable::Parts {
 
   // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
   std::uint64_t HashOf(std::int64_t id) const { return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32); }
+  // Of at most a group: in a loop of its own the multiplications are vectorised.
+  void HashesOf(const std::int64_t* of, std::size_t size, std::uint64_t* to) const {
+    if (size == kGroup) {
+      for (std::size_t k = 0; k < kGroup; ++k) to[k] = HashOf(of[k]);
+    } else {
+      for (std::size_t k = 0; k < size; ++k) to[k] = HashOf(of[k]);
+    }
+  }
   std::int64_t IdOf(std::uint64_t hash) const { return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key); }
   std::uint64_t RowKey(std::uint64_t hash) const { return std::rotl(hash, 32); }
 
@@ -217,6 +225,9 @@ struct EmbeddingTable::Parts {
   std::size_t laters = 0;
   template <bool kStamped>
   void LookUp(std::span<const std::int64_t> of);
+  // The row of the hash at `place` if it stands in this line, and its stamp is set; else a number from kWaiting on.
+  template <bool kStamped>
+  std::uint32_t RowIn(RowIndex::Line* line, std::uint32_t place);
   // Only when an id is there twice: the chain of its gradients.
   std::vector<std::uint32_t> twice;        // places of those that were there before, rising
   std::vector<std::uint32_t> next_source;  // by place
@@ -330,14 +341,16 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
     if (next != end) {
       Group& g = ring[step % kRing];
       const Parts& p = *next->table->parts_;
+      const RowIndex::Homes homes = p.index.homes();
       g.of = next;
       g.first = next_id;
       g.size = std::min(kGroup, next->ids.size() - next_id);
       next_id += g.size;
       ++groups;
+      p.HashesOf(g.of->ids.data() + g.first, g.size, g.hashes);
       for (std::size_t k = 0; k < g.size; ++k) {
-        g.hashes[k] = p.HashOf(g.of->ids[g.first + k]);
-        g.homes[k] = p.index.AskFor(g.hashes[k]);
+        g.homes[k] = homes.Of(g.hashes[k]);
+        __builtin_prefetch(g.homes[k]);
       }
     } else if (step >= groups + 3 * kDelay) {
       return;
@@ -363,9 +376,9 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
       const Parts& p = *g.of->table->parts_;
       for (std::size_t l = 0; l < g.laters; ++l) {
         const std::uint32_t k = g.later[l];
-        const RowIndex::Ref e = p.index.Find(g.homes[k], g.hashes[k]);
-        if (!e || !IsRow(e)) continue;
-        g.rows[k] = p.arena.At(e.row());
+        const std::uint32_t row = p.index.RowBehind(g.homes[k], g.hashes[k]);
+        if (row >= kWaiting) continue;
+        g.rows[k] = p.arena.At(row);
         PrefetchRow<0>(g.rows[k], p.dimension * sizeof(float));
       }
     }
@@ -428,7 +441,13 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (p.what[i] == kAgain) continue;
     const std::uint64_t hash = p.hashes[i];
     // An id that was inserted may have made the index grow, and move.
-    RowIndex::Ref e = p.index.Find(p.index.homes_version() == homes_version ? p.later[l].home : p.index.Home(hash), hash);
+    RowIndex::Line* const home = p.index.homes_version() == homes_version ? p.later[l].home : p.index.Home(hash);
+    // Nearly all stand in the next line; to find the place of any costs more.
+    if (const std::uint32_t row = stamped ? p.RowIn<true>(home + 1, i) : p.RowIn<false>(home + 1, i); row < kWaiting) {
+      p.what[i] = row;
+      continue;
+    }
+    RowIndex::Ref e = p.index.Find(home, hash);
     const bool waited = static_cast<bool>(e);
     if (waited && IsRow(e)) {
       p.what[i] = e.row();
@@ -533,6 +552,12 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   return p.outcome;
 }
 
+template <bool kStamped>
+inline std::uint32_t EmbeddingTable::Parts::RowIn(RowIndex::Line* line, std::uint32_t place) {
+  if constexpr (kStamped) return RowIndex::Touch(line, hashes[place], stamp, &stamps_before[place]);
+  return RowIndex::RowIn<false>(line, hashes[place]);
+}
+
 // What each id is (`what`), as far as one look at its home line can say; the others, to `later`. Nothing is inserted, so every home stays where it
 // is. Without branches that depend on the ids. Ends with the ids that are there twice.
 template <bool kStamped>
@@ -547,7 +572,6 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
   std::uint32_t *const to_what = what.data(), *const to_suspect = suspect_places.data();
   Later* const to_later = later.data();
   RowIndex::Line* ring[kRing][kGroup];
-  const std::uint32_t now = stamp;
   std::size_t suspected = 0, behind = 0;
   // A push of few ids finds its rows near when it applies.
   const std::size_t near = n * row_floats * sizeof(float) <= kNearBytesMax ? row_floats * sizeof(float) : 0;
@@ -556,33 +580,27 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
     if (turn < groups) {
       RowIndex::Line** const to_home = ring[turn % kRing];
       const std::size_t first = turn * kGroup, size = std::min(kGroup, n - first);
-      const std::int64_t* const from = of.data() + first;
+      HashesOf(of.data() + first, size, to_hash + first);
       for (std::size_t k = 0; k < size; ++k) {
-        const std::uint64_t hash = HashOf(from[k]);
-        to_hash[first + k] = hash;
+        const std::uint64_t hash = to_hash[first + k];
         RowIndex::Line* const home = homes.Of(hash);
         __builtin_prefetch(home, 0, 2);
         to_home[k] = home;
-        to_suspect[suspected] = static_cast<std::uint32_t>(first + k);
-        suspected += seen_view.Set(hash);
+        if (seen_view.Set(hash)) [[unlikely]]
+          to_suspect[suspected++] = static_cast<std::uint32_t>(first + k);
       }
     }
     if (turn < kDelay) continue;
     const std::size_t group = turn - kDelay, first = group * kGroup, size = std::min(kGroup, n - first);
     RowIndex::Line* const* const home = ring[group % kRing];
-    const std::uint64_t* const hash = to_hash + first;
     std::uint32_t* const row_of = to_what + first;
     for (std::size_t k = 0; k < size; ++k) {
-      std::uint32_t row;
-      if constexpr (kStamped) {
-        row = RowIndex::Touch(home[k], hash[k], now, &stamps_before[first + k]);
-      } else {
-        row = RowIndex::RowIn<false>(home[k], hash[k]);
-      }
+      const auto place = static_cast<std::uint32_t>(first + k);
+      const std::uint32_t row = RowIn<kStamped>(home[k], place);
       row_of[k] = row;
-      to_later[behind] = {home[k], static_cast<std::uint32_t>(first + k)};
+      to_later[behind] = {home[k], place};
       behind += row >= kWaiting;
-      RowIndex::AskBehind<kStamped>(home[k], hash[k]);
+      __builtin_prefetch(home[k] + (row >= kWaiting));
     }
     for (std::size_t k = 0; near != 0 && k < size; ++k) {
       if (row_of[k] < kWaiting) PrefetchRow<1>(arena.At(row_of[k]), near);

@@ -99,37 +99,39 @@ class RowIndex {
     return found;
 #endif
   }
-  // The row of `hash` if it stands in its home line; anything that is not in it gives kNone, which says nothing about the next line.
+  // The row of `hash` if it stands in this line, its home or the next one; else kNone, which says nothing about other lines.
   template <bool kStamped>
-  static std::uint32_t RowIn(const Line* home, std::uint64_t hash) {
-    std::uint32_t found = AmongFour(home, hash);
+  static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
+    std::uint32_t found = AmongFour(line, hash);
     if constexpr (!kStamped) {
       // Behind the rows stands a number that is always kNone: whether the entry is here cannot be foreseen, so nobody asks.
-      found |= std::uint32_t{home->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
-      return home->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
+      found |= std::uint32_t{line->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
+      return line->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
     }
-    return found != 0 ? home->numbers[2 * kStampedLanes + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
+    return found != 0 ? line->numbers[2 * kStampedLanes + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
   }
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
     return lanes_ == kLanes ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
   }
+  // Of one that is not in its home line: nearly all of those stand in the next one.
+  std::uint32_t RowBehind(Line* home, std::uint64_t hash) const {
+    const std::uint32_t row = RowInHome(home + 1, hash);
+    if (row != kNone) return row;
+    const Ref e = Find(home + 1, hash);
+    return e ? e.row() : kNone;
+  }
   // In an index with stamps: RowIn, and the stamp becomes at least `now`; `before`: what it was. A number with its highest bit set counts as not
   // there.
-  static std::uint32_t Touch(Line* home, std::uint64_t hash, std::uint32_t now, std::uint32_t* before) {
-    const std::uint32_t found = AmongFour(home, hash);
+  static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now, std::uint32_t* before) {
+    const std::uint32_t found = AmongFour(line, hash);
     if (found == 0) return kNone;
     const auto at = static_cast<std::uint32_t>(std::countr_zero(found));
-    const std::uint32_t row = home->numbers[2 * kStampedLanes + at];
+    const std::uint32_t row = line->numbers[2 * kStampedLanes + at];
     if (row >> 31) return kNone;
-    std::uint32_t& stamp = home->numbers[3 * kStampedLanes + at];
+    std::uint32_t& stamp = line->numbers[3 * kStampedLanes + at];
     *before = stamp;
     stamp = stamp < now ? now : stamp;
     return row;
-  }
-  // Asks for the line behind if that is where `hash` may be.
-  template <bool kStamped>
-  static void AskBehind(const Line* home, std::uint64_t hash) {
-    __builtin_prefetch(home + (home->hashes[(kStamped ? kStampedLanes : kLanes) - 1] < hash));
   }
   std::uint64_t homes_version() const { return homes_version_; }
   // Home() for a loop: nothing of the index is looked for again. Valid as long.
