@@ -192,7 +192,10 @@ int GradientBuffer::ToWire() {
 tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard) {
   EG_CHECK(self->on_wire_);
   const ShardSlice& slice = self->layout_->slice(shard);
-  return {self, {self->buffers_[slice.variable].data() + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
+  const std::byte* const whole = self->buffers_[slice.variable].data();
+  // Each variable's memory is an owner of its own: a frame takes what lies between two pieces of one owner for padding that was written
+  // (wire/data_frame.h).
+  return {std::shared_ptr<const void>(self, whole), {whole + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
 }
 
 }  // namespace evergrad::worker

@@ -1,9 +1,11 @@
 // How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and gradients.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/tensor/convert.h"
+#include "common/wire/data_frame.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/params/layout.h"
 #include "worker/params/weights.h"
@@ -224,6 +226,30 @@ TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piec
   CHECK(*reinterpret_cast<const float*>(piece.bytes.data()) == 42);
   piece = {};
   CHECK(alive.expired());
+}
+
+// Gradients of two variables in one block, 64 bytes apart: what is between them is nobody's.
+TEST_CASE("what lies between the gradients of two variables does not leave with them") {
+  struct Block final : tensor::BufferHome {
+    alignas(64) std::byte bytes[128];
+    void TakeBack(std::byte*, std::size_t) override {}
+  };
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "a", {8}, 0, 8}, {1, 1, "b", {8}, 0, 8}})));
+  const auto block = std::make_shared<Block>();
+  std::fill(std::begin(block->bytes), std::end(block->bytes), std::byte{7});
+  std::vector<tensor::AlignedBuffer> buffers;
+  for (std::size_t v = 0; v < 2; ++v) buffers.emplace_back(block->bytes + 64 * v, 32, block);
+  const auto gradient = std::make_shared<const GradientBuffer>(layout, std::move(buffers));
+  v1::RequestHeader header;
+  for (int i = 0; i < 2; ++i) header.add_pushes();
+  std::vector<std::byte> frame;
+  for (const tensor::SharedBytes& piece :
+       wire::BuildRequest(&header, {GradientBuffer::Slice(gradient, ShardId(0)), GradientBuffer::Slice(gradient, ShardId(1))}))
+    frame.insert(frame.end(), piece.bytes.begin(), piece.bytes.end());
+  const auto at = static_cast<std::ptrdiff_t>(header.pushes(0).payload_offset());
+  REQUIRE(frame.size() == header.pushes(0).payload_offset() + 64 + 32);
+  CHECK(std::all_of(frame.begin() + at, frame.begin() + at + 32, [](std::byte b) { return b == std::byte{7}; }));
+  CHECK(std::all_of(frame.begin() + at + 32, frame.begin() + at + 64, [](std::byte b) { return b == std::byte{0}; }));
 }
 
 TEST_CASE("a variable's wire type: values are widened on arrival, gradients narrowed where they lie, and what it cannot say is named") {
