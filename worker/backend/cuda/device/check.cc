@@ -29,7 +29,12 @@ int32_t NoDriver(cudaError_t status, EgCudaError* error) {
 
 }  // namespace
 
+void Ignore(cudaError_t status) {
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
 int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
+  Ignore(status);
   switch (status) {
     case cudaSuccess: return EG_CUDA_OK;
     case cudaErrorInsufficientDriver: return NoDriver(status, error);

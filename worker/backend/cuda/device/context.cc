@@ -41,14 +41,14 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
 
 void Close(EgContext* context) {
   // Nobody is left to be told of an error.
-  static_cast<void>(Use(context->ordinal));
+  Ignore(Use(context->ordinal));
   for (const cudaStream_t lane : context->lanes)
-    if (lane != nullptr) static_cast<void>(cudaStreamSynchronize(lane));
+    if (lane != nullptr) Ignore(cudaStreamSynchronize(lane));
   context->offered.clear();
   if (context->dnn_handle != nullptr) static_cast<void>(context->dnn->cudnnDestroy(context->dnn_handle));
   if (context->blas_handle != nullptr) static_cast<void>(context->blas->cublasLtDestroy(context->blas_handle));
   for (const cudaStream_t lane : context->lanes)
-    if (lane != nullptr) static_cast<void>(cudaStreamDestroy(lane));
+    if (lane != nullptr) Ignore(cudaStreamDestroy(lane));
   delete context;
 }
 
@@ -78,7 +78,6 @@ int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaEr
   EG_CUDA_TRY(Use(context->ordinal));
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, bytes);
-  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());  // no room is an answer, not a state
   EG_CUDA_RETURN_IF(FromRuntime(status, "cudaMalloc", error));
   *address = reinterpret_cast<uint64_t>(memory);
   return EG_CUDA_OK;
@@ -92,18 +91,17 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
 
 // Both are called on threads that have opened nothing.
 void UseOpened() {
-  if (opened >= 0) static_cast<void>(Use(opened));
+  if (opened >= 0) Ignore(Use(opened));
 }
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
   UseOpened();
   const cudaError_t status = cudaHostAlloc(memory, bytes, cudaHostAllocPortable);
-  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
   return FromRuntime(status, "cudaHostAlloc", error);
 }
 
 void ReleaseHost(void* memory) {
   UseOpened();
-  static_cast<void>(cudaFreeHost(memory));
+  Ignore(cudaFreeHost(memory));
 }
 
 int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
@@ -122,7 +120,7 @@ int32_t MakeEvent(EgContext* context, int32_t timed, EgEvent** event, EgCudaErro
 }
 
 void DropEvent(EgEvent* event) {
-  static_cast<void>(cudaEventDestroy(event->event));
+  Ignore(cudaEventDestroy(event->event));
   delete event;
 }
 
@@ -149,7 +147,7 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
 int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
   const cudaError_t status = cudaEventQuery(event->event);
   *yes = status == cudaSuccess ? 1 : 0;
-  if (status == cudaErrorNotReady) return static_cast<void>(cudaGetLastError()), EG_CUDA_OK;
+  if (status == cudaErrorNotReady) return Ignore(status), EG_CUDA_OK;
   return FromRuntime(status, "cudaEventQuery", error);
 }
 
@@ -190,8 +188,7 @@ int32_t EndCapture(EgContext* context, EgGraph** result, EgCudaError* error) {
   cudaGraphExec_t made = nullptr;
   cudaError_t status = ended;
   if (status == cudaSuccess) status = cudaGraphInstantiate(&made, graph, 0);
-  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
-  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+  if (graph != nullptr) Ignore(cudaGraphDestroy(graph));
   EG_CUDA_RETURN_IF(FromRuntime(status, ended == cudaSuccess ? "cudaGraphInstantiate" : "cudaStreamEndCapture", error));
   *result = new EgGraph{made};
   return EG_CUDA_OK;
@@ -203,7 +200,7 @@ int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
 }
 
 void DropGraph(EgGraph* graph) {
-  static_cast<void>(cudaGraphExecDestroy(graph->graph));
+  Ignore(cudaGraphExecDestroy(graph->graph));
   delete graph;
 }
 

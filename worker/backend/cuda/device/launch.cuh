@@ -94,21 +94,27 @@ struct DeviceLauncher {
     const std::int64_t blocks = (count + per_block - 1) / per_block;
     return static_cast<unsigned>(blocks < kGridMax ? blocks : kGridMax);
   }
+  // The call's own status: the thread's last error may be another call's, of one that was allowed to fail.
+  template <typename Op>
+  int32_t Start(unsigned grid, void (*kernel)(std::int64_t, Op), std::int64_t count, const Op& op) {
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(grid);
+    launch.blockDim = dim3(kBlock);
+    launch.stream = stream;
+    EG_CUDA_TRY(cudaLaunchKernelEx(&launch, kernel, count, op));
+    return EG_CUDA_OK;
+  }
   template <typename Op>
   int32_t Map(std::int64_t count, const Op& op) {
     static_assert(sizeof(Op) <= 4000, "CUDA takes 4 KB of arguments");
     if (count <= 0) return EG_CUDA_OK;
-    MapKernel<<<Grid(count, kBlock), kBlock, 0, stream>>>(count, op);
-    EG_CUDA_TRY(cudaGetLastError());
-    return EG_CUDA_OK;
+    return Start(Grid(count, kBlock), MapKernel<Op>, count, op);
   }
   template <int kThreads, typename Op>
   int32_t Teams(std::int64_t count, const Op& op) {
     static_assert(sizeof(Op) <= 4000, "CUDA takes 4 KB of arguments");
     if (count <= 0) return EG_CUDA_OK;
-    TeamKernel<kThreads><<<Grid(count, kBlock / kThreads), kBlock, 0, stream>>>(count, op);
-    EG_CUDA_TRY(cudaGetLastError());
-    return EG_CUDA_OK;
+    return Start(Grid(count, kBlock / kThreads), TeamKernel<kThreads, Op>, count, op);
   }
   int32_t Zero(void* to, std::uint64_t bytes) {
     EG_CUDA_TRY(cudaMemsetAsync(to, 0, bytes, stream));
