@@ -38,7 +38,10 @@ constexpr std::size_t kAheadRows = 16;  // how far ahead memory is asked for wha
 // Ids go through look-up and update in groups of this size, one step of a group at a time: the memory answers one group while others are worked on,
 // and a step is a loop so short that the processor has many of its misses under way (of the page's translation, too, which holds up a prefetch).
 constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
-static_assert(3 * kDelay < kRing);
+static_assert(kDelay < kRing);
+// Of a pull: as many ids under way, in more and smaller groups (measured: README.md).
+constexpr std::size_t kReadGroup = 8, kReadDelay = 4, kReadRing = 16;
+static_assert(3 * kReadDelay < kReadRing);
 constexpr std::size_t kNearBytesMax = 128u << 10;  // rows of a push that stay in the second cache from Prepare to Apply
 constexpr std::uint64_t kSweepParts = 64;          // of a sweep; a sweep takes ttl / 8 steps
 constexpr std::uint64_t kVisitsMax = 64 * 1024;    // of the index, for one slice of a cut
@@ -185,10 +188,11 @@ struct EmbeddingTable::Parts {
 
   // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
   std::uint64_t HashOf(std::int64_t id) const { return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32); }
-  // Of at most a group: in a loop of its own the multiplications are vectorised.
+  // Of at most kSize ids: in a loop of its own the multiplications are vectorised.
+  template <std::size_t kSize>
   void HashesOf(const std::int64_t* of, std::size_t size, std::uint64_t* to) const {
-    if (size == kGroup) {
-      for (std::size_t k = 0; k < kGroup; ++k) to[k] = HashOf(of[k]);
+    if (size == kSize) {
+      for (std::size_t k = 0; k < kSize; ++k) to[k] = HashOf(of[k]);
     } else {
       for (std::size_t k = 0; k < size; ++k) to[k] = HashOf(of[k]);
     }
@@ -327,11 +331,11 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
   struct Group {
     const Reading* of;
     std::size_t first, size;
-    std::uint64_t hashes[kGroup];
-    RowIndex::Line* homes[kGroup];
-    const float* rows[kGroup];  // null: no row
-    std::uint32_t later[kGroup], laters;
-  } ring[kRing];
+    std::uint64_t hashes[kReadGroup];
+    RowIndex::Line* homes[kReadGroup];
+    const float* rows[kReadGroup];  // null: no row
+    std::uint32_t later[kReadGroup], laters;
+  } ring[kReadRing];
   const Reading* next = readings.data();
   const Reading* const end = next + readings.size();
   std::size_t next_id = 0, groups = 0;  // of `next`; those that have begun
@@ -339,24 +343,24 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
   for (std::size_t step = 0;; ++step) {
     while (next != end && next_id == next->ids.size()) ++next, next_id = 0;
     if (next != end) {
-      Group& g = ring[step % kRing];
+      Group& g = ring[step % kReadRing];
       const Parts& p = *next->table->parts_;
       const RowIndex::Homes homes = p.index.homes();
       g.of = next;
       g.first = next_id;
-      g.size = std::min(kGroup, next->ids.size() - next_id);
+      g.size = std::min(kReadGroup, next->ids.size() - next_id);
       next_id += g.size;
       ++groups;
-      p.HashesOf(g.of->ids.data() + g.first, g.size, g.hashes);
+      p.HashesOf<kReadGroup>(g.of->ids.data() + g.first, g.size, g.hashes);
       for (std::size_t k = 0; k < g.size; ++k) {
         g.homes[k] = homes.Of(g.hashes[k]);
         __builtin_prefetch(g.homes[k]);
       }
-    } else if (step >= groups + 3 * kDelay) {
+    } else if (step >= groups + 3 * kReadDelay) {
       return;
     }
-    if (step >= kDelay && step - kDelay < groups) {
-      Group& g = ring[(step - kDelay) % kRing];
+    if (step >= kReadDelay && step - kReadDelay < groups) {
+      Group& g = ring[(step - kReadDelay) % kReadRing];
       const Parts& p = *g.of->table->parts_;
       const std::size_t bytes = p.dimension * sizeof(float);
       g.laters = 0;
@@ -371,8 +375,8 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
         }
       }
     }
-    if (step >= 2 * kDelay && step - 2 * kDelay < groups) {
-      Group& g = ring[(step - 2 * kDelay) % kRing];
+    if (step >= 2 * kReadDelay && step - 2 * kReadDelay < groups) {
+      Group& g = ring[(step - 2 * kReadDelay) % kReadRing];
       const Parts& p = *g.of->table->parts_;
       for (std::size_t l = 0; l < g.laters; ++l) {
         const std::uint32_t k = g.later[l];
@@ -382,8 +386,8 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
         PrefetchRow<0>(g.rows[k], p.dimension * sizeof(float));
       }
     }
-    if (step < 3 * kDelay) continue;
-    const Group& g = ring[(step - 3 * kDelay) % kRing];
+    if (step < 3 * kReadDelay) continue;
+    const Group& g = ring[(step - 3 * kReadDelay) % kReadRing];
     const Parts& p = *g.of->table->parts_;
     const std::size_t dimension = p.dimension, wire_bytes = dimension * tensor::WireBytes(g.of->wire);
     std::byte* const out = g.of->out + g.first * wire_bytes;
@@ -580,7 +584,7 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
     if (turn < groups) {
       RowIndex::Line** const to_home = ring[turn % kRing];
       const std::size_t first = turn * kGroup, size = std::min(kGroup, n - first);
-      HashesOf(of.data() + first, size, to_hash + first);
+      HashesOf<kGroup>(of.data() + first, size, to_hash + first);
       for (std::size_t k = 0; k < size; ++k) {
         const std::uint64_t hash = to_hash[first + k];
         RowIndex::Line* const home = homes.Of(hash);
