@@ -64,7 +64,8 @@ class GraphCapture {
     std::string reason;
   };
   void Forget(Entry* entry);  // its graph
-  // Whether there is room for a graph of `entry` (as large as its last one; the first one's size is not known), which was last asked for at `before`: makes it, or leaves everything as it is.
+  // Whether there is room for a graph of `entry` (as large as its last one; the first one's size is not known), which was last asked for at `before`:
+  // makes it, or leaves everything as it is.
   bool MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;
