@@ -523,7 +523,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over) drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
       return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting), " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows,
-                    " wanted=", fresh);
+                    " wanted=", fresh + new_waiting);
     }
   }
   const auto more_rows = [&] {
@@ -539,7 +539,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
       const MemoryBudget& budget = p.index_share.budget();
       return refuse("server's tables are above memory_bytes_max", " held=", budget.used(), " memory_bytes_max=", budget.limit(), " rows=", p.rows,
-                    " wanted=", fresh);
+                    " wanted=", fresh + new_waiting);
     }
   }
   if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows()))) return refuse("no memory for a table's rows", " rows=", p.rows);

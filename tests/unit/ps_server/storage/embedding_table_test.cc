@@ -568,6 +568,16 @@ TEST_CASE("above bytes_max a push is refused whole, and nothing has changed") {
   CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // rows that are there need no room
 }
 
+TEST_CASE("a refusal says how many ids want room, those that would only wait included") {
+  TableSettings s = Settings();
+  s.admit_after = 2;
+  s.bytes_max = Make(s)->bytes_of(0, 10);
+  auto table = Make(s);
+  const auto refused = PushOnes(table.get(), Rising(0, 11));
+  CHECK(refused.status().message().find("table is above bytes_max: table=user/embedding held=0 ") == 0);
+  CHECK_THAT(std::string(refused.status().message()), Catch::EndsWith(" wanted=11"));
+}
+
 TEST_CASE("at the server's limit a push is refused, or old rows give way; what a table held is given back") {
   constexpr std::uint64_t kLimit = 1u << 20;
   const auto budget = std::make_shared<MemoryBudget>(kLimit);
