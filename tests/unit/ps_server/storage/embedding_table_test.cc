@@ -372,7 +372,9 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         ++cuts_kept;
         REQUIRE(cut->all.ids.size() == cut_info.rows);
         REQUIRE(cut->all.waiting_ids.size() == cut_info.waiting);
-        auto restored = Make(s);
+        TableSettings again = s;
+        if (s.bytes_max != 0 && below(2) == 0) again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);  // fewer than were there, perhaps
+        auto restored = Make(again);
         REQUIRE(cut->Into(restored.get()).ok());
         REQUIRE(restored->Digest() == cut_digest);
         table->EndCut();
@@ -380,6 +382,8 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
           ++restores;
           table = std::move(restored);
           model = *cut_model;
+          s = again;
+          model.s.bytes_max = s.bytes_max;
         }
       }
       table->EndCut();
