@@ -481,12 +481,14 @@ void CheckField(Reader& r, const Entry& entry, const std::string& format, const 
       const Location at = entry.value.Find("default")->where();
       const std::string got = absl::StrCat(", got `", field.default_text->substr(0, 60), "`");
       const auto first = field.transforms.empty() ? field.transforms.end() : field.transforms.begin();
-      if (field.type == "int" && !IntegerOf(*field.default_text))
+      const auto integer = field.type == "int" ? IntegerOf(*field.default_text) : std::nullopt;
+      if (field.type == "int" && !integer)
         r.Report(at, absl::StrCat("`default` of a field of type int: expected an integer", got));
       else if (field.type == "float" && !RealOf(*field.default_text))
         r.Report(at, absl::StrCat("`default` of a field of type float: expected a number", got));
       else if (first != field.transforms.end() && first->type == "map" &&
-               std::none_of(first->entries.begin(), first->entries.end(), [&](const auto& e) { return e.first == *field.default_text; }))
+               std::none_of(first->entries.begin(), first->entries.end(),
+                            [&](const auto& e) { return e.first == (integer ? absl::StrCat(*integer) : *field.default_text); }))
         r.Report(at, absl::StrCat("`default`: expected one of the texts of `map`", got));
     }
     return;

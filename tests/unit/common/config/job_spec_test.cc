@@ -303,6 +303,11 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
              says("`default` of a field of type int: expected an integer, got `1.5`"));
   CHECK_THAT(with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
              says("`default`: expected one of the texts of `map`, got `unknown`"));
+  // The integer that it is, as the reader looks it up, and not as it is written.
+  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"type: int, transforms: [{hash", "type: int, default: \" 07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
+            .data.fields.size() == Parse(kCsv).data.fields.size());
+  CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
+             says("`default`: expected one of the texts of `map`, got `9`"));
   CHECK_THAT(with("emb/words: {", "emb//words: {"), says("name of a table: expected names"));
   CHECK_THAT(with("{l2: 0.1}", "{l1: 0.1}"), says("not built yet: key `l1` in a regularizer"));
   CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"), says("did you mean `root_mean_squared_error`?"));
