@@ -352,8 +352,11 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   if (s.has_plan()) {
     EG_ASSIGN_OR_RETURN(BuiltPlan built, BuildPlan(id_.spec, described_));
     if (built.message.fingerprint() != s.plan_fingerprint()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
+      if (!ended()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
+      }
+      built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
     }
     plan_ = std::move(built.plan);
     plan_message_ = std::move(built.message);

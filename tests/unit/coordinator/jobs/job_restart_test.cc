@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/random/philox.h"
+#include "evergrad/v1/journal.pb.h"
 #include "job_fixture.h"
 
 namespace evergrad::coordinator {
@@ -303,6 +304,35 @@ TEST_CASE("a job that cannot be taken up is named") {
   const absl::Status status = Job::Restore(&c.host, c.options, c.job->uid(), stored).status();
   CHECK(status.code() == absl::StatusCode::kDataLoss);
   CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
+}
+
+TEST_CASE("a version that makes another plan of a job shows it if it has ended, and else names it") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  const auto of_another_version = [&] {
+    StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
+    v1::JobSnapshot snapshot;
+    REQUIRE(snapshot.ParseFromString(stored.snapshot));
+    REQUIRE(snapshot.has_plan());
+    snapshot.set_plan_fingerprint("of another version");
+    stored.snapshot = snapshot.SerializeAsString();
+    return Job::Restore(&c.host, c.options, c.job->uid(), stored);
+  };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
+  CHECK_THAT(std::string(of_another_version().status().message()), Contains("this version makes another plan of it"));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers)
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  REQUIRE(c.RunToEnd());
+  const auto job = of_another_version();
+  INFO(job.status());
+  REQUIRE(job.ok());
+  v1::JobStatus status;
+  (*job)->FillStatus(&status, 0);
+  CHECK(status.state() == "SUCCEEDED");
+  CHECK(status.steps_total() == c.Status().steps_total());
+  CHECK(status.result_json() == c.Status().result_json());
 }
 
 TEST_CASE("a shard that is adopted from its newest owner is dropped by the one that the torn journal names") {
