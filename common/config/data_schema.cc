@@ -321,6 +321,7 @@ void ReadColumns(Reader& r, const Node& n, const char* key, FieldSpec* t) {
 
 // Written only where it is a setting of the field.
 Key<FieldSpec> Where(Key<FieldSpec> key, bool (*holds)(const FieldSpec&)) {
+  key.write_default = key.write;
   key.write = [write = key.write, holds](const FieldSpec& t) { return holds(t) ? write(t) : std::optional<Node>(); };
   return key;
 }

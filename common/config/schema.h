@@ -63,6 +63,7 @@ struct Key {
   std::string example;                                                             // in the reference, where there is no default
   std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
   std::string default_text;                                                        // in the reference, where the default depends on another key
+  std::function<std::optional<Node>(const T&)> write_default;                      // of one that `write` leaves out for the sake of another key
 };
 
 // A name that users may expect and that is refused with words of its own.
@@ -107,7 +108,7 @@ struct Table {
     for (const auto& key : keys) {
       auto node = key.write(source);
       if (!node) continue;
-      const auto usual = key.write(defaults);
+      const auto usual = (key.write_default ? key.write_default : key.write)(defaults);
       const bool same = usual && PrintFlow(*usual) == PrintFlow(*node);
       Append(map, key.name, *std::move(node));
       map->entries.back().usual = same;

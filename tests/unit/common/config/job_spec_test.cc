@@ -483,7 +483,7 @@ TEST_CASE("what is as by default is not in the text that identifies a model") {
   const auto given = [](const std::string& model) {
     return EmitGiven(
         Parse("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  data: {batch_size: 128, train: {format: "
-              "synthetic, examples: 9}, fields: {x: {type: float, size: 2}, y: {type: label}}}\n" +
+              "synthetic, examples: 9}, fields: {x: {type: float, size: 2}, y: {type: label}, z: {type: ids, ids: 9}}}\n" +
               model));
   };
   const std::string least =
@@ -492,9 +492,11 @@ TEST_CASE("what is as by default is not in the text that identifies a model") {
       "  optimizer: {type: adam}\n";
   const std::string want = given(least);
   INFO(want);
-  for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs", "distribution"})
+  // `classes` of a label and `distribution` of ids: what a field of another type has not is as by default, too.
+  for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs", "classes", "distribution"})
     CHECK_THAT(want, !Catch::Contains(word));
-  for (const char* word : {"{type: dense, name: d, units: 2", "type: adam", "size: 2"}) CHECK_THAT(want, Catch::Contains(word));
+  for (const char* word : {"{type: dense, name: d, units: 2", "type: adam", "size: 2", "{type: label}", "{type: ids, ids: 9}"})
+    CHECK_THAT(want, Catch::Contains(word));
   std::string spelled = least;
   spelled.replace(spelled.find("units: 2"), 8, "units: 2, activation: linear, use_bias: true");
   spelled.replace(spelled.find("type: adam"), 10, "type: adam, beta_1: 0.9, learning_rate: 0.001");
