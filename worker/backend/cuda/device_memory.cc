@@ -126,7 +126,7 @@ std::size_t PinnedMemory::Rounded(std::size_t bytes) {
 
 std::vector<std::byte*> PinnedMemory::MakeRoom(std::uint64_t more) {
   std::vector<std::byte*> gone;
-  const std::uint64_t most = std::max(kKeptMax, out_peak_);
+  const std::uint64_t most = std::max({kKeptMax, out_peak_, out_bytes_});
   while (!kept_.empty() && out_bytes_ + kept_bytes_ + more > most) {
     const auto oldest = std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) { return a.second.age < b.second.age; });
     gone.push_back(oldest->second.data);
@@ -144,8 +144,8 @@ absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) 
   {
     MutexLock lock(&mu_);
     out_bytes_ += rounded;
-    out_peak_ = std::max(out_peak_, out_bytes_);
     if (const auto kept = kept_.find(rounded); kept != kept_.end()) {
+      out_peak_ = std::max(out_peak_, out_bytes_);
       data = kept->second.data;
       kept_.erase(kept);
       kept_bytes_ -= rounded;
@@ -164,6 +164,7 @@ absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) 
     if (kind != EG_CUDA_NO_MEMORY) return StatusOf(error);
     return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", error.text));
   }
+  out_peak_ = std::max(out_peak_, out_bytes_);
   data = static_cast<std::byte*>(memory);
   out_[data] = rounded;
   return tensor::AlignedBuffer(data, bytes, shared_from_this());

@@ -481,6 +481,17 @@ TEST_CASE("page-locked memory that came back is kept up to what was out at once,
   }
 }
 
+TEST_CASE("page-locked memory that the driver refused does not count as what was out at once") {
+  const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
+  EmulatedControl& control = Control();
+  control = EmulatedControl{};
+  control.no_pinned = true;
+  CHECK_FALSE(pinned->Allocate(std::size_t{1} << 40).ok());
+  control.no_pinned = false;
+  for (std::size_t i = 0; i < 20; ++i) CHECK(pinned->Allocate((40 + i) << 20).ok());  // one at a time: each goes before the next
+  CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
+}
+
 TEST_CASE("without page-locked memory copies take the driver's way and are right") {
   Stage stage;
   stage.control.no_pinned = true;
