@@ -201,6 +201,36 @@ TEST_CASE("with room values are copied where they arrive, and whoever computes r
   CHECK(weights.Spans()[2][0] == 300);
 }
 
+TEST_CASE("shards that lie one behind the other and are not of one frame are not read as one: the other may go") {
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {32}, 0, 16}, {1, 0, "w", {32}, 16, 32}})));
+  tensor::AlignedBuffer memory(128);
+  std::fill(memory.floats().begin(), memory.floats().end(), 1.0f);
+  const auto piece = [&](std::uint32_t shard, std::shared_ptr<const void> owner) {
+    return PulledShard{ShardId(shard), {1, 1}, 1, {std::move(owner), {memory.data() + 64 * shard, 64}}, 64};
+  };
+  const auto frame = std::make_shared<int>();
+  for (const bool one : {true, false}) {
+    WeightBuffer weights(layout);
+    weights.Absorb({piece(0, frame), piece(1, one ? frame : std::make_shared<int>())});
+    CHECK((weights.Spans()[0].data() == memory.floats().data()) == one);
+    CHECK(weights.Spans()[0][31] == 1);
+  }
+}
+
+TEST_CASE("values of 16 bits are widened though they lie so that they could be read in their frame") {
+  v1::Plan plan = PlanOf({{0, 0, "w", {32}, 0, 32}});
+  plan.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
+  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
+  const auto frame = std::make_shared<tensor::AlignedBuffer>(64);
+  for (int i = 0; i < 32; ++i) reinterpret_cast<std::uint16_t*>(frame->data())[i] = 0x3f80;
+  const PulledShard pulled{ShardId(0), {1, 1}, 1, {frame, {frame->data(), 64}}, 64};
+  WeightBuffer wide(layout), narrow(layout, true);
+  wide.Absorb({pulled});
+  CHECK(wide.Spans()[0][31] == 1);
+  narrow.Absorb({pulled});
+  CHECK(narrow.Held()[0].data == frame->data());
+}
+
 TEST_CASE("an answer of another size or for another shard is refused and changes nothing") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   Rooms rooms;

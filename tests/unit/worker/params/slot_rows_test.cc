@@ -99,7 +99,10 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
 
   // A server's table: the row of id i of table t is i * 10 + t in each element.
   const auto element = [](std::uint32_t table, std::int64_t id) { return static_cast<float>(id % 60 * 4 + table); };  // fits all types
+  // What there is no room for is of the heap.
+  const std::vector<tensor::AlignedBuffer> without = rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();
+  for (std::size_t t = 0; t < got.size(); ++t) CHECK(without[t].size() == got[t].size());
   std::set<std::pair<std::uint32_t, std::int64_t>> seen;
   std::uint32_t last_shard = 0;
   for (const SlotRows::Part& part : rows->parts()) {
