@@ -216,19 +216,8 @@ TEST_CASE("what has arrived goes with the session, the job, or a drop; a move of
 
 TEST_CASE("the memory of a slot of tables that is moved is its job's at the next server, from when it is received, and no more at the one before") {
   Pair pair;
-  const auto as_slot = [](v1::ShardSpec* spec) {
-    spec->clear_variable();
-    spec->clear_row_end();
-    spec->mutable_slot()->set_slots(1);
-    v1::TableSpec* table = spec->mutable_slot()->add_tables();
-    table->set_name("user");
-    table->set_dtype(v1::DTYPE_FLOAT32);
-    table->set_dimension(2);
-    table->mutable_initializer()->set_type("zeros");
-    table->mutable_optimizer()->set_type("counting");
-  };
   v1::CoordinatorMessage assign = Stage::AssignOf(1);
-  as_slot(assign.mutable_assign()->mutable_spec());
+  Stage::MakeSlot(assign.mutable_assign()->mutable_spec());
   pair.from.Give(assign);
   REQUIRE(pair.from.NextAssigned().ok());
   constexpr std::int64_t kIds = 20'000;
@@ -248,7 +237,7 @@ TEST_CASE("the memory of a slot of tables that is moved is its job's at the next
   const v1::ShardStopped stopped = pair.Stop(1);
   REQUIRE_FALSE(stopped.has_error());
   v1::CoordinatorMessage receive = pair.ReceiveOf(stopped);
-  as_slot(receive.mutable_receive()->mutable_spec());
+  Stage::MakeSlot(receive.mutable_receive()->mutable_spec());
   pair.to.Give(receive);
   const v1::TaskMessage received = pair.to.Next();
   INFO(received.received().error().message());
@@ -256,7 +245,7 @@ TEST_CASE("the memory of a slot of tables that is moved is its job's at the next
   const JobUid job(kJob);
   CHECK(pair.to.host->jobs().TableBytes(job) > 4 * sizeof(float) * kIds);
   v1::CoordinatorMessage moved = Pair::AssignMoved(1);
-  as_slot(moved.mutable_assign()->mutable_spec());
+  Stage::MakeSlot(moved.mutable_assign()->mutable_spec());
   pair.to.Give(moved);
   REQUIRE(pair.to.NextAssigned().ok());
   CHECK(bytes_of(pair.to) == pair.to.Report()[0].tables(0).memory_bytes());

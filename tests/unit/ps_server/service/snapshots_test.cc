@@ -91,16 +91,7 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
   Stage a;
   v1::CoordinatorMessage assign;
   assign.mutable_assign()->CopyFrom(Stage::AssignOf(1).assign());
-  v1::ShardSpec* spec = assign.mutable_assign()->mutable_spec();
-  spec->clear_variable();
-  spec->clear_row_end();
-  spec->mutable_slot()->set_slots(1);
-  v1::TableSpec* table = spec->mutable_slot()->add_tables();
-  table->set_name("user");
-  table->set_dtype(v1::DTYPE_FLOAT32);
-  table->set_dimension(2);
-  table->mutable_initializer()->set_type("zeros");
-  table->mutable_optimizer()->set_type("counting");
+  Stage::MakeSlot(assign.mutable_assign()->mutable_spec());
   a.Give(assign);
   REQUIRE(a.NextAssigned().ok());
   constexpr std::int64_t kIds = 20'000;

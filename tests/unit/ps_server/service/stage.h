@@ -265,6 +265,18 @@ struct Stage {
     assign.set_shards_total(64);
     return message;
   }
+  // In place of the variable: the only slot of one table of two columns that counts.
+  static void MakeSlot(v1::ShardSpec* spec) {
+    spec->clear_variable();
+    spec->clear_row_end();
+    spec->mutable_slot()->set_slots(1);
+    v1::TableSpec* table = spec->mutable_slot()->add_tables();
+    table->set_name("user");
+    table->set_dtype(v1::DTYPE_FLOAT32);
+    table->set_dimension(2);
+    table->mutable_initializer()->set_type("zeros");
+    table->mutable_optimizer()->set_type("counting");
+  }
   static v1::SnapshotSource Source(const v1::ShardFile& file) {
     v1::SnapshotSource source;
     source.set_uri(fs::JoinUri(kFolder, file.file()));
