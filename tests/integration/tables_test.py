@@ -20,6 +20,18 @@ EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 RMSE_MAX = 0.870  # of the published target for these ratings
 
 
+def has_ended(status):
+    return status["state"] not in ("QUEUED", "STARTING", "RUNNING")
+
+
+def server_dies(c, name):
+    """Kills server 0 and starts it again. True: in the midst of the job, steps of it were still to be done."""
+    c.servers[0].kill()
+    status = c.psctl_json("job", "show", name)
+    c.servers[0].start()
+    return status["state"] == "RUNNING" and status["steps_done"] < status["steps_total"]
+
+
 class MatrixFactorization(unittest.TestCase):
     def submit(self, c, name, *settings):
         arguments = ["job", "submit", EXAMPLE, "--set", "metadata.name=" + name]
@@ -28,7 +40,7 @@ class MatrixFactorization(unittest.TestCase):
         c.psctl(*arguments)
 
     def result(self, c, name):
-        status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+        status = wait_for("%s to end" % name, lambda: (lambda s: s if has_ended(s) else None)(c.psctl_json("job", "show", name)), 120)
         self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
         with open(os.path.join(status["runs_folder"], "result.json")) as f:
             return json.load(f)
@@ -115,18 +127,15 @@ class MatrixFactorization(unittest.TestCase):
                 name = "deaths-%d" % epochs
                 self.submit(c, name, "spec.checkpoint.every=100ms", "spec.training.epochs=%d" % epochs)
                 show = lambda: c.psctl_json("job", "show", name)  # noqa: E731
-                ended = lambda status: status["state"] not in ("QUEUED", "STARTING", "RUNNING")  # noqa: E731
                 wait_for("the first epoch", lambda: show()["steps_done"] > 89)
                 c.workers[0].kill()
                 c.workers[0].start()
-                wait_for("a checkpoint to begin from, or the end", lambda: (lambda s: s["checkpoint"] or ended(s))(show()))
+                wait_for("a checkpoint to begin from, or the end", lambda: (lambda s: s["checkpoint"] or has_ended(s))(show()))
                 at = show()["steps_done"]
-                wait_for("more steps, or the end", lambda: (lambda s: s["steps_done"] > at or ended(s))(show()))
-                c.servers[0].kill()
-                status = show()
-                c.servers[0].start()
+                wait_for("more steps, or the end", lambda: (lambda s: s["steps_done"] > at or has_ended(s))(show()))
+                in_its_midst = server_dies(c, name)
                 deaths = self.result(c, name)
-                if status["state"] == "RUNNING" and status["steps_done"] < status["steps_total"]:
+                if in_its_midst:
                     break
             else:
                 self.fail("five jobs had done their steps before the server died")
@@ -244,7 +253,7 @@ class Tables(unittest.TestCase):
         return c.psctl_json("job", "show", name)
 
     def ended(self, c, name, state="SUCCEEDED"):
-        status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(self.show(c, name)), 120)
+        status = wait_for("%s to end" % name, lambda: (lambda s: s if has_ended(s) else None)(self.show(c, name)), 120)
         self.assertEqual(status["state"], state, status.get("first_cause"))
         return status
 
@@ -283,19 +292,17 @@ class Examples(Tables):
                 name = "towers-%d" % epochs
                 self.run_example(c, "two_towers", name, "spec.data.train.examples=100000", "spec.data.eval.examples=5000", "spec.training.epochs=%d" % epochs,
                                  "spec.checkpoint.every=100ms", "spec.model.tables.users.ttl_steps=100", "spec.model.tables.words.bytes_max=768KiB")
-                wait_for("a checkpoint after some steps, or the end", lambda: (lambda s: (s["steps_done"] > 100 and s["checkpoint"]) or s["state"] not in ("QUEUED", "STARTING", "RUNNING"))(self.show(c, name)))
-                c.servers[0].kill()
-                status = self.show(c, name)
-                c.servers[0].start()
-                ended = self.ended(c, name)
-                if status["state"] == "RUNNING" and status["steps_done"] < status["steps_total"]:
+                wait_for("a checkpoint after some steps, or the end", lambda: (lambda s: (s["steps_done"] > 100 and s["checkpoint"]) or has_ended(s))(self.show(c, name)))
+                in_its_midst = server_dies(c, name)
+                status = self.ended(c, name)
+                if in_its_midst:
                     break
             else:
                 self.fail("four jobs had done their steps before the server died")
-            result = self.result(ended)
+            result = self.result(status)
             self.assertGreater(result["repair"]["shards_rolled_back"], 0)
             counts = [s["updates_applied"] for s in result["shards"]]
-            self.assertEqual(counts, [ended["steps_total"]] * len(counts))
+            self.assertEqual(counts, [status["steps_total"]] * len(counts))
             words = c.psctl_json("variable", "describe", "words", "--job", name)["table"]
             users = c.psctl_json("variable", "describe", "users", "--job", name)["table"]
             self.assertGreater(words["evicted_lru"], 0)
@@ -359,7 +366,7 @@ class Room(Tables):
     def paused(self, c, name):
         def there():
             status = self.show(c, name)
-            if status["state"] not in ("QUEUED", "STARTING", "RUNNING"):
+            if has_ended(status):
                 raise Failure("%s ended: %s %s" % (name, status["state"], status["first_cause"]))
             return status if status["waiting_for"].startswith("room at ps_server/0") else None
         return wait_for("%s to wait for room" % name, there)
