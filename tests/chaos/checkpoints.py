@@ -596,25 +596,28 @@ def k6(c, r):
         job = disturb_saved(c, r.randint(40, 80), fault, victim.start, examples=examples, checkpoint="{every: 50ms, keep: 100}")
         folder = folder_of(job)
         # A file may be durable that nobody was told of: all that are newer than the manifest before count as the newest.
-        last = {f["shard"]: f for f in verified(c, manifests(folder)[-1])["files"]}
+        written = manifests(folder)
+        last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
-        for path in manifests(folder):
-            for f in verified(c, path)["files"]:
-                if f["state"] == "whole" and f["shard"] in held and f["file"] != last[f["shard"]].get("file"):
-                    older[f["shard"]] = f
+        for path in reversed(written[:-1]):  # the first that differs: the server must not be given up meanwhile
+            older = {f["shard"]: f for f in verified(c, path)["files"]
+                     if f["state"] == "whole" and f["shard"] in held and f["file"] != last[f["shard"]].get("file")}
+            if older:
+                break
+        damaged = 0
         if older:
+            shard = r.choice(sorted(older))
+            keep = older[shard]
+            for name in sorted(os.listdir(folder)):
+                if name.startswith("shard-%05d." % shard) and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]:
+                    flip(os.path.join(folder, name), r)
+                    damaged += 1
+        if damaged and not events(job, "rollback", "is lost"):
             break
         victim.start()
         job.finish()
     else:
-        raise Failure("four jobs had no shard of %s that was saved twice" % victim.name)
-    shard = r.choice(sorted(older))
-    keep = older[shard]
-    damaged = 0
-    for name in sorted(os.listdir(folder)):
-        if name.startswith("shard-%05d." % shard) and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]:
-            flip(os.path.join(folder, name), r)
-            damaged += 1
+        raise Failure("four jobs had no shard of %s that was saved twice, or its files were read before they were damaged" % victim.name)
     victim.start()
     result = job.finish()
     said = events(job, "rollback", "shard %d cannot be restored from its snapshot" % shard)
