@@ -125,6 +125,22 @@ TEST_CASE("the fingerprint follows what a table keeps, not how much room it has"
   CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_admit_after(spec->admit_after = 2); }) != base);
 }
 
+TEST_CASE("the fingerprint of a counting job follows what it counts, not how much room its last table has, nor how long a step takes") {
+  const auto of = [](auto change) {
+    config::JobSpec spec = Spec();
+    spec.type = "counting";
+    spec.counting.tables = 2;
+    change(&spec.counting);
+    const auto built = BuildPlan(spec, Described());
+    REQUIRE(built.ok());
+    return built->message.fingerprint();
+  };
+  const std::string base = of([](config::CountingSpec*) {});
+  CHECK(of([](config::CountingSpec* counting) { counting->table_bytes_max = 1 << 20; }) == base);
+  CHECK(of([](config::CountingSpec* counting) { counting->step_ms = 20; }) == base);
+  CHECK(of([](config::CountingSpec* counting) { counting->table_ids = 7; }) != base);
+}
+
 // A checkpoint, and a coordinator's journal, are read by later versions. Whoever makes this fail gives up all that were written before: a new key or
 // message field with a default must not, a default that changes has to.
 TEST_CASE("the fingerprint of a job is the same in every version") {
