@@ -349,6 +349,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   }
   if (per_worker_[identity].tally.Begin(worker.process)) whole_due_ = true;
   workers_.insert_or_assign(task, std::move(worker));
+  if (former) SayPauses(identity);
   Touch();
 }
 
@@ -499,6 +500,7 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   Worker worker = std::move(found->second);
   workers_.erase(found);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
+  SayPauses(worker.identity);
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
     if (!released.empty() && !grants_stopped()) {
@@ -597,6 +599,7 @@ void Job::BeginAnew(Term term) {
   window_open_ = true;
   for (const auto& [task, worker] : workers_) ReleaseAux(task);
   workers_.clear();
+  pause_said_ = false;  // whoever still waits will say so
   for (auto& [task, server] : servers_) {
     server.ready = false;
     server.away_since = host_->Now();
@@ -714,7 +717,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
 }
 
 // What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins and when it is over, not at each moment between.
-void Job::SayPauses() {
+void Job::SayPauses(absl::string_view gone) {
   if (!active()) return;
   const Worker* waits = nullptr;
   for (const auto& [task, worker] : workers_) {
@@ -727,7 +730,8 @@ void Job::SayPauses() {
     Event("warning", absl::StrCat("paused (on_over_budget: pause): worker/", waits->identity, " waits for ", waits->progress.waiting_for()));
   } else if (waits == nullptr && pause_said_) {
     pause_said_ = false;
-    Event("state", "goes on: no push waits for room any more");
+    Event("state", gone.empty() ? "goes on: no push waits for room any more"
+                                : absl::StrCat("nobody waits for room any more: worker/", gone, ", which did, is gone from this job"));
   }
 }
 

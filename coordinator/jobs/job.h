@@ -408,7 +408,8 @@ class Job {
   void CheckQueries();
   std::string WaitingForServers() const;
   std::string WaitingForRoom() const;
-  void SayPauses();
+  std::string WaitingForStore() const;
+  void SayPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
 
   // job_moves.cc
   struct ShardMove {

@@ -81,7 +81,11 @@ bool Job::Holds(TaskId task) const {
 
 void Job::ReleaseWorker(TaskId task) {
   EndTurn();  // what it has said is answered first
-  if (workers_.erase(task) == 0) return;
+  const auto found = workers_.find(task);
+  if (found == workers_.end()) return;
+  const std::string identity = found->second.identity;
+  workers_.erase(found);
+  SayPauses(identity);
   if (book_) book_->ReleaseWorker(task);
   ReleaseAux(task);
   Touch();

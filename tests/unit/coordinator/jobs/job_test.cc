@@ -941,6 +941,43 @@ TEST_CASE("workers that wait for room: the job says where and for what, takes no
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
+TEST_CASE("a worker that waits for room and dies: the job does not say that it goes on") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  const auto beat = [&](const std::string& identity, const std::string& waits) {
+    Beat(c, c.workers[identity], c.workers[identity].held[0], 1, false, waits);
+  };
+  beat("0", "room at ps_server/0");
+  beat("1", "");
+  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for room at ps_server/0") == 1);
+  SECTION("its session closes") { c.KillWorker("0"); }
+  SECTION("another process has its identity") { c.AddWorker("0"); }
+  beat("1", "");
+  CHECK(EventsWith(c, "goes on: ") == 0);
+  CHECK(EventsWith(c, "nobody waits for room any more: worker/0, which did, is gone from this job") == 1);
+}
+
+TEST_CASE("a coordinator that begins anew while a worker waits for room does not say that the job goes on") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  const v1::Grant grant = c.workers["1"].held[0];
+  Beat(c, c.workers["0"], c.workers["0"].held[0], 1, false, "room at ps_server/0");
+  c.job->BeginAnew(Term(9));
+  Beat(c, c.AddWorker("1", {}, false), grant, 1, false);
+  CHECK(EventsWith(c, "paused (on_over_budget: pause)") == 1);
+  CHECK(EventsWith(c, "goes on: ") == 0);
+}
+
 TEST_CASE("a worker whose work was taken away works again once it says that it computes nothing and its time aside is over") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
