@@ -893,9 +893,14 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   }
 }
 
+std::string Job::WaitingForStore() const {
+  const std::string trouble = host_->StoreTrouble();
+  return trouble.empty() ? "" : absl::StrCat("the coordinator's journal: ", trouble);
+}
+
 std::string Job::WaitingFor() const {
   if (!active()) return "";
-  if (std::string trouble = host_->StoreTrouble(); !trouble.empty()) return trouble;
+  if (std::string store = WaitingForStore(); !store.empty()) return store;
   if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
   if (phase_ == Phase::kSealedSaving) return round_waiting_.empty() ? "" : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
   if (phase_ >= Phase::kSealing) return "";

@@ -439,8 +439,8 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     *waiting_for = "the job to start";
     return std::nullopt;
   }
-  if (std::string trouble = host_->StoreTrouble(); !trouble.empty()) {
-    *waiting_for = std::move(trouble);
+  if (std::string store = WaitingForStore(); !store.empty()) {
+    *waiting_for = std::move(store);
     return std::nullopt;
   }
   ReleaseFunctions(request.released());
@@ -557,8 +557,8 @@ Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClos
   if (static_cast<std::size_t>(request.closures_size()) > kCancelMax)
     return Refuse<Response>(
         absl::InvalidArgumentError(absl::StrCat("too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
-  if (!host_->StoreTrouble().empty()) {
-    *waiting_for = host_->StoreTrouble();
+  if (std::string store = WaitingForStore(); !store.empty()) {
+    *waiting_for = std::move(store);
     return std::nullopt;
   }
   IntervalSet open;
@@ -607,7 +607,7 @@ Job::Answer<v1::FinishJobResponse> Job::Finish(const v1::FinishJobRequest& reque
     return response;
   }
   *waiting_for = wait ? ClosingText() : !book_ ? "the job to start" : Unjoined(false);
-  if (waiting_for->empty()) *waiting_for = host_->StoreTrouble();
+  if (waiting_for->empty()) *waiting_for = WaitingForStore();
   if (!waiting_for->empty()) return std::nullopt;
   v1::FunctionsNote note;
   note.set_finish(true);

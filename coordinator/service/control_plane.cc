@@ -421,9 +421,12 @@ Job* ControlPlane::FindJob(absl::string_view name_or_uid) { return const_cast<Jo
 
 absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
   std::string text = name_or_uid.empty() ? std::string("no job has been submitted") : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
+  // With a journal it has forgotten only what had ended long ago.
+  if (parts_.store->persistent()) return UserError(absl::NotFoundError(absl::StrCat(text, " (psctl job list shows those that are known)")));
   const absl::Time started = absl::FromUnixMillis(started_ms_);
   absl::StrAppend(&text, "; ", term_.value() > 1 ? "the coordinator was restarted at " : "this coordinator was started at ",
-                  absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()), " and has forgotten jobs of before");
+                  absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()),
+                  " without a journal (--state-dir) and has forgotten jobs of before");
   return UserError(absl::NotFoundError(text));
 }
 

@@ -132,6 +132,7 @@ struct SqliteStateStore::Impl {
     if (db != nullptr) ::sqlite3_close(db);
   }
 
+  // Read before anything else is asked of the database: a rollback has a text of its own.
   std::string DbError(int code) const {
     return absl::StrCat("sqlite=", ::sqlite3_errstr(code), " (", code, ")",
                         db != nullptr ? absl::StrCat(" text=", ::sqlite3_errmsg(db)) : std::string());
@@ -322,12 +323,12 @@ struct SqliteStateStore::Impl {
         again = true;
         if (full.ok()) {
           full = absl::ResourceExhaustedError(
-              absl::StrCat("no room for the coordinator's journal; it goes on once there is: file=", path, " reason=", DbError(code)));
+              absl::StrCat("no room for the coordinator's journal; it goes on once there is: file=", path, " reason=", failure));
         }
       } else if (broken.ok()) {
         broken = absl::DataLossError(absl::StrCat(
             "the coordinator's journal cannot be written, it is not known what it holds; start the coordinator again once the disk is well: file=",
-            path, " ", DbError(code)));
+            path, " ", failure));
       }
       durable_changed.NotifyAll();
     }
@@ -347,8 +348,12 @@ struct SqliteStateStore::Impl {
 
   // One transaction; anything but SQLITE_OK has changed nothing.
   int Write() {
-    if (parts.failpoints->At("journal.full")) return SQLITE_FULL;
+    if (parts.failpoints->At("journal.full")) {
+      failure = "failpoint";
+      return SQLITE_FULL;
+    }
     int code = ::sqlite3_exec(db, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+    if (code != SQLITE_OK) failure = DbError(code);
     if (code != SQLITE_OK) return code;
     const auto numbers_before = numbers;
     const std::int64_t next_job_before = next_job, next_entry_before = next_entry;
@@ -359,7 +364,8 @@ struct SqliteStateStore::Impl {
       if (code == SQLITE_OK) parts.failpoints->At("journal.after_commit");
     }
     if (code != SQLITE_OK) {
-      ::sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);
+      failure = DbError(code);
+      if (::sqlite3_get_autocommit(db) == 0) ::sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);  // a full disk may have ended it already
       numbers = numbers_before;
       next_job = next_job_before;
       next_entry = next_entry_before;
@@ -468,6 +474,7 @@ struct SqliteStateStore::Impl {
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1;
   std::vector<Queued> group;  // being written, or tried again
+  std::string failure;        // of the last Write() that failed
   MonoTime last_begun{MonoTime::min() / 2};
 
   // The owner's.

@@ -269,7 +269,7 @@ TEST_CASE("while the store takes nothing no work is granted, and the job says wh
   AddTasks(c);
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.granted.empty());
-  CHECK(c.Status().waiting_for() == "no room for the coordinator's journal");
+  CHECK(c.Status().waiting_for() == "the coordinator's journal: no room for the coordinator's journal");
   c.host.trouble.clear();
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");

@@ -17,6 +17,7 @@ namespace evergrad::coordinator {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 
 Record Succeeded(std::uint64_t c) {
   Record record;
@@ -180,6 +181,8 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
   }
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(health.message()), Contains("no room for the coordinator's journal") && Contains("journal.sqlite"));
+  // Why it failed, not how the rollback after it went.
+  CHECK_THAT(std::string(health.message()), EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
 }
 
 TEST_CASE("what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
