@@ -216,6 +216,17 @@ void Job::Event(absl::string_view kind, const std::string& text) {
   host_->JobChanged(id_.uid);
 }
 
+// Of an ended job: not in the journal nor in metrics.jsonl, each life of the coordinator says it anew.
+void Job::ShowRefusal(const std::string& refusal) {
+  v1::Event event;
+  event.set_number(++event_number_);
+  event.set_wall_ms(host_->WallMillis());
+  event.set_kind("warning");
+  event.set_text(client::CleanText(absl::StrCat("shown as its journal has it, without its variables: ", refusal), kEventTextBytesMax));
+  host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
+  events_.push_back(std::move(event));
+}
+
 void Job::Touch() { touched_ = true; }
 
 // ---------------------------------------------------------------- tasks

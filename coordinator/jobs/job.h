@@ -123,6 +123,8 @@ class JobHost {
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
 
+struct BuiltPlan;  // plan_builder.h
+
 class Job {
  public:
   struct Identity {
@@ -328,7 +330,10 @@ class Job {
   void FillCounters(v1::JobCounters* counters) const;
   void ReadCounters(const v1::JobCounters& counters);
   void FillSnapshot(v1::JobSnapshot* snapshot) const;
-  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state);
+  // `refusal`: why this version cannot plan it, if it has ended; of a living one that is the error.
+  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state, std::string* refusal);
+  absl::Status TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& snapshot, const DurableState& state);
+  void ShowRefusal(const std::string& refusal);
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
   void HandOverLines();  // those committed, to the file

@@ -23,6 +23,8 @@ absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
 }
 
+bool EndState(JobState state) { return state == JobState::kSucceeded || state == JobState::kFailed || state == JobState::kCancelled; }
+
 void FillCurve(const Curve& curve, v1::JobCurve* out) {
   for (const ReportPoint& point : curve.points()) {
     out->add_x(point.x);
@@ -278,19 +280,26 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
 // ---------------------------------------------------------------- reading
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored) {
+  v1::JobSnapshot snapshot;
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(),
-                        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid), " reason=", status.message()));
+                        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid),
+                                     snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()), " reason=", status.message()));
   };
-  v1::JobSnapshot snapshot;
   if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot)) return named(absl::DataLossError("no readable snapshot"));
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {});
+  std::string refusal;
   if (!parsed.spec) {
-    return named(absl::InvalidArgumentError(
-        absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString())));
+    refusal = absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
+    const absl::StatusOr<JobState> state = JobStateOf(snapshot.state());
+    if (!state.ok() || !EndState(*state)) return named(absl::InvalidArgumentError(refusal));
+    parsed.spec.emplace();  // what is shown of it
+    parsed.spec->name = snapshot.name();
+    if (snapshot.has_functions()) parsed.spec->type = "functions";
+    parsed.spec->training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
   }
   std::unique_ptr<Job> job(new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder()}, true));
-  if (absl::Status status = job->ReadSnapshot(snapshot, stored.state); !status.ok()) return named(status);
+  if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok()) return named(status);
   MonoTime last(snapshot.counters().mono_ns());
   std::string tail = snapshot.lines_unwritten();
   const std::uint64_t offset = snapshot.lines_bytes() - std::min<std::uint64_t>(snapshot.lines_bytes(), tail.size());
@@ -306,6 +315,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   const MonoTime now = host->Now();
   if (now < last) job->ShiftClock(now - last);
   job->restoring_ = false;
+  if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
   if (!job->ended() && job->state_ != JobState::kQueued) {
     job->unwritten_.push_back(tail);
@@ -333,7 +343,39 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   updates_lost_ = counters.updates_lost();
 }
 
-absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state) {
+// What a job of the journal was planned as; `built` is what this version makes of it.
+absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s, const DurableState& state) {
+  if (built.message.fingerprint() != s.plan_fingerprint()) {
+    if (!ended()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
+    }
+    built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
+  }
+  plan_ = std::move(built.plan);
+  plan_message_ = std::move(built.message);
+  shard_bytes_ = std::move(built.shard_bytes);
+  server_bytes_ = built.server_bytes;
+  if (!ended()) {
+    const ClosureBook::Options options = BookOptions();
+    if (state.map.size() > options.shards) {
+      return absl::InvalidArgumentError(absl::StrCat("more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+    }
+    book_ = std::make_unique<ClosureBook>(options, state);
+    assigned_.assign(shard_bytes_.size(), false);
+    assigned_from_.assign(shard_bytes_.size(), std::string());
+    assign_failures_.assign(shard_bytes_.size(), 0);
+    for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) {
+      placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
+      // A file newer than the assignment was made of it; else it is the one that its owner may be reading still.
+      const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
+      if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch)) assigned_from_[p] = newest->Uri();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state, std::string* refusal) {
   EG_ASSIGN_OR_RETURN(state_, JobStateOf(s.state()));
   EG_ASSIGN_OR_RETURN(ending_, JobStateOf(s.ending()));
   phase_ = Phase::kNone;
@@ -349,40 +391,17 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   started_at_ = MonoTime(s.started_mono_ns());
   ended_at_ = MonoTime(s.ended_mono_ns());
   described_ = s.described();
-  if (s.has_plan()) {
-    EG_ASSIGN_OR_RETURN(BuiltPlan built, BuildPlan(id_.spec, described_));
-    if (built.message.fingerprint() != s.plan_fingerprint()) {
-      if (!ended()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
-      }
-      built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
-    }
-    plan_ = std::move(built.plan);
-    plan_message_ = std::move(built.message);
-    shard_bytes_ = std::move(built.shard_bytes);
-    server_bytes_ = built.server_bytes;
-    if (!ended()) {
-      const ClosureBook::Options options = BookOptions();
-      if (state.map.size() > options.shards) {
-        return absl::InvalidArgumentError(absl::StrCat("more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
-      }
-      book_ = std::make_unique<ClosureBook>(options, state);
-      assigned_.assign(shard_bytes_.size(), false);
-      assigned_from_.assign(shard_bytes_.size(), std::string());
-      assign_failures_.assign(shard_bytes_.size(), 0);
-      for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) {
-        placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
-        // A file newer than the assignment was made of it; else it is the one that its owner may be reading still.
-        const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-        if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch)) assigned_from_[p] = newest->Uri();
-      }
-    }
+  if (s.has_plan() && refusal->empty()) {
+    absl::StatusOr<BuiltPlan> planned = BuildPlan(id_.spec, described_);
+    if (!planned.ok()) *refusal = absl::StrCat("this version makes no plan of it: ", planned.status().message());
+    if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
+    if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
   barrier_epochs_ = s.barrier_epochs();
   evaluated_epochs_ = s.evaluated_epochs();
   ReadCounters(s.counters());
   for (const v1::CountedClosure& one : s.unfolded()) {
+    if (ended()) break;  // of a closure before them that has not ended nothing more comes
     if (!plan_ || one.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
     Counted& counted = unfolded_[one.closure()];
     counted.steps = plan_->Closure(ClosureId(one.closure())).steps;
@@ -450,6 +469,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
 absl::Status Job::ReadNote(const v1::JobNote& note) {
   const MonoTime now(note.counters().mono_ns());
   for (const v1::CountedClosure& counted : note.counted()) {
+    if (ended()) continue;  // its snapshot has the sums
     if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(), counted.loss_sum(), StepsOf(counted.step_records()), now);
   }

@@ -122,11 +122,16 @@ ControlPlane::~ControlPlane() {
 absl::Status ControlPlane::Recover() {
   absl::StatusOr<std::vector<JobUid>> stored = parts_.store->ListJobs();
   if (!stored.ok()) return stored.status();
+  absl::Status refused;
   for (const JobUid uid : *stored) {
     absl::StatusOr<StoredJob> loaded = parts_.store->LoadJob(uid);
     if (!loaded.ok()) return loaded.status();
     absl::StatusOr<std::unique_ptr<Job>> job = Job::Restore(this, options_.jobs, uid, *loaded);
-    if (!job.ok()) return job.status();
+    if (!job.ok()) {
+      parts_.logger->Error(job.status().message());
+      if (refused.ok()) refused = job.status();
+      continue;
+    }
     parts_.logger->Info(
         absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=", (*job)->name(), " state=", JobStateName((*job)->state())));
     if (!(*job)->started()) {
@@ -137,7 +142,11 @@ absl::Status ControlPlane::Recover() {
     jobs_[uid] = *std::move(job);
     job_order_.push_back(uid);
   }
-  return absl::OkStatus();
+  if (refused.ok()) return refused;
+  return absl::Status(refused.code(),
+                      absl::StrCat(refused.message(), "; the journal is as it was: ",
+                                   absl::IsDataLoss(refused) ? "" : "start the version that ran it, to let it end or to cancel it, or ",
+                                   "start with another --state-dir and submit it again (its checkpoints are files of their own)"));
 }
 
 transport::Handlers ControlPlane::handlers() {

@@ -74,7 +74,8 @@ class ControlPlane final : private JobHost {
   ControlPlane(ControlOptions options, Parts parts);
   ~ControlPlane() override;
 
-  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. Errors name the job.
+  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An error names a living job that this
+  // version cannot go on with (all are logged): nothing of the journal has changed, and there is no coordinator.
   absl::Status Recover();
 
   // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused beyond.

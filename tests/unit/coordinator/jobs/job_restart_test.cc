@@ -12,6 +12,7 @@ namespace evergrad::coordinator {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 using Json = nlohmann::json;
 
 std::vector<Json> Lines(const FakeCluster& c) {
@@ -333,6 +334,65 @@ TEST_CASE("a version that makes another plan of a job shows it if it has ended, 
   CHECK(status.state() == "SUCCEEDED");
   CHECK(status.steps_total() == c.Status().steps_total());
   CHECK(status.result_json() == c.Status().result_json());
+}
+
+TEST_CASE("a job that has ended is shown by a version that refuses its YAML or makes no plan of it; a living one is named, and so is why") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  const bool yaml_refused = GENERATE(true, false);
+  CAPTURE(yaml_refused);
+  const std::string why = yaml_refused ? "its YAML is refused by this version: " : "this version makes no plan of it: ";
+  const auto by_another_version = [&] {
+    StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
+    v1::JobSnapshot snapshot;
+    REQUIRE(snapshot.ParseFromString(stored.snapshot));
+    REQUIRE(snapshot.has_plan());
+    if (yaml_refused) {
+      snapshot.set_yaml("spec: {of: another version}\n");
+    } else {
+      // In place of an `optimizers` entry that fits nothing.
+      const v1::VariableSpec again = snapshot.described().variables(0);
+      *snapshot.mutable_described()->add_variables() = again;
+    }
+    v1::CountedClosure* unfolded = snapshot.add_unfolded();  // as a failed job has
+    unfolded->set_closure(1'000'000);
+    stored.snapshot = snapshot.SerializeAsString();
+    return Job::Restore(&c.host, c.options, c.job->uid(), stored);
+  };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
+  const absl::Status living = by_another_version().status();
+  CHECK(living.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(living.message()), Contains("job=0000000000abcdef name=" + c.Status().name() + " reason=" + why));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers)
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  REQUIRE(c.RunToEnd());
+  const auto job = by_another_version();
+  INFO(job.status());
+  REQUIRE(job.ok());
+  v1::JobStatus shown;
+  (*job)->FillStatus(&shown, 0);
+  const v1::JobStatus status = c.Status();
+  CHECK(shown.name() == status.name());
+  CHECK(shown.state() == "SUCCEEDED");
+  CHECK(shown.result_json() == status.result_json());
+  CHECK(shown.closures_succeeded() == status.closures_succeeded());
+  CHECK(shown.steps_done() == status.steps_done());
+  CHECK(shown.epoch_rows_size() == status.epoch_rows_size());
+  CHECK(shown.epochs() == status.epochs());
+  CHECK(shown.workers_size() == status.workers_size());
+  REQUIRE(shown.events_size() == status.events_size() + 1);
+  CHECK_THAT(shown.events(shown.events_size() - 1).text(), StartsWith("shown as its journal has it, without its variables: " + why));
+  CHECK((*job)->plan_message() == nullptr);
+  // Nothing of what has ended is done again, nor asked of it.
+  (*job)->Resume(Term(99));
+  (*job)->Tick();
+  (*job)->Cancel();
+  bool answered = false;
+  (*job)->QueryShards(true, std::chrono::seconds(1), [&](const Job::ShardAnswer&) { answered = true; });
+  CHECK(answered);
+  CHECK((*job)->ended());
 }
 
 TEST_CASE("a shard that is adopted from its newest owner is dropped by the one that the torn journal names") {

@@ -5,6 +5,7 @@
 
 #include "common/fs/file.h"
 #include "common/runtime/executor.h"
+#include "evergrad/v1/journal.pb.h"
 #include "task_fixture.h"
 
 using namespace evergrad;
@@ -717,6 +718,97 @@ TEST_CASE("a job that a restarted coordinator does not know is answered with sin
   CHECK(status.code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(status.message()),
              Contains("no such job: job=before") && Contains("the coordinator was restarted at 20") && Contains("has forgotten jobs of before"));
+}
+
+TEST_CASE("a coordinator with a journal has forgotten no job that it could be asked for, and does not say so") {
+  MemoryStateStore store({.persistent = true});
+  TestCluster c({}, &store);
+  v1::GetJobRequest request;
+  request.set_job("before");
+  const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
+  CHECK(status.code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(std::string(status.message()), Contains("no such job: job=before (psctl job list shows those that are known)"));
+}
+
+TEST_CASE("a journal of another version: a job that has ended is listed, a living one is named, and until it is gone there is no coordinator") {
+  MemoryStateStore store({.persistent = true});
+  const auto rewrite = [&](JobUid uid, const std::function<void(v1::JobSnapshot&)>& change) {
+    StoredJob stored = *store.LoadJob(uid);
+    v1::JobSnapshot snapshot;
+    REQUIRE(snapshot.ParseFromString(stored.snapshot));
+    change(snapshot);
+    REQUIRE(store.Checkpoint(uid, stored.state, snapshot.SerializeAsString()).ok());
+  };
+  {
+    TestCluster c({}, &store);
+    c.AddWorker("0", 1);
+    c.AddServer("0", 3);
+    REQUIRE(c.Submit(TestCluster::CountingYaml("ended")).ok());
+    REQUIRE(c.WaitState("ended", "SUCCEEDED").ok());
+  }
+  {
+    TestCluster c({}, &store);
+    REQUIRE(c.Submit(TestCluster::CountingYaml("lives")).ok());  // nobody works on it
+    REQUIRE(c.Submit(TestCluster::CountingYaml("queued")).ok());
+  }
+  const std::vector<JobUid> uids = *store.ListJobs();
+  REQUIRE(uids.size() == 3);
+  const auto of_another_version = [](v1::JobSnapshot& s) { s.set_yaml("key: of another version\n" + s.yaml()); };
+  for (const JobUid uid : uids) rewrite(uid, of_another_version);
+  const StoredJob before = *store.LoadJob(uids[1]);
+
+  TestCluster other;  // its clock and transport
+  const test::TempFolder folder;
+  const auto start = [&] {
+    Coordinator::Parts parts;
+    parts.transport = other.transport.get();
+    parts.clock = &other.clock;
+    parts.logger = &other.logger;
+    parts.registry = &other.registry;
+    parts.failpoints = &other.failpoints;
+    parts.store = &store;
+    Options options;
+    options.control.runs_folder = folder / "runs";
+    options.control.counting_allowed = true;
+    transport::ServerOptions server;
+    server.listen = "coordinator:1";
+    return Coordinator::Create(options, server, parts);
+  };
+  const absl::Status refused = start().status();
+  CHECK_THAT(std::string(refused.message()), Contains("a job of the journal cannot be taken up: job=" + JobUidString(uids[1]) +
+                                                      " name=lives reason=its YAML is refused by this version") &&
+                                                 Contains("the journal is as it was: start the version that ran it"));
+  CHECK(*store.LoadJob(uids[1]) == before);
+  std::set<std::string> named;
+  for (const log::Line& line : other.logger.Read(0, 0, "", 100)) {
+    for (const char* name : {"ended", "lives", "queued"})
+      if (line.text.find(std::string("name=") + name) != std::string::npos) named.insert(name);
+  }
+  CHECK(named == std::set<std::string>{"lives", "queued"});
+
+  // The former version has let them end.
+  for (std::size_t i = 1; i < 3; ++i) {
+    rewrite(uids[i], [](v1::JobSnapshot& s) {
+      s.set_state("CANCELLED");
+      s.set_ending("CANCELLED");
+    });
+  }
+  TestCluster c({}, &store);
+  const auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  REQUIRE(jobs.ok());
+  REQUIRE(jobs->jobs_size() == 3);
+  CHECK(jobs->jobs(0).name() == "ended");
+  CHECK(jobs->jobs(0).state() == "SUCCEEDED");
+  CHECK(jobs->jobs(1).state() == "CANCELLED");
+  const auto shown = c.WaitState("ended", "SUCCEEDED");
+  REQUIRE(shown.ok());
+  CHECK(shown->closures_succeeded() == 16);
+  CHECK(c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest()).ok());
+  // It works.
+  c.AddWorker("0", 1);
+  c.AddServer("0", 3);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("next")).ok());
+  CHECK(c.WaitState("next", "SUCCEEDED").ok());
 }
 
 TEST_CASE("a task that is gone is listed without what it last said it held") {
