@@ -1014,7 +1014,8 @@ const Table<TrainingSpec>& TrainingTable() {
            "precision", &TrainingSpec::precision, {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
            "what steps are computed in; servers keep and apply float32. mixed_bfloat16 and mixed_float16: activations, their gradients "
            "and what products read of the weights are of 16 bits, as Keras' policies of these names (mixed_float16 scales its losses by "
-           "itself); tf32: float32, but GPUs may round what products read to 10 bits. A worker whose device has it not fails the job"),
+           "itself); tf32: float32, but GPUs may round what products read to 10 bits. A worker whose device has it not gets none of the job; "
+           "where none has it the job fails"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks", "validation_split"}};
   return table;

@@ -348,6 +348,8 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         worker.progress = old->second.progress;  // until it says more
         worker.stuck = old->second.stuck;
         worker.aside_until = old->second.aside_until;
+      } else {
+        unfit_.erase(old->second.process);
       }
       workers_.erase(old);
     }
@@ -510,6 +512,7 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   if (found == workers_.end()) return;
   Worker worker = std::move(found->second);
   workers_.erase(found);
+  unfit_.erase(worker.process);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
   SayPauses(worker.identity);
   if (book_) {
@@ -881,6 +884,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     row.set_state(worker.leaving                                      ? "leaving"
                   : !worker.ready                                     ? "away"
                   : worker.stuck || worker.aside_until > host_->Now() ? "stalled"
+                  : UnfitOf(worker) != nullptr                        ? "unfit"
                   : worker.progress.state().empty()                   ? "idle"
                                                                       : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
@@ -919,10 +923,12 @@ std::string Job::WaitingFor() const {
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
   if (work) {
     bool ready = false, usable = false;
-    std::string stalled;
+    std::string stalled, unfit;
     for (const auto& [task, worker] : workers_) {
       ready |= worker.ready && !worker.leaving;
-      usable |= Usable(worker);
+      usable |= Usable(worker) && UnfitOf(worker) == nullptr;
+      if (const Unfit* of = UnfitOf(worker); of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
+        absl::StrAppend(&unfit, unfit.empty() ? "" : ", ", "worker/", worker.identity, " (", of->why, ")");
       if (worker.stuck || worker.aside_until > host_->Now()) absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
     if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() && !(book_ && book_->RepairsPending()))
@@ -933,8 +939,9 @@ std::string Job::WaitingFor() const {
                     : absl::StrCat("workers: ", workers_elsewhere_ == 1 ? "the one here serves" : absl::StrCat("all ", workers_elsewhere_, " serve"),
                                    " other jobs now");
     else if (!usable)
-      workers =
-          stalled.empty() ? "workers: those here back off after short lives" : absl::StrCat("workers: set aside after standing still: ", stalled);
+      workers = !unfit.empty()    ? absl::StrCat("workers: those here cannot take part: ", unfit)
+                : stalled.empty() ? "workers: those here back off after short lives"
+                                  : absl::StrCat("workers: set aside after standing still: ", stalled);
     else if (pin_waits_)
       workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
     else if (functions_ && phase_ == Phase::kTraining)

@@ -174,6 +174,8 @@ class Job {
   std::uint32_t busy_workers(std::chrono::milliseconds while_) const;
   // Of functions jobs: those that closures wait for or run; only a worker that has one of them is of use. nullopt: any worker is.
   std::optional<std::set<std::string>> wanted_functions() const;
+  // A worker's process that has said that it cannot take part, and is not tried again yet.
+  bool IsUnfit(std::uint64_t process) const { return IsUnfit(process, host_->Now()); }
   void SetWorkersElsewhere(std::uint32_t workers) { workers_elsewhere_ = workers; }  // who serve other jobs; for what is told
   double share() const { return id_.spec.resources.share; }
   bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
@@ -274,6 +276,15 @@ class Job {
     MonoTime aside_until{0};                                      // nor before
     bool paused() const { return progress.state() == "paused"; }  // its pushes wait for room at a server, and so it says
   };
+  // A worker's process that cannot take part: its device, its build, its data (v1::Lack). What it was given goes to others; it is tried again, ever
+  // later, until it has ended something.
+  struct Unfit {
+    v1::Lack lack = v1::NO_LACK;
+    std::string why;
+    bool fit = false;         // it has ended something since: what is wrong with it is not told twice
+    std::uint32_t times = 0;  // since then
+    MonoTime again_at{0};
+  };
   struct Server {
     TaskId task;
     std::string identity;
@@ -359,7 +370,12 @@ class Job {
   // Asks for an attempt that has not begun; whoever runs it goes on.
   void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
   bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
-  static bool Usable(const Worker& worker, MonoTime now);
+  bool Usable(const Worker& worker, MonoTime now) const;
+  bool IsUnfit(std::uint64_t process, MonoTime now) const;
+  const Unfit* UnfitOf(const Worker& worker) const;  // null: as far as is known it can take part
+  void SetFit(const Worker& worker);
+  bool NobodyFits() const;
+  bool SetUnfit(Worker& worker, const v1::Failed& failed);
   struct Pin {
     bool on = false;           // a deterministic job:
     Worker* worker = nullptr;  // the only one that gets work; null: nobody may
@@ -597,6 +613,7 @@ class Job {
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;
+  std::map<std::uint64_t, Unfit> unfit_;            // by process
   std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
   bool pause_said_ = false;                         // that a worker's pushes wait for room, and not yet that none does any more

@@ -23,6 +23,8 @@ constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far abo
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
 constexpr std::chrono::milliseconds kIdleLong{100};
+constexpr std::chrono::milliseconds kUnfitAtFirst{1000}, kUnfitKept{600'000};
+constexpr std::size_t kUnfitBytesMax = 1000;
 constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 
 }  // namespace
@@ -48,8 +50,9 @@ bool Job::Worker::Drop(Attempt attempt) {
   return true;
 }
 
-bool Job::Usable(const Worker& worker, MonoTime now) {
-  return worker.ready && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now;
+bool Job::Usable(const Worker& worker, MonoTime now) const {
+  return worker.ready && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now &&
+         !IsUnfit(worker.process, now);
 }
 
 // ---------------------------------------------------------------- beside other jobs
@@ -240,6 +243,66 @@ void Job::TakeAway(Worker& worker) {
   }
 }
 
+// ---------------------------------------------------------------- workers that cannot take part
+
+bool Job::IsUnfit(std::uint64_t process, MonoTime now) const {
+  if (unfit_.empty()) return false;
+  const auto found = unfit_.find(process);
+  return found != unfit_.end() && now < found->second.again_at;
+}
+
+const Job::Unfit* Job::UnfitOf(const Worker& worker) const {
+  const auto found = unfit_.find(worker.process);
+  return found == unfit_.end() || found->second.fit ? nullptr : &found->second;
+}
+
+void Job::SetFit(const Worker& worker) {
+  if (unfit_.empty()) return;
+  if (const auto found = unfit_.find(worker.process); found != unfit_.end()) {
+    found->second.fit = true;
+    found->second.times = 0;
+    found->second.again_at = MonoTime{0};
+  }
+}
+
+// Of the workers that are here, and nobody serves another job.
+bool Job::NobodyFits() const {
+  return workers_elsewhere_ == 0 && std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
+           const Worker& worker = one.second;
+           return !worker.ready || worker.leaving || worker.called_back || UnfitOf(worker) != nullptr;
+         });
+}
+
+// False: nobody here can do it, and what it failed of is to be judged as the user's error that it then is. That is so while nobody has described
+// the job, for a function, whose caller is to be told, and for a repair whose input is gone [33]; whatever else waits for a worker that can, who may
+// be away as anybody may.
+bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
+  const MonoTime now = host_->Now();
+  std::erase_if(unfit_, [&](const auto& one) { return now > one.second.again_at + kUnfitKept && one.first != worker.process; });
+  Unfit& unfit = unfit_[worker.process];
+  const bool news = unfit.lack != failed.lack();
+  unfit.fit = false;
+  if (news || unfit.again_at <= now) {
+    unfit.again_at = now + std::min<std::chrono::milliseconds>(options_.aside_max, kUnfitAtFirst * (1u << std::min(unfit.times, 10u)));
+    ++unfit.times;
+    unfit.lack = failed.lack();
+    unfit.why = client::CleanText(failed.cause().message(), kUnfitBytesMax);
+    for (auto& [attempt, held] : worker.held) {
+      if (!held.recalled) RecallAttempt(&worker, attempt, &held);
+    }
+  }
+  if (news) {
+    Event("warning", absl::StrCat("worker/", worker.identity, " cannot take part, it is tried again from time to time: ", unfit.why));
+    Touch();
+  }
+  if (pinned_ == worker.identity && succeeded_ == 0) pinned_.clear();  // nothing has its bits
+  if (!NobodyFits()) return true;
+  const bool repair = failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
+  if (plan_ && !functions_ && !repair) return true;
+  unfit.again_at = now;  // the next one is judged at once, too
+  return false;
+}
+
 // New closures lie behind the barrier, and at most closures_behind_max behind the oldest that has not ended: what has ended is
 // summed in closure order and waits for it.
 void Job::UpdateNewLimit() {
@@ -250,6 +313,7 @@ void Job::UpdateNewLimit() {
 }
 
 std::uint32_t Job::LimitOf(const Worker& worker) const {
+  if (UnfitOf(worker) != nullptr) return 1;  // on trial
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining, static_cast<std::uint32_t>(workers_.size()));
@@ -526,6 +590,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     worker->Drop(attempt);
   }
   worker->last_done = worker->advanced_at = now;
+  SetFit(*worker);
   if (result.acknowledged) {
     failures_.erase(closure.value());
     poison_.OnEnded(closure);
@@ -550,6 +615,7 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   turn_open_ = true;
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
+  SetFit(*worker);
   Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
   const bool accepted = aux != nullptr && done.kind() == wanted && !grants_stopped();
@@ -574,7 +640,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
-  if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error())) return;
+  if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK)) return;
+  const bool elsewhere = failed.lack() != v1::NO_LACK && SetUnfit(*worker, failed);
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
   CleanCause(&cause);
@@ -585,6 +652,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     const auto current = book_->current().find(closure);
     if (current == book_->current().end() || current->second.attempt != attempt) return;  // of a closure that has moved on
     if (current->second.worker != task) return host_->ForeignMessage(task, "Failed of another's attempt");
+    if (elsewhere) {
+      book_->ReleaseAttempt(closure, attempt);
+      return Pump();
+    }
     if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
       // The job goes on: the user is told by the next call. Lost work that cannot be run again is told, too (20b).
       failures_.erase(closure.value());
@@ -616,6 +687,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   }
   Aux* aux = HeldAux(task, failed.closure(), attempt);
   if (aux == nullptr) return;
+  if (elsewhere) {
+    aux->attempt = Attempt{};
+    return Pump();
+  }
   if (failed.user_error()) {
     Fail(std::move(cause), true);
     return;

@@ -557,8 +557,9 @@ std::vector<TaskId> ControlPlane::SharedWorkers() const {
 }
 
 bool ControlPlane::Suits(const Part& part, TaskId worker) const {
-  if (!part.functions) return true;
   const auto facts = facts_.find(worker);
+  if (facts != facts_.end() && part.job->IsUnfit(facts->second.hello.process_uid())) return false;
+  if (!part.functions) return true;
   if (facts == facts_.end()) return false;
   return std::any_of(facts->second.hello.functions().begin(), facts->second.hello.functions().end(),
                      [&](const std::string& function) { return part.functions->count(function) != 0; });

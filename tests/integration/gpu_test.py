@@ -79,6 +79,20 @@ class Gpus(unittest.TestCase):
             self.assertEqual(status["epoch_rows"], [])
             self.assertFalse(os.path.exists(os.path.join(status["runs_folder"], "checkpoints")), status["runs_folder"])
 
+    def test_a_precision_that_one_of_two_workers_has_not_is_computed_by_the_other(self):
+        with Cluster(support.BIN, servers=1, workers=2, worker_arguments=("--device", "auto", "--cuda-library", self.emulated)) as c:
+            c.workers[0].arguments = ["cpu" if a == "auto" else a for a in c.workers[0].arguments]
+            c.up()
+            path = support.write(os.path.join(c.folder, "there.yaml"), support.job_yaml(name="there", epochs=2))
+            c.psctl("job", "submit", path, "--set", "spec.training.precision=mixed_float16")
+            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", "there")), 120)
+            self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
+            said = [e["text"] for e in status["events"] if "cannot take part" in e["text"]]
+            self.assertLessEqual(len(said), 1, said)  # none: nothing was granted to it
+            steps = {w["identity"]: int(w["steps"]) for w in status["workers"]}
+            self.assertEqual(steps.get("0", 0), 0, status["workers"])
+            self.assertGreater(steps["1"], 0, status["workers"])
+
     def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(self):
         with Cluster(support.BIN, servers=2, workers=2, worker_arguments=("--device", "gpu", "--cuda-library", self.emulated)) as c:
             victim = c.workers[0]

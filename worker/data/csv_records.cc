@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/data/file_error.h"
 
 namespace evergrad::worker {
 namespace {
@@ -30,17 +31,13 @@ CsvRecords::CsvRecords(std::string path, std::string separator, bool quoting, st
 CsvRecords::~CsvRecords() = default;
 
 absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path, std::string separator, bool quoting) {
-  const auto cannot = [&](int error) {
-    const std::string text = absl::StrCat("cannot open data file: file=", path, " error=", std::strerror(error));
-    return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
-  };
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return cannot(errno);
+  if (::stat(path.c_str(), &st) != 0) return FileError("open", path, errno);
   if (!S_ISREG(st.st_mode))
     return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path, " want=a csv file, gzip or plain")));
   auto file = std::make_unique<File>();
   file->handle = gzopen(path.c_str(), "rb");
-  if (file->handle == nullptr) return cannot(errno);
+  if (file->handle == nullptr) return FileError("open", path, errno);
   gzbuffer(file->handle, kReadBytes);
   std::unique_ptr<CsvRecords> records(new CsvRecords(path, std::move(separator), quoting, std::move(file)));
   EG_RETURN_IF_ERROR(records->Fill());

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "worker/data/file_error.h"
 
 namespace evergrad::worker {
 namespace {
@@ -29,18 +30,12 @@ struct Descriptor {
   }
 };
 
-absl::Status CannotRead(const std::string& path) {
-  const int error = errno;
-  const std::string text = absl::StrCat("cannot read data file: file=", path, " error=", std::strerror(error));
-  return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
-}
-
 // Hashes `bytes` bytes from `offset` on.
 absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t bytes, EVP_MD_CTX* hash) {
   std::vector<unsigned char> buffer(64 * 1024);
   while (bytes > 0) {
     const ssize_t got = ::pread(fd, buffer.data(), std::min<std::uint64_t>(buffer.size(), bytes), static_cast<off_t>(offset));
-    if (got < 0) return CannotRead(path);
+    if (got < 0) return FileError("read", path, errno);
     if (got == 0) return UserError(absl::InvalidArgumentError(absl::StrCat("data file shrank while it was read: file=", path, " offset=", offset)));
     EG_CHECK(EVP_DigestUpdate(hash, buffer.data(), static_cast<std::size_t>(got)) == 1);
     offset += static_cast<std::uint64_t>(got);
@@ -53,9 +48,9 @@ absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, st
 
 absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
   Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return CannotRead(path);
+  if (file.fd < 0) return FileError("read", path, errno);
   struct stat st {};
-  if (::fstat(file.fd, &st) != 0) return CannotRead(path);
+  if (::fstat(file.fd, &st) != 0) return FileError("read", path, errno);
   if (!S_ISREG(st.st_mode)) return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path)));
   const std::uint64_t size = static_cast<std::uint64_t>(st.st_size);
 

@@ -12,6 +12,7 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "worker/data/dataset.h"
+#include "worker/data/file_error.h"
 #include "worker/data/fingerprint.h"
 
 namespace evergrad::worker {
@@ -25,22 +26,17 @@ absl::Status Bad(absl::string_view words, const std::string& path, absl::string_
   return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
 }
 
-absl::Status CannotOpen(const std::string& path, int error) {
-  const std::string text = absl::StrCat("cannot open data file: file=", path, " error=", std::strerror(error));
-  return UserError(error == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text));
-}
-
 // Reads gz and plain files alike (zlib tells them apart by the first two bytes).
 class Reader {
  public:
   static absl::StatusOr<std::unique_ptr<Reader>> Open(const std::string& path) {
     std::unique_ptr<Reader> reader(new Reader(path));
     struct stat st {};
-    if (::stat(path.c_str(), &st) != 0) return CannotOpen(path, errno);
+    if (::stat(path.c_str(), &st) != 0) return FileError("open", path, errno);
     if (!S_ISREG(st.st_mode)) return Bad("data file is not a regular file", path, "want=an idx file, gzip or plain");
     reader->stored_bytes_ = static_cast<std::uint64_t>(st.st_size);
     reader->file_ = gzopen(path.c_str(), "rb");
-    if (reader->file_ == nullptr) return CannotOpen(path, errno);
+    if (reader->file_ == nullptr) return FileError("open", path, errno);
     gzbuffer(reader->file_, 256 * 1024);
     return reader;
   }

@@ -12,6 +12,7 @@
 #include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
+#include "worker/runner/lack.h"
 
 namespace evergrad::worker {
 namespace {
@@ -28,14 +29,15 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   return trimmed(input) == trimmed(example);
 }
 
-// UserError: this worker's device does not compute in it.
+// Lack::kAbility: this worker's device does not compute in it.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
   const absl::Status can = precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
   if (can.ok()) return *precision;
-  return UserError(absl::FailedPreconditionError(absl::StrCat("this worker's device cannot compute in the job's precision: training.precision=", name,
-                                                              " device=", backend.name(), ": ", can.message())));
+  return WithLack(Lack::kAbility,
+                  absl::FailedPreconditionError(absl::StrCat("this worker's device cannot compute in the job's precision: training.precision=", name,
+                                                             " device=", backend.name(), ": ", can.message())));
 }
 
 }  // namespace
@@ -105,8 +107,11 @@ ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_
 absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::SourceSpec& source, const Dataset* train) const {
   absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(source, spec_->data.fields, train, data_bytes_max_);
   if (!opened.ok()) {
-    if (absl::IsResourceExhausted(opened.status())) data_limit_->refused.Add();
-    return opened.status();
+    const absl::Status& status = opened.status();
+    if (absl::IsResourceExhausted(status)) data_limit_->refused.Add();
+    // The file is not here. What is in it would be wrong elsewhere, too.
+    const bool here = absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
+    return here ? WithLack(Lack::kInput, status) : status;
   }
   std::unique_ptr<Dataset> data = *std::move(opened);
   data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->bytes_held())));

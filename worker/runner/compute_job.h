@@ -112,6 +112,7 @@ class ComputeJob {
 
   // Opens what is needed and not yet open. User errors: files, shapes that do not fit the model, the model itself.
   absl::Status Open(const Needs& needs);
+  void CloseData() { train_ = eval_ = nullptr; }  // they are not the plan's: the next Open reads them anew
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 

@@ -26,6 +26,7 @@
 #include "worker/runner/counting.h"
 #include "worker/runner/exchange.h"
 #include "worker/runner/failpoint_site.h"
+#include "worker/runner/lack.h"
 
 namespace evergrad::worker {
 namespace {
@@ -39,6 +40,7 @@ constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 constexpr std::size_t kWaitingForBytesMax = 1024;
+constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
 
 v1::WorkKind ToProto(WorkKind kind) {
@@ -104,7 +106,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::shared_ptr<PullCache> cache;     // shared with nobody but the layout's life: replaced together with it
     std::shared_ptr<ComputeJob> compute;  // used on the compute executor
     ComputeJob::Needs opened;
-    bool opening = false;
+    bool opening = false, reopen = false;
+    MonoTime opened_at{0};
     // Set once opened.
     std::shared_ptr<const Dataset> train, eval;
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
@@ -252,12 +255,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         book.SetOverBudget(job->spec->training.on_over_budget == "pause" ? AttemptBook::OverBudget::kPause : AttemptBook::OverBudget::kFail);
         job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max, &data_limit);
         if (job->counting() && !options.allow_counting) {
-          job->spec_error =
-              UserError(absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
+          job->spec_error = WithLack(
+              Lack::kAbility, absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
         }
       } else {
         const std::string first = parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
-        job->spec_error = UserError(absl::InvalidArgumentError(absl::StrCat("the job's YAML cannot be read by this worker: ", first)));
+        job->spec_error = WithLack(Lack::kAbility, absl::InvalidArgumentError(absl::StrCat("the job's YAML cannot be read by this worker: ", first)));
       }
       env.logger->Info(absl::StrCat("job known: type=", job->spec ? job->spec->type : "?"), About());
     }
@@ -472,11 +475,17 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void Fail(const Work& work, const absl::Status& status) {
     failed_total.Add();
     const bool user = BlameOf(status) == Blame::kUser;
-    env.logger->Error(absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ", status.message()), About(work));
+    const Lack lack = LackOf(status);
+    if (lack != Lack::kNone) {
+      env.logger->Warning(absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()), About(work));
+    } else {
+      env.logger->Error(absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ", status.message()), About(work));
+    }
     v1::TaskMessage message;
     NameWhole(work, message.mutable_failed());
     *message.mutable_failed()->mutable_cause() = client::ToErrorDetail(status, absl::StrCat("worker/", identity));
     message.mutable_failed()->set_user_error(user);
+    message.mutable_failed()->set_lack(lack == Lack::kAbility ? v1::ABILITY : lack == Lack::kInput ? v1::INPUT : v1::NO_LACK);
     Send(std::move(message));
     book.Drop(work.attempt);
     Forget(work.attempt);
@@ -537,6 +546,36 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     return {};
   }
 
+  // [33] Other contents would be trained on in the place of those that the plan was made of.
+  absl::Status CheckData(const Work& work, const ComputeJob::Needs& needs) const {
+    if (!job->reads_data()) return absl::OkStatus();
+    const auto differ = [](const std::string& how) {
+      return WithLack(Lack::kInput, absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: ", how)));
+    };
+    const auto fits = [&](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
+      const std::uint64_t got = data == nullptr ? 0 : data->examples();
+      return got == want ? absl::OkStatus() : differ(absl::StrCat("source=", which, " want=", want, " examples got=", got));
+    };
+    if (needs.train) {
+      EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
+      if (const std::string got = job->train->Fingerprint(); !job->data_fingerprint.empty() && got != job->data_fingerprint) {
+        const auto line = [](const std::string& text) { return absl::StrReplaceAll(text, {{"\n", ", "}}); };
+        std::string where;
+        if (work.closure.value() < job->plan->closures()) {
+          const plan::ClosureRange range = job->plan->Closure(work.closure);
+          where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
+        }
+        const auto& source = job->spec->data.train;
+        return differ(absl::StrCat("file=",
+                                   !source                   ? ""
+                                   : source->format == "idx" ? source->images
+                                                             : source->path,
+                                   where, " want=", line(job->data_fingerprint), " got=", line(got)));
+      }
+    }
+    return needs.eval ? fits(job->eval, job->plan->spec().eval_examples, "eval") : absl::OkStatus();
+  }
+
   // Whether `work` can begin now; an error is its end.
   absl::StatusOr<bool> Prepare(const Work& work) {
     EG_RETURN_IF_ERROR(job->spec_error);
@@ -548,31 +587,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return false;
     }
     if (work.kind == WorkKind::kDescribe) return true;
-    if (job->reads_data()) {
-      const auto fits = [](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
-        const std::uint64_t got = data == nullptr ? 0 : data->examples();
-        return got == want ? absl::OkStatus()
-                           : UserError(absl::FailedPreconditionError(
-                                 absl::StrCat("data changed since the plan was made: source=", which, " want=", want, " examples got=", got)));
-      };
-      if (needs.train) {
-        EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
-        // [33] Other contents of the same size would be trained on in the place of those that the plan was made of.
-        if (const std::string got = job->train->Fingerprint(); !job->data_fingerprint.empty() && got != job->data_fingerprint) {
-          const auto line = [](const std::string& text) { return absl::StrReplaceAll(text, {{"\n", ", "}}); };
-          std::string where;
-          if (work.closure.value() < job->plan->closures()) {
-            const plan::ClosureRange range = job->plan->Closure(work.closure);
-            where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
-          }
-          return UserError(absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: file=",
-                                                                      !job->spec->data.train                   ? ""
-                                                                      : job->spec->data.train->format == "idx" ? job->spec->data.train->images
-                                                                                                               : job->spec->data.train->path,
-                                                                      where, " want=", line(job->data_fingerprint), " got=", line(got))));
-        }
+    if (absl::Status status = CheckData(work, needs); !status.ok()) {
+      // Whoever puts the right data in their place is to be believed: they are read again, once a second at most.
+      if (env.clock == nullptr || env.clock->Now() - job->opened_at >= kReopenAfter) {
+        job->opened.train = job->opened.eval = false;
+        job->reopen = true;
       }
-      if (needs.eval) EG_RETURN_IF_ERROR(fits(job->eval, job->plan->spec().eval_examples, "eval"));
+      return status;
     }
     if (work.kind == WorkKind::kTrain && work.closure.value() >= job->plan->closures()) {
       return absl::InvalidArgumentError(absl::StrCat("closure beyond the plan: closures=", job->plan->closures(), " got=", work.closure.value()));
@@ -597,11 +618,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     ++computing;
     needs = {needs.train || job->opened.train, needs.eval || job->opened.eval, needs.graph || job->opened.graph};
     AtFailpoint(env.failpoints, "worker.open_data", env.control,
-                [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs](absl::Status hit) {
+                [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs,
+                 anew = std::exchange(job->reopen, false)](absl::Status hit) {
                   const auto self = weak.lock();
                   if (self == nullptr) return;
                   if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
-                  self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs] {
+                  self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs, anew] {
+                    if (anew) compute->CloseData();
                     // A Status changes threads whole: its two owners would meet in a library that ThreadSanitizer does not see into.
                     const auto status = std::make_shared<absl::Status>(compute->Open(needs));
                     control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
@@ -616,6 +639,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     --computing;
     if (!job || job->uid != uid) return;
     job->opening = false;
+    if (env.clock != nullptr) job->opened_at = env.clock->Now();
     if (status.ok()) {
       job->opened = needs;
       job->train = std::move(train);

@@ -208,6 +208,8 @@ class FakeCluster {
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  // What keeps a worker from what it is granted: it fails at once.
+  std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks = [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
   std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error = [](const v1::CutShards&, std::uint32_t) {
     return absl::OkStatus();
   };
@@ -355,7 +357,7 @@ class FakeCluster {
     if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
   }
   std::vector<absl::Status> refused;
-  void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user) {
+  void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user, v1::Lack lack = v1::NO_LACK) {
     v1::TaskMessage message;
     v1::Failed* failed = message.mutable_failed();
     failed->set_job_uid(grant.job_uid());
@@ -364,6 +366,7 @@ class FakeCluster {
     failed->set_kind(grant.kind());
     failed->set_all_targets(grant.all_targets());
     failed->set_user_error(user);
+    failed->set_lack(lack);
     failed->mutable_cause()->set_message(text);
     failed->mutable_cause()->set_kind(user ? "user" : "transport");
     failed->mutable_cause()->set_retryable(!user);
@@ -496,6 +499,11 @@ class FakeCluster {
       case v1::CoordinatorMessage::kGrant:
         granted.push_back(message.grant());
         worker.held.push_back(message.grant());
+        if (const v1::Lack of = lacks(worker, message.grant()); of != v1::NO_LACK) {
+          const v1::Grant grant = message.grant();
+          FailGrant(worker, grant, "not here: worker/" + worker.identity, true, of);
+          break;
+        }
         if (!hold(worker, message.grant())) {
           const v1::Grant grant = message.grant();
           Finish(worker, grant);

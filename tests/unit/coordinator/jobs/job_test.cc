@@ -1369,3 +1369,145 @@ TEST_CASE("while nothing is trained on, neither examples per second nor a remain
   CHECK(c.Status().examples_per_second() == 0);
   CHECK(c.Status().eta_seconds() < 0);
 }
+
+// ---------------------------------------------------------------- workers that cannot take part
+
+std::set<std::string> Unfit(const FakeCluster& c) {
+  std::set<std::string> unfit;
+  const v1::JobStatus status = c.Status();
+  for (const v1::WorkerRow& row : status.workers()) {
+    if (row.state() == "unfit") unfit.insert(row.identity());
+  }
+  return unfit;
+}
+
+TEST_CASE("a worker that cannot take part fails no job while another can: its work goes there, it is tried later and later, and told once") {
+  const v1::Lack lack = GENERATE(v1::ABILITY, v1::INPUT);
+  const bool deterministic = GENERATE(false, true);
+  CAPTURE(lack, deterministic);
+  FakeCluster c([&](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = deterministic; });
+  std::vector<MonoTime> tried;
+  c.lacks = [&](const FakeWorker& w, const v1::Grant&) {
+    if (w.identity == "0") tried.push_back(c.host.clock.Now());
+    return w.identity == "0" ? lack : v1::NO_LACK;
+  };
+  v1::Hello other;
+  other.set_compute("of another build");
+  c.AddWorker("0");  // the first that is asked
+  c.AddWorker("1", other);
+  c.AddServer("0");
+  bool holds = true;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return holds && Trains(g) && g.closure() >= 4; };
+  c.job->Start();
+  c.Run([] { return false; }, std::chrono::seconds(40));
+  CHECK(c.job->state() == JobState::kRunning);
+  CHECK(c.Status().closures_succeeded() == 4);
+  CHECK(c.Status().waiting_for() == "");  // worker 1 works
+  CHECK(EventsWith(c, "worker/0 cannot take part, it is tried again from time to time: not here: worker/0") == 1);
+  CHECK(Unfit(c) == std::set<std::string>{"0"});
+  if (deterministic) {
+    CHECK(tried.size() == 1);  // what its bits would be is of no use any more
+  } else {
+    CHECK(tried.size() >= 5);  // after 1, 2, 4, 8, 16 s
+    CHECK(tried.size() <= 7);
+  }
+  holds = false;
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["1"].held)) c.Finish(c.workers["1"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_succeeded() == 16);
+}
+
+TEST_CASE("a job that no worker here can describe fails with the cause; one that is described waits for a worker that can, and says so") {
+  FakeCluster c;
+  const bool described = GENERATE(false, true);
+  CAPTURE(described);
+  std::set<std::string> lame{"0", "1"};
+  c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
+    return lame.count(w.identity) != 0 && !(described && g.kind() == v1::DESCRIBE) ? v1::ABILITY : v1::NO_LACK;
+  };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  if (!described) {
+    REQUIRE(c.RunToEnd());
+    CHECK(c.job->state() == JobState::kFailed);
+    CHECK(c.Status().first_cause().kind() == "user");
+    CHECK(c.Status().first_cause().message() == "not here: worker/1");
+    CHECK(c.granted.size() == 2);
+    return;
+  }
+  c.Run([] { return false; }, std::chrono::seconds(200));
+  CHECK(c.job->state() == JobState::kRunning);
+  CHECK(c.Status().waiting_for() == "workers: those here cannot take part: worker/0 (not here: worker/0), worker/1 (not here: worker/1)");
+  CHECK(c.granted.size() < 40);  // a look a minute each
+  CHECK(Unfit(c) == lame);
+  SECTION("one that can comes") { c.AddWorker("2"); }
+  SECTION("what was wrong with one of them was put right") {
+    lame.erase("1");
+    const std::uint64_t before = c.Status().closures_succeeded();
+    REQUIRE(c.Run([&] { return c.Status().closures_succeeded() > before; }));
+  }
+  SECTION("a worker comes back as another process") {
+    lame.clear();
+    c.AddWorker("0");
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_succeeded() == 16);
+}
+
+TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") {
+  FakeCluster c;
+  c.lacks = [](const FakeWorker& w, const v1::Grant&) { return w.identity == "1" ? v1::INPUT : v1::NO_LACK; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 4; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4; }));
+  c.AddWorker("1");
+  c.KillWorker("0");
+  c.Run([] { return false; }, std::chrono::seconds(100));
+  CHECK(c.job->state() == JobState::kRunning);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.AddWorker("0");
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_succeeded() == 16);
+}
+
+TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at once; where a worker still has it, that one runs it (line 33)") {
+  const bool report = GENERATE(false, true), one_has_it = GENERATE(false, true);
+  CAPTURE(report, one_has_it);
+  FakeCluster c([&](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = report ? "report" : "fail"; });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  const std::uint64_t trained = c.Status().closures_succeeded();
+  c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
+    return Trains(g) && !g.all_targets() && !(one_has_it && w.identity == "1") ? v1::INPUT : v1::NO_LACK;
+  };
+  c.AddServer("1");  // another process: its two shards are gone
+  const MonoTime began = c.host.clock.Now();
+  if (!report && !one_has_it) {
+    REQUIRE(c.RunToEnd());
+    CHECK(c.job->state() == JobState::kFailed);
+    CHECK_THAT(c.Status().first_cause().message(), Catch::StartsWith("not here: worker/"));
+    return;
+  }
+  REQUIRE(c.Run([&] { return one_has_it ? c.Status().closures_rerun() >= trained : c.Status().closures_lost() == trained; }));
+  CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));  // not a wait for each
+  CHECK(EventsWith(c, "cannot take part") <= 2);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (const char* identity : {"0", "1"}) {
+    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers[identity].held)) c.Finish(c.workers[identity], g);
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_lost() == (one_has_it ? 0 : trained));
+}

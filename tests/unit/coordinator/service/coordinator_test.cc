@@ -163,6 +163,73 @@ TEST_CASE("two jobs with equal variable names run side by side, each with a work
   CHECK(served[&one].size() + served[&two].size() >= 4);
 }
 
+TEST_CASE("a worker that cannot take part in one of two jobs works for the other, and its place is filled by one that can") {
+  Mutex mu;
+  std::uint64_t picky = 0;
+  std::map<std::uint64_t, int> refused, done_by_lame;  // by job
+  TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
+  c.AddServer("0", 1);
+  const auto lame = [&](TestTask& task, const v1::CoordinatorMessage& m) {
+    v1::TaskMessage message;
+    {
+      MutexLock lock(&mu);
+      if (!m.has_grant() || (picky != 0 && m.grant().job_uid() != picky)) {
+        if (m.has_grant()) ++done_by_lame[m.grant().job_uid()];
+      } else {
+        ++refused[m.grant().job_uid()];
+        v1::Failed* failed = message.mutable_failed();
+        failed->set_job_uid(m.grant().job_uid());
+        failed->set_closure(m.grant().closure());
+        *failed->mutable_attempt() = m.grant().attempt();
+        failed->set_kind(m.grant().kind());
+        failed->set_all_targets(m.grant().all_targets());
+        failed->set_user_error(true);
+        failed->set_lack(v1::ABILITY);
+        failed->mutable_cause()->set_kind("user");
+        failed->mutable_cause()->set_message("no such device");
+      }
+    }
+    message.has_failed() ? task.Send(message) : TestCluster::Work(task, m);
+  };
+  std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> kept;
+  bool keeps = true;
+  const auto fit = [&](TestTask& task, const v1::CoordinatorMessage& m) {
+    {
+      MutexLock lock(&mu);
+      if (keeps && m.has_grant() && m.grant().kind() == v1::TRAIN && m.grant().job_uid() == picky) {
+        kept.emplace_back(&task, m);
+        return;
+      }
+    }
+    TestCluster::Work(task, m);
+  };
+  c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2), lame);
+  c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "1", 3), fit);
+  auto first = c.Submit(TestCluster::CountingYaml("picky"));
+  REQUIRE(first.ok());
+  {
+    MutexLock lock(&mu);
+    picky = first->job_uid();
+  }
+  REQUIRE(c.WaitState("picky", "RUNNING").ok());
+  auto second = c.Submit(TestCluster::CountingYaml("easy"));
+  REQUIRE(second.ok());
+  auto easy = c.WaitState("easy", "SUCCEEDED");  // while the first one runs: by the worker that is of no use to it
+  REQUIRE(easy.ok());
+  std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
+  {
+    MutexLock lock(&mu);
+    CHECK(refused[picky] >= 1);
+    CHECK(done_by_lame[second->job_uid()] > 0);
+    keeps = false;
+    now = std::move(kept);
+  }
+  for (const auto& [task, m] : now) TestCluster::Work(*task, m);
+  auto ended = c.WaitState("picky", "SUCCEEDED");
+  REQUIRE(ended.ok());
+  CHECK(ended->closures_succeeded() == 16);
+}
+
 TEST_CASE("a worker without functions trains, and one that has them is moved to the functions job that wants one, whoever had it before") {
   Mutex mu;
   std::map<std::string, std::set<std::uint64_t>> trained;  // jobs, by worker

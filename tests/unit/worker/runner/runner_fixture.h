@@ -343,7 +343,8 @@ class Stage {
     Message(message);
   }
   // The next message of this kind; others are passed over. An empty one, and a failed check, when none comes.
-  v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) {
+  v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) { return Next(kind, kind); }
+  v1::TaskMessage Next(v1::TaskMessage::MessageCase kind, v1::TaskMessage::MessageCase or_kind) {
     std::string others;
     {
       MutexLock lock(&mu_);
@@ -351,7 +352,7 @@ class Stage {
         while (!sent_.empty()) {
           v1::TaskMessage message = std::move(sent_.front());
           sent_.pop_front();
-          if (message.message_case() == kind) return message;
+          if (message.message_case() == kind || message.message_case() == or_kind) return message;
           absl::StrAppend(&others, message.ShortDebugString(), "\n");
         }
         if (!changed_.WaitFor(&mu_, std::chrono::seconds(20))) break;

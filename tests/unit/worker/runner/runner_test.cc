@@ -749,6 +749,7 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     CHECK(failed.cause().kind() == "user");
     CHECK_THAT(failed.cause().message(), Catch::Contains("train-labels"));
     CHECK(failed.cause().origin_text() == "worker/0");
+    CHECK(failed.lack() == v1::INPUT);  // it may be elsewhere
   }
   SECTION("an input shape that is not the data's") {
     std::string yaml = TrainingYaml(stage.folder);
@@ -758,6 +759,7 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     stage.Grant(1ull << 32, v1::DESCRIBE);
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
+    CHECK(failed.lack() == v1::NO_LACK);
     CHECK_THAT(failed.cause().message(), Catch::Contains("input shape mismatch") && Catch::Contains("(5, 4, 1)") && Catch::Contains("(4, 4, 1)"));
   }
   SECTION("a label that the model has no class for") {
@@ -779,7 +781,17 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     stage.Grant(0);
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
+    CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
+    // Put right, they are read again.
+    WriteData(stage, 60);
+    for (;;) {
+      stage.Grant(0);
+      const v1::TaskMessage answer = stage.Next(v1::TaskMessage::kFailed, v1::TaskMessage::kDone);
+      if (answer.has_done()) break;
+      REQUIRE(answer.failed().lack() == v1::INPUT);
+      runtime::Event().WaitFor(std::chrono::milliseconds(20));
+    }
   }
   SECTION("a file of the same size with other contents: what is trained on is never exchanged silently (K7)") {
     stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -791,6 +803,7 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     stage.Grant(1);
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
+    CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(),
                Catch::Contains("data changed since the plan was made: file=") && Catch::Contains("closure=1 epoch=1 examples=[") &&
                    Catch::Contains("want=images: size=1 sha256=00, labels: size=1") && Catch::Contains("got=images: size="));
@@ -992,6 +1005,7 @@ TEST_CASE("a precision that the worker's device has not is a user's error before
     stage.Grant(1ull << 32, v1::DESCRIBE);
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
+    CHECK(failed.lack() == v1::ABILITY);
     CHECK_THAT(failed.cause().message(),
                Catch::Contains("training.precision=" + precision + " device=cpu (oneDNN") &&
                    Catch::Contains(precision == "tf32" ? "TF32 is of NVIDIA's GPUs" : "no float16 products for processors"));

@@ -1,0 +1,29 @@
+#include "worker/data/file_error.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace evergrad::worker {
+
+absl::Status FileError(absl::string_view verb, const std::string& path, int error) {
+  const std::string text = absl::StrCat("cannot ", verb, " data file: file=", path, " error=", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return UserError(absl::NotFoundError(text));
+    case EACCES:
+    case EPERM: return UserError(absl::PermissionDeniedError(text));
+    case EIO:
+    case ESTALE:
+    case ENXIO:
+    case ENODEV:
+    case ENOTCONN:
+    case EHOSTDOWN:
+    case ETIMEDOUT: return UserError(absl::UnavailableError(text));
+    default: return UserError(absl::InvalidArgumentError(text));
+  }
+}
+
+}  // namespace evergrad::worker
