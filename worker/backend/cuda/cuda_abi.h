@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 5u
+#define EG_CUDA_ABI_VERSION 6u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {
@@ -118,8 +118,10 @@ typedef struct EgCudaApi {
   int32_t (*launch)(EgContext* context, EgGraph* graph, EgCudaError* error); /* on the compute lane */
   void (*drop_graph)(EgGraph* graph);
 
-  /* The algorithms that the library offers for a shape, its first choice first; at most `infos_max`. */
+  /* The algorithms that the library offers for a shape, its first choice first; at most `infos_max`, of which the last is a deterministic one where
+   * there is any and none is before it. EG_CUDA_BAD_SHAPE: none, and why. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error);
+  /* One of those that `plans` has offered last, for this key; each once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error); /* on the compute lane */
   void (*drop_plan)(EgPlan* plan);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -126,7 +127,7 @@ class CudaBackendImpl final : public CudaBackend {
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
-    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &wide_, &workspace_, &result_, &ring_memory_})
+    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &wide_, &padded_, &workspace_, &result_, &ring_memory_})
       *buffer = tensor::AlignedBuffer();
     EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
     memory_.reset();
@@ -240,7 +241,8 @@ class CudaBackendImpl final : public CudaBackend {
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
     // What a graph has in it beside what the caller signs.
-    const std::uint64_t ours[] = {state_, Address(scratch_), Address(filters_), Address(narrow_), Address(wide_), Address(workspace_)};
+    const std::uint64_t ours[] = {state_,         Address(scratch_), Address(filters_),  Address(narrow_),
+                                  Address(wide_), Address(padded_),  Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
     if (decision.drop) DropGraph(key_);
     for (const GraphCapture::Key evicted : decision.evicted) DropGraph(evicted);
@@ -389,7 +391,7 @@ class CudaBackendImpl final : public CudaBackend {
     EgPlanArguments p{};
     p.a = x.data(), p.b = filters, p.bias = b.data(), p.d = y.data();
     if ((key.bias != 0 || key.relu != 0) && (activation == Activation::kLinear || activation == Activation::kRelu) &&
-        RunPlan("conv2d forward", key, p))
+        RunAnyPlan("conv2d forward", key, p))
       return;
     key.bias = key.relu = 0;
     MustRunPlan("conv2d forward", key, p);
@@ -408,7 +410,7 @@ class CudaBackendImpl final : public CudaBackend {
     EgPlanArguments p{};
     p.a = dy.data(), p.b = x.data(), p.d = filters;
     Element made = Element::kFloat32;
-    if (x.is_float32() || !RunPlan("conv2d weight gradient", key, p)) {
+    if (x.is_float32() || !RunAnyPlan("conv2d weight gradient", key, p)) {
       // No engine writes float32 of 16 bits: the sums are float32 all the same, and rounded once.
       made = x.type();
       SetTypes(&key, x.type(), made);
@@ -623,13 +625,17 @@ class CudaBackendImpl final : public CudaBackend {
     key.batch = s.batch, key.in_h = s.in_h, key.in_w = s.in_w, key.in_c = s.in_c, key.out_h = s.out_h, key.out_w = s.out_w, key.filters = s.filters;
     key.kernel_h = s.kernel_h, key.kernel_w = s.kernel_w, key.stride_h = s.stride_h, key.stride_w = s.stride_w;
     key.pad_top = s.pad_top, key.pad_left = s.pad_left;
-    // What is padded beyond the last window is left out: cuDNN would make one output more of it, or refuse.
-    const auto needed = [](std::int64_t out, std::int64_t stride, std::int64_t kernel, std::int64_t before, std::int64_t in, std::int64_t given) {
-      return std::clamp<std::int64_t>((out - 1) * stride + kernel - before - in, 0, given);
-    };
-    key.pad_bottom = needed(s.out_h, s.stride_h, s.kernel_h, s.pad_top, s.in_h, s.pad_bottom);
-    key.pad_right = needed(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
+    key.pad_bottom = PadBehind(s.out_h, s.stride_h, s.kernel_h, s.pad_top, s.in_h, s.pad_bottom);
+    key.pad_right = PadBehind(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
     return key;
+  }
+  // What is padded beyond the last window changes nothing until it is a stride, so of all that is the same the one nearest to what is padded in front
+  // is asked for: cuDNN has engines for as much on either side above all.
+  static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel, std::int64_t before, std::int64_t in,
+                                std::int64_t given) {
+    const std::int64_t needed = (out - 1) * stride + kernel - before - in;
+    if (needed > given) return given;  // no such convolution: the library says so
+    return std::clamp<std::int64_t>(before, std::max<std::int64_t>(needed, 0), std::max<std::int64_t>(needed + stride - 1, 0));
   }
   static std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
     std::uintptr_t all = 0;
@@ -865,9 +871,40 @@ class CudaBackendImpl final : public CudaBackend {
     Do(std::move(work));
     return true;
   }
+  // As RunPlan; a convolution for which there is none with more padding on one side than on the other is made of a copy with zeros around it: few of
+  // cuDNN's engines, or none, take such.
+  bool RunAnyPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
+    if (RunPlan(name, key, arguments)) return true;
+    if (key.pad_top == key.pad_bottom && key.pad_left == key.pad_right) return false;
+    EgPlanKey even = key;
+    const std::int64_t rows = std::abs(key.pad_bottom - key.pad_top), columns = std::abs(key.pad_right - key.pad_left);
+    const std::int64_t above = std::max<std::int64_t>(key.pad_top - key.pad_bottom, 0),
+                       left = std::max<std::int64_t>(key.pad_left - key.pad_right, 0);
+    even.in_h += rows, even.in_w += columns;
+    even.pad_top = even.pad_bottom = std::min(key.pad_top, key.pad_bottom);
+    even.pad_left = even.pad_right = std::min(key.pad_left, key.pad_right);
+    const std::int32_t type = key.kind == EG_PLAN_CONV_DATA ? key.d_type : key.type;
+    const std::int64_t elements = even.batch * even.in_h * even.in_w * even.in_c;
+    if (elements > kElementsMax) return false;
+    std::byte* const padded = Grow(&padded_, elements * (type == EG_FLOAT32 ? 4 : 2), "padded images");
+    if (padded == nullptr) return true;
+    EgPlanArguments p = arguments;
+    const void* const images = key.kind == EG_PLAN_CONV ? p.a : p.b;
+    if (key.kind == EG_PLAN_CONV) p.a = padded;
+    if (key.kind == EG_PLAN_CONV_DATA) p.d = padded;
+    if (key.kind == EG_PLAN_CONV_FILTER) p.b = padded;
+    even.alignment = AlignmentOf({p.a, p.b, p.d, key.bias != 0 ? p.bias : nullptr});
+    if (const Choice* const choice = Find(even); choice != nullptr && choice->plan == nullptr && choice->no_memory.empty()) return false;
+    if (key.kind != EG_PLAN_CONV_DATA)
+      Compute(EgPad{key.batch, key.in_h, key.in_w, even.in_h, even.in_w, key.in_c, above, left, images, padded, type, 0});
+    if (!RunPlan(name, even, p)) return false;
+    if (key.kind == EG_PLAN_CONV_DATA)
+      Compute(EgPad{key.batch, even.in_h, even.in_w, key.in_h, key.in_w, key.in_c, -above, -left, padded, arguments.d, type, 0});
+    return true;
+  }
   // A product as the key says it, or, where the library has no algorithm for that, another that is as exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
-    if (RunPlan(name, key, arguments)) return;
+    if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
       return Refuse(name, absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", choice->no_memory)));
     if (key.type != EG_FLOAT32) return RunWide(name, key, arguments);
@@ -1043,7 +1080,7 @@ class CudaBackendImpl final : public CudaBackend {
   int ranges_ = 0;
   bool profiled_ = true;  // until the first range says that nobody listens
 
-  tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, workspace_, result_;
+  tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, padded_, workspace_, result_;
   EgEvent* finished_ = nullptr;
 
   const bool tensor_cores_;  // of sm_80 and up

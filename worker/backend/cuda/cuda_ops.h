@@ -90,6 +90,13 @@ typedef struct EgTranspose {
   void* y;
   int32_t x_type, y_type;
 } EgTranspose; /* y[c][r] = x[r][c] */
+/* Images of [in_h][in_w][channels] as images of [out_h][out_w][channels]: y[h][w] = x[h - top][w - left], zeros where x has no such place. */
+typedef struct EgPad {
+  int64_t batch, in_h, in_w, out_h, out_w, channels, top, left;
+  const void* x;
+  void* y;
+  int32_t type, reserved;
+} EgPad;
 /* y = activation(y + bias), in place, of rows of `columns`. */
 typedef struct EgBiasActivate {
   int64_t rows, columns;
@@ -289,8 +296,8 @@ typedef struct EgNotFinite {
 #define EG_OPS(X) \
   X(EG_OP_ACTIVATE, EgActivate) X(EG_OP_ACTIVATE_BACK, EgActivateBack) X(EG_OP_SOFTMAX, EgSoftmax) X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) \
   X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) \
-  X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose) X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) \
-  X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) \
+  X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose) X(EG_OP_PAD, EgPad) \
+  X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) \
   X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm) X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) \
   X(EG_OP_MAX_POOL, EgMaxPool) X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack) X(EG_OP_AVERAGE_POOL, EgAveragePool) \
   X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot) X(EG_OP_DOT_BACK, EgDotBack) X(EG_OP_FACTORIZATION, EgFactorization) \

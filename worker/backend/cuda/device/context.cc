@@ -3,6 +3,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "worker/backend/cuda/device/context_table.h"
 #include "worker/backend/cuda/device/kernels.h"
@@ -260,11 +261,15 @@ int32_t FromBlas(cublasStatus_t status, const char* call, EgCudaError* error) {
 
 int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaError* error) {
   if (status == CUDNN_STATUS_SUCCESS) return EG_CUDA_OK;
-  const int32_t kind = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM
-                           ? EG_CUDA_BAD_SHAPE
-                       : status == CUDNN_STATUS_ALLOC_FAILED ? EG_CUDA_NO_MEMORY
-                                                             : EG_CUDA_FAILED;
-  return Fail(kind, status, error, "%s: %s (cudnn %d)", call, dnn.cudnnGetErrorString(status), status);
+  const int32_t kind =
+      CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM ? EG_CUDA_BAD_SHAPE
+      : status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+          ? EG_CUDA_NO_MEMORY
+          : EG_CUDA_FAILED;
+  char why[256] = "";  // of this thread's last error; some have no more to say
+  dnn.cudnnGetLastErrorString(why, sizeof why);
+  return Fail(kind, status, error, "%.*s: %s (cudnn %d)%s%s", static_cast<int>(std::strcspn(call, "(")), call, dnn.cudnnGetErrorString(status),
+              status, why[0] != 0 ? ": " : "", why);
 }
 
 void FillContext(EgCudaApi* table) {

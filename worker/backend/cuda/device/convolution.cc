@@ -16,7 +16,7 @@ namespace {
 
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
-constexpr int kEnginesMax = 16;
+constexpr int64_t kEnginesMax = 256;  // of one way of asking; with float32, most of those at the front may be TF32
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';  // of tensors in a graph
 
 class Descriptor {
@@ -214,9 +214,15 @@ struct ConvolutionPlan final : EgPlan {
   }
 };
 
-// visit(plan, info) for each engine that takes the key, the library's first choice first, until it returns false.
-template <typename Visit>
-int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCudaError* error) {
+// Why none was offered, if none was.
+struct Refusals {
+  int64_t found = 0, passed_over = 0;
+  EgCudaError last{};  // of an engine that does not take the graph after all
+};
+
+// visit(plan, info) for each engine that takes the key and is wanted(info), the library's first choice first, until it returns false.
+template <typename Wanted, typename Visit>
+int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Visit visit, Refusals* refusals, EgCudaError* error) {
   const Dnn& dnn = *context->dnn;
   Operations operations;
   EG_CUDA_RETURN_IF(operations.Make(dnn, key, error));
@@ -225,25 +231,28 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.list.size()),
                               operations.list.data(), error));
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
-  EgCudaError refused{};
-  if (graph.Finalize(&refused) != EG_CUDA_OK) return EG_CUDA_OK;  // no engine takes such a graph: none is offered
+  if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;  // no engine takes such a graph: none is offered
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
     EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, error));
     EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
-    if (heuristics.Finalize(&refused) != EG_CUDA_OK) continue;
+    if (heuristics.Finalize(&refusals->last) != EG_CUDA_OK) continue;
+    int64_t found = 0;  // asked for none, it says how many it has
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &found, nullptr, error));
     std::vector<Descriptor> configurations;
     std::vector<cudnnBackendDescriptor_t> handles;
-    for (int i = 0; i < kEnginesMax; ++i) {
+    for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
       configurations.emplace_back(dnn);
       EG_CUDA_RETURN_IF(configurations.back().Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, error));
       handles.push_back(configurations.back().get());
     }
-    int64_t found = 0;
-    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kEnginesMax, &found, handles.data(), error));
-    for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
-      const Descriptor& configuration = configurations[static_cast<std::size_t>(i)];
+    if (handles.empty()) continue;
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(handles.size()), &found,
+                                     handles.data(), error));
+    for (std::size_t i = 0; i < configurations.size() && static_cast<int64_t>(i) < found; ++i) {
+      const Descriptor& configuration = configurations[i];
+      ++refusals->found;
       Descriptor engine(dnn);
       EG_CUDA_RETURN_IF(engine.Make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, error));
       cudnnBackendDescriptor_t engine_handle = engine.get();
@@ -262,14 +271,18 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
         if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) known.carries_nan = true;
         if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
       }
-      if (!Computes(key, known)) continue;
+      if (!Computes(key, known)) {
+        ++refusals->passed_over;
+        continue;
+      }
+      if (!wanted(info)) continue;
       auto plan = std::make_unique<ConvolutionPlan>(dnn);
       plan->kind = key.kind;
       plan->bias = key.bias != 0;
       EG_CUDA_RETURN_IF(plan->plan.Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, error));
       EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
       EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
-      if (plan->plan.Finalize(&refused) != EG_CUDA_OK) continue;  // it does not take this one after all
+      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK) continue;  // it does not take this one after all
       int64_t workspace = 0;
       EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace, error));
       info.workspace_bytes = static_cast<uint64_t>(workspace);
@@ -284,32 +297,30 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Visit visit, EgCud
 int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
   context->offered.clear();
   context->offered_key = key;
-  return ForEachPlan(
-      context, key,
+  bool deterministic = false;
+  Refusals refusals;
+  EG_CUDA_RETURN_IF(ForEachPlan(
+      context, key, [&](const EgPlanInfo& info) { return *count < infos_max || info.deterministic != 0; },
       [&](std::unique_ptr<ConvolutionPlan> plan, const EgPlanInfo& info) {
+        if (*count == infos_max) context->offered.pop_back(), --*count;  // the last place is the first deterministic one's
         infos[(*count)++] = info;
         context->offered.push_back(std::move(plan));
-        return *count < infos_max;
+        deterministic = deterministic || info.deterministic != 0;
+        return *count < infos_max || !deterministic;
       },
-      error);
+      &refusals, error));
+  if (*count > 0) return EG_CUDA_OK;
+  return Fail(EG_CUDA_BAD_SHAPE, refusals.last.code, error, "cuDNN offers %lld engines, of which %lld compute something else%s%.400s",
+              static_cast<long long>(refusals.found), static_cast<long long>(refusals.passed_over),
+              refusals.last.text[0] != 0 ? "; last refusal: " : "", refusals.last.text);
 }
 
 int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
   const std::size_t place = static_cast<std::size_t>(index);
-  if (std::memcmp(&key, &context->offered_key, sizeof key) == 0 && place < context->offered.size() && context->offered[place] != nullptr) {
-    *plan = context->offered[place].release();
-    return EG_CUDA_OK;
-  }
-  int32_t at = 0;
-  EG_CUDA_RETURN_IF(ForEachPlan(
-      context, key,
-      [&](std::unique_ptr<ConvolutionPlan> made, const EgPlanInfo&) {
-        if (at++ < index) return true;
-        *plan = made.release();
-        return false;
-      },
-      error));
-  return *plan != nullptr ? EG_CUDA_OK : Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuDNN offers %d engines", at);
+  if (std::memcmp(&key, &context->offered_key, sizeof key) != 0 || place >= context->offered.size() || context->offered[place] == nullptr)
+    return Fail(EG_CUDA_FAILED, index, error, "a plan is made once of those that were offered last: got=%d of=%zu", index, context->offered.size());
+  *plan = context->offered[place].release();
+  return EG_CUDA_OK;
 }
 
 int32_t CheckConvolution(const EgPlanKey& key, EgCudaError* error) {

@@ -81,6 +81,9 @@ struct Preference {
   int32_t Make(const EgPlanKey& key, EgCudaError* error) {
     EG_BLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceMax, sizeof kWorkspaceMax));
+    // A split sum that meets in the output's type is rounded once for each part.
+    const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
+    EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
     const std::uint32_t alignment = static_cast<std::uint32_t>(key.alignment);
     for (const cublasLtMatmulPreferenceAttributes_t of : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})

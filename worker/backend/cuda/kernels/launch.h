@@ -119,6 +119,12 @@ std::int32_t By(L& l, const EgTranspose& a) {
 }
 EG_BY_TYPES(EgTranspose)
 template <typename T, typename L>
+std::int32_t By(L& l, const EgPad& a) {
+  const PadMap<T> map(a);
+  return l.Map(map.threads(), map);
+}
+EG_BY_TYPE(EgPad)
+template <typename T, typename L>
 std::int32_t By(L& l, const EgBiasActivate& a) {
   const BiasActivateMap<T> map(a);
   return l.Map(map.threads(), map);

@@ -5,6 +5,7 @@
 
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/kernels/element.h"
+#include "worker/backend/cuda/kernels/elementwise.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
@@ -23,6 +24,29 @@ EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, s
   const std::int64_t first = at + pad - pool + 1;
   return {first <= 0 ? 0 : Quotient(first + stride - 1, stride), Least(Quotient(at + pad, stride) + 1, outs)};
 }
+
+// A larger frame around images, or a smaller one: what is in both is read once and written once, the rest is zeros. A thread takes 16 bytes of the
+// channels of a place where those are whole and aligned, else one element.
+template <typename T>
+struct PadMap {
+  static constexpr int kWide = 16 / sizeof(T);
+  using Piece = Pack<T, kWide>;
+  EgPad a;
+  bool wide;
+  explicit PadMap(const EgPad& arguments) : a(arguments), wide(a.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y)) {}
+  std::int64_t threads() const { return a.batch * a.out_h * a.out_w * a.channels / (wide ? kWide : 1); }
+  EG_HD void operator()(std::int64_t t) const {
+    const std::int64_t pieces = wide ? a.channels / kWide : a.channels;
+    const std::int64_t c = Rest(t, pieces), pixel = Quotient(t, pieces), row = Quotient(pixel, a.out_w), image = Quotient(row, a.out_h);
+    const std::int64_t h = Rest(row, a.out_h) - a.top, w = Rest(pixel, a.out_w) - a.left;
+    const bool inside = h >= 0 && h < a.in_h && w >= 0 && w < a.in_w;
+    const std::int64_t from = ((image * a.in_h + h) * a.in_w + w) * pieces + c;
+    if (wide)
+      As<Piece>(a.y)[t] = inside ? As<Piece>(a.x)[from] : Piece{};
+    else
+      As<T>(a.y)[t] = inside ? As<T>(a.x)[from] : T(0.0f);
+  }
+};
 
 // Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes.
 template <typename T>

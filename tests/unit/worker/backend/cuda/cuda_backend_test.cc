@@ -8,7 +8,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <set>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -50,6 +52,7 @@ struct Stage {
     CHECK(control.plans == 0);
     CHECK(control.ranges == 0);
     CHECK(control.leaked == 0);
+    CHECK(control.illegal == 0);
   }
   Memory Floats(std::size_t n) { return backend->Allocate(n * sizeof(float), "floats").value(); }
   void Put(const std::vector<float>& values, Memory& to, Lane lane = Lane::kCompute) {
@@ -155,6 +158,94 @@ TEST_CASE("a convolution that was captured is captured again when a larger one h
   for (int i = 1; i < 6; ++i) CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
   CHECK(stage.backend->stats().capture.captures == 2);
   CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+}
+
+TEST_CASE(
+    "a convolution with uneven padding is made of a padded copy where the library takes no such, and is replayed; an even one is asked for as it "
+    "is") {
+  for (const bool choosy : {true, false}) {
+    Stage stage;
+    stage.control.choosy = choosy;
+    // 14 rows by 3 with strides of 2 read one row of two that are padded, so one in front and one behind, or none, are the same.
+    for (const auto& [s, uneven] : {std::pair(Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 1, 1, 1, 1}, false),
+                                    {Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 0, 0, 1, 1}, true}}) {
+      Memory x = stage.Floats(14 * 14), w = stage.Floats(9 * 2), y = stage.Floats(49 * 2), dy = stage.Floats(49 * 2), dx = stage.Floats(14 * 14),
+             dw = stage.Floats(9 * 2);
+      const std::uint64_t signature[] = {static_cast<std::uint64_t>(uneven)};
+      std::vector<float> first;
+      for (int step = 0; step < 5; ++step) {
+        stage.Put(std::vector<float>(14 * 14, 1.0f), x);
+        stage.Put(std::vector<float>(9 * 2, 0.5f), w);
+        stage.Put(std::vector<float>(49 * 2, 1.0f), dy);
+        const std::uint64_t before = stage.control.ops;
+        if (!stage.backend->BeginStep(signature)) {
+          stage.backend->Enter("conv", Phase::kForward);
+          stage.backend->Conv2dForward(s, x.as<float>(), w.as<float>(), {}, Activation::kLinear, y.as<float>());
+          stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {}, dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
+          CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));  // filters are turned three times
+        }
+        stage.backend->EndStep();
+        REQUIRE(stage.backend->Finish({}, {}).ok());
+        std::vector<float> all = stage.Get(y);
+        for (const Memory* const more : {&dx, &dw})
+          for (const float v : stage.Get(*more)) all.push_back(v);
+        CHECK(all[0] == (uneven ? 4.5f : 2.0f));  // the first window
+        if (step == 0) first = all;
+        CHECK(all == first);
+      }
+    }
+    CHECK(stage.backend->stats().capture.replays == 4);
+  }
+}
+
+TEST_CASE("the emulated device refuses what CUDA refuses to a thread that captures, and the capture with it; other threads may") {
+  Stage stage;
+  const EgCudaApi* const api = LoadCudaLibrary(Library()).value();
+  EgCudaError error{};
+  EgContext* context = nullptr;
+  const EgOpenOptions open{};
+  REQUIRE(api->open(&open, &context, &error) == EG_CUDA_OK);
+  EgEvent *event = nullptr, *other = nullptr;
+  REQUIRE(api->make_event(context, 0, &event, &error) == EG_CUDA_OK);
+  REQUIRE(api->make_event(context, 0, &other, &error) == EG_CUDA_OK);
+  std::int32_t passed = 0;
+  std::uint64_t number = 0, total = 0;
+  void* pinned = nullptr;
+  float from = 0;
+  const std::function<std::int32_t()> calls[] = {[&] { return api->passed(event, &passed, &error); },
+                                                 [&] { return api->wait(event, &error); },
+                                                 [&] { return api->allocate(context, 512, &number, &error); },
+                                                 [&] { return api->memory(context, &number, &total, &error); },
+                                                 [&] { return api->allocate_host(512, &pinned, &error); },
+                                                 [&] { return api->await(context, EG_LANE_OUT, event, &error); },
+                                                 [&] { return api->copy(context, EG_LANE_OUT, EG_COPY_OUT, &from, &from, 4, &error); }};
+  for (const auto& call : calls) {
+    EgGraph* graph = nullptr;
+    REQUIRE(api->begin_capture(context, &error) == EG_CUDA_OK);
+    CHECK(call() == EG_CUDA_FAILED);
+    CHECK(api->end_capture(context, &graph, &error) == EG_CUDA_FAILED);
+    CHECK(graph == nullptr);
+  }
+  CHECK(stage.control.illegal == std::size(calls));
+  EgGraph* graph = nullptr;
+  REQUIRE(api->begin_capture(context, &error) == EG_CUDA_OK);
+  std::int32_t elsewhere = EG_CUDA_FAILED;
+  std::thread([&] {
+    EgCudaError own{};
+    elsewhere = api->allocate_host(512, &pinned, &own);
+    if (elsewhere == EG_CUDA_OK) api->release_host(pinned);
+  }).join();
+  CHECK(elsewhere == EG_CUDA_OK);
+  REQUIRE(api->record(context, EG_LANE_COMPUTE, event, &error) == EG_CUDA_OK);
+  REQUIRE(api->end_capture(context, &graph, &error) == EG_CUDA_OK);
+  CHECK(api->launch(context, graph, &error) == EG_CUDA_OK);
+  api->drop_event(event);
+  CHECK(api->launch(context, graph, &error) == EG_CUDA_FAILED);
+  CHECK(std::string(error.text) == "a graph was launched whose events are gone");
+  api->drop_graph(graph);
+  api->drop_event(other);
+  api->close(context);
+  stage.control.illegal = 0;
 }
 
 TEST_CASE("more shapes than plans are kept: all are made again, and steps that have them inside are captured again") {

@@ -4,13 +4,19 @@
 //   - nothing runs when it is asked for: lanes are queues, run only when the host waits, in a random order that keeps to the events
 //   - memory is poisoned with NaN when it is given out and when it comes back
 //   - the threads of a kernel run in falling order
-//   - while a step is captured, memory cannot be had
+//   - while a step is captured, memory cannot be had, nothing can be copied, no event can be asked for or waited for, no plan can be made (CUDA's
+//     programming guide, "prohibited and unhandled operations" of stream capture)
+//   - the host cannot touch its memory, but while lanes run: who does is ended by the system
+//   - what lies behind the end of a piece of memory does not exist
 //
 // It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane and a copy 2 ms, from when it was asked for, or
 // the lane was free, or what it awaits had passed, whichever was last. Where the host waits, its time is the event's.
 //
 // `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -161,6 +167,53 @@ struct EgPlan {
 namespace {
 
 std::vector<EgContext*> contexts;  // all of the process: a wait names an event alone
+std::set<const EgEvent*> events;
+thread_local EgContext* captures = nullptr;  // on this thread
+
+// Of a call that the driver refuses to a thread that captures, and that spoils the capture; null: it may be made.
+const char* Refused(const char* what) {
+  if (captures == nullptr) return nullptr;
+  captures->spoilt = true;
+  ++control.illegal;
+  return what;
+}
+
+// While it lives, lanes may run: the device's memory can be touched.
+class Running {
+ public:
+  Running() {
+    if (depth++ == 0) Protect(PROT_READ | PROT_WRITE);
+  }
+  ~Running() {
+    if (--depth == 0) Protect(PROT_NONE);
+  }
+
+ private:
+  static void Protect(int how) {
+    for (const EgContext* context : contexts)
+      for (const auto& [address, bytes] : context->memory) Piece(address, bytes, how);
+  }
+  static void Piece(std::uint64_t address, std::uint64_t bytes, int how) {
+    const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), begin = address / page * page;
+    if (::mprotect(reinterpret_cast<void*>(begin), (address + bytes + page - 1) / page * page - begin, how) != 0) std::abort();
+  }
+  static inline int depth = 0;
+};
+// Whole pages, so laid that nothing is behind the end of `bytes`, rounded to what the device aligns to.
+std::uint64_t MapMemory(std::uint64_t bytes) {
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), want = (bytes + 511) / 512 * 512;
+  const std::uint64_t whole = (want + page - 1) / page * page;
+  void* const at = ::mmap(nullptr, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) std::abort();
+  std::memset(at, 0xFF, whole);
+  if (::mprotect(at, whole + page, PROT_NONE) != 0) std::abort();
+  return reinterpret_cast<std::uint64_t>(at) + whole - want;
+}
+void UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), begin = address / page * page;
+  const std::uint64_t want = (bytes + 511) / 512 * 512;
+  if (::munmap(reinterpret_cast<void*>(begin), (want + page - 1) / page * page + page) != 0) std::abort();
+}
 
 bool StepAny() {
   const std::uint64_t first = contexts.empty() ? 0 : Draw() % contexts.size();
@@ -174,27 +227,26 @@ int32_t Open(const EgOpenOptions*, EgContext** context, EgCudaError*) {
   return EG_CUDA_OK;
 }
 void Close(EgContext* context) {
-  while (context->Step()) {
+  {
+    const Running running;
+    while (context->Step()) {
+    }
   }
   control.leaked += context->memory.size();
-  for (const auto& [address, bytes] : context->memory) std::free(reinterpret_cast<void*>(address));
+  for (const auto& [address, bytes] : context->memory) UnmapMemory(address, bytes);
   std::erase(contexts, context);
   delete context;
 }
-int32_t Memory(EgContext* context, uint64_t* free_bytes, uint64_t* total, EgCudaError*) {
+int32_t Memory(EgContext* context, uint64_t* free_bytes, uint64_t* total, EgCudaError* error) {
+  if (const char* const refused = Refused("free memory was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   *total = control.memory_bytes;
   *free_bytes = control.memory_bytes - context->taken;
   return EG_CUDA_OK;
 }
 int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error) {
-  if (context->capturing) {
-    context->spoilt = true;
-    return Fail(EG_CUDA_FAILED, error, "allocated while capturing");
-  }
+  if (const char* const refused = Refused("allocated while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   if (context->taken + bytes > control.memory_bytes) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
-  void* const memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  std::memset(memory, 0xFF, bytes);
-  *address = reinterpret_cast<uint64_t>(memory);
+  *address = MapMemory(bytes);
   context->memory[*address] = bytes;
   context->taken += bytes;
   return EG_CUDA_OK;
@@ -202,15 +254,19 @@ int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaEr
 int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   const auto found = context->memory.find(address);
   if (found == context->memory.end()) return Fail(EG_CUDA_FAILED, error, "released what is not there");
-  while (context->Step()) {  // cudaFree waits for the device
+  if (const char* const refused = Refused("released while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  {
+    const Running running;
+    while (context->Step()) {  // cudaFree waits for the device
+    }
   }
   context->taken -= found->second;
-  std::memset(reinterpret_cast<void*>(address), 0xFF, found->second);
-  std::free(reinterpret_cast<void*>(address));
+  UnmapMemory(address, found->second);
   context->memory.erase(found);
   return EG_CUDA_OK;
 }
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
+  if (const char* const refused = Refused("page-locked memory was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   if (control.no_pinned) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*memory, 0xFF, bytes);
@@ -221,6 +277,7 @@ int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 void ReleaseHost(void* memory) {
+  static_cast<void>(Refused("page-locked memory was given back while capturing"));
   {
     const std::lock_guard lock(pinned_mutex);
     const auto found = pinned.find(static_cast<const char*>(memory));
@@ -230,7 +287,7 @@ void ReleaseHost(void* memory) {
   std::free(memory);
 }
 int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
-  if (context->capturing && lane == EG_LANE_COMPUTE) return Fail(EG_CUDA_FAILED, error, "copied while capturing");
+  if (const char* const refused = Refused("copied while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   if (control.fail_after_copies > 0 && --control.fail_after_copies == 0) return Fail(control.fail_kind, error, "made to fail");
   ++control.copies;
   const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
@@ -246,6 +303,7 @@ int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, cons
   }
   ++control.pageable_copies;
   bool done = false;
+  const Running running;
   context->Ask(
       lane, [=, &done] { return std::memcpy(to, from, bytes), done = true, true; }, kCopyCost);
   while (!done && context->Step()) {
@@ -253,15 +311,20 @@ int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, cons
   return done ? EG_CUDA_OK : Fail(EG_CUDA_FAILED, error, "a copy waits for ever");
 }
 int32_t MakeEvent(EgContext*, int32_t, EgEvent** event, EgCudaError*) {
-  *event = new EgEvent;
+  events.insert(*event = new EgEvent);
   ++control.events;
   return EG_CUDA_OK;
 }
 void DropEvent(EgEvent* event) {
+  if (captures != nullptr && std::any_of(captures->captured.begin(), captures->captured.end(),
+                                         [event](const Node& node) { return node.record == event || node.await == event; }))
+    static_cast<void>(Refused("an event went whose capture is under way"));
   // Queued work may still name it.
+  const Running running;
   while (event->state->passed < event->state->recorded && StepAny()) {
   }
   --control.events;
+  events.erase(event);
   delete event;
 }
 int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
@@ -279,11 +342,13 @@ int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
       0);
   return EG_CUDA_OK;
 }
-int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
+int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
   if (context->capturing && lane == EG_LANE_COMPUTE) {
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
+  // Of an event that the capture records it would await the time before, as nothing has been launched.
+  if (const char* const refused = Refused("another lane was told to wait while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   const std::uint64_t version = event->state->recorded;
   context->Ask(
       lane,
@@ -296,6 +361,8 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
   return EG_CUDA_OK;
 }
 int32_t Wait(EgEvent* event, EgCudaError* error) {
+  if (const char* const refused = Refused("the host waited while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  const Running running;
   if (control.fail_waits) return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
   const std::uint64_t version = event->state->recorded;
   while (event->state->passed < version && StepAny()) {
@@ -304,7 +371,9 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
   host_clock = std::max(host_clock, event->state->at);
   return EG_CUDA_OK;
 }
-int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError*) {
+int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
+  if (const char* const refused = Refused("an event was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  const Running running;
   if (Draw() % 2 == 0) StepAny();
   *yes = event->state->passed >= event->state->recorded ? 1 : 0;
   return EG_CUDA_OK;
@@ -315,7 +384,9 @@ int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaErro
   *milliseconds = static_cast<float>(to->state->at - from->state->at);
   return EG_CUDA_OK;
 }
-int32_t BeginCapture(EgContext* context, EgCudaError*) {
+int32_t BeginCapture(EgContext* context, EgCudaError* error) {
+  if (const char* const refused = Refused("a capture was begun within another")) return Fail(EG_CUDA_FAILED, error, refused);
+  captures = context;
   context->capturing = true;
   context->spoilt = false;
   context->captured.clear();
@@ -324,12 +395,20 @@ int32_t BeginCapture(EgContext* context, EgCudaError*) {
 int32_t EndCapture(EgContext* context, EgGraph** graph, EgCudaError* error) {
   *graph = nullptr;
   context->capturing = false;
+  captures = nullptr;
   if (context->spoilt || control.fail_captures) return Fail(EG_CUDA_FAILED, error, "the capture was invalidated");
   *graph = new EgGraph{std::move(context->captured)};
   ++control.graphs;
   return EG_CUDA_OK;
 }
 int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
+  if (const char* const refused = Refused("a graph was launched while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  for (const Node& node : graph->nodes) {
+    const EgEvent* const event = node.record != nullptr ? node.record : node.await;
+    if (event == nullptr || events.count(event) > 0) continue;
+    ++control.illegal;
+    return Fail(EG_CUDA_FAILED, error, "a graph was launched whose events are gone");
+  }
   ++control.launches;
   for (const Node& node : graph->nodes) {
     if (node.record != nullptr && control.late_graph_events)
@@ -362,19 +441,21 @@ std::int32_t Offered(const EgPlanKey& key) {
                       (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
                       key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
     const bool writes = key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32 || key.filters % 2 == 0;
-    return key.relu != 0 || !fits || !writes ? 0 : 3;
+    const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
+    return key.relu != 0 || !fits || !writes || (!even && control.choosy) ? 0 : 3;
   }
   return key.bias_gradient != 0 && key.n % 2 != 0 ? 0 : 3;
 }
 int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+  if (const char* const refused = Refused("plans were asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   if (Offered(*key) == 0 && key->type != EG_FLOAT16)
     return Fail(EG_CUDA_BAD_SHAPE, error, "not such a one");  // some say so, some offer an empty list
   *count = std::min(infos_max, Offered(*key));
   for (std::int32_t i = 0; i < *count; ++i) infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
   return EG_CUDA_OK;
 }
-int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
-  if (context->capturing) return Fail(EG_CUDA_FAILED, error, "a plan was made while capturing");
+int32_t MakePlan(EgContext*, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
+  if (const char* const refused = Refused("a plan was made while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   if (control.no_plan_memory) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   if (index >= Offered(*key)) return Fail(EG_CUDA_BAD_SHAPE, error, "no such plan");
   *plan = new EgPlan{*key, index};

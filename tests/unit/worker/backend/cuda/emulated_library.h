@@ -9,7 +9,9 @@ struct EmulatedControl {
   std::uint64_t seed = 1;                   // of the order in which lanes run; before the first use
   std::uint64_t memory_bytes = 4ull << 30;  // of the device
   bool no_pinned = false, no_plans = false, no_plan_memory = false, fail_captures = false, fail_waits = false;
-  bool choosy = true;                  // products of 16 bits with an odd number of columns have none, those in TF32 with a multiple of 3 neither
+  // Products of 16 bits with an odd number of columns have none, those in TF32 with a multiple of 3 neither, nor convolutions with more padding on
+  // one side than on the other.
+  bool choosy = true;
   std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0: none
   std::int64_t fail_after_copies = 0;  // likewise
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
@@ -19,6 +21,8 @@ struct EmulatedControl {
   // An event that a graph records counts from when its node runs, not from when the graph is launched: who awaits it meanwhile awaits the one before.
   bool late_graph_events = false;
   std::int64_t wrong_ops = 0;  // the n-th operation or plan from now, and all behind it, compute something else; 0: none
+  // Calls that CUDA refuses: of a thread that captures (queries and waits, page-locked memory, copies, plans), of a graph whose events are gone.
+  std::uint64_t illegal = 0;
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
   std::uint64_t tf32_runs = 0;  // of plans
