@@ -490,7 +490,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
                         AnyOut y) override {
-    double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, channels, 1));
+    double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, channels, 2));
     if (scratch == nullptr) return;
     Compute(
         EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), scratch, ToC(x.type()), 0});

@@ -1,8 +1,11 @@
 // Sums over the rows for each column: bias gradients, batch normalization; and what batch normalization does element by element.
 //
-// First step: a thread adds the rows of one part of one column (scratch.h), so that neighbours read neighbouring columns: each array is read
-// once, at the memory's speed while columns fill whole sectors (8 or more). Second step: a warp a column adds the parts, a hundredth of the
-// traffic. Everything in double, at half of the float rate on sm_80 and sm_90, which two additions for 4 bytes do not reach.
+// First step of a sum: a thread adds the rows of one part of as many neighbouring columns as an access of 16 bytes has (scratch.h), several rows'
+// accesses under way before the first is added, so that each array is read once at the memory's speed: 32 k threads with four accesses of 16 bytes
+// each are 16 KB under way on each of 132 multiprocessors. Second step: a team a column adds the parts, a hundredth of the traffic. Everything in
+// double, at half of the float rate on sm_80 and sm_90, which four operations for 2 bytes do not reach. What is a column's alone (its mean, its
+// deviation) a thread computes once for all its rows. Where columns are no whole accesses, or an array is not aligned, a thread takes one column; the
+// sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -15,23 +18,66 @@
 
 namespace evergrad::cuda {
 
-// scratch[s][part][column] = sum over the part's rows of term.at(row, column, s).
+// A term says what is added up of each element: Of<kAcross>(column) is what it knows of kAcross columns, Values<kAcross> what is read of a row there,
+// Read<kAcross>(row, column) reads it, and Add adds its element e to sums of [kSums][kAcross].
+
+// scratch[s][part][column] = sum over the part's rows of term's number s.
 template <int kSums, typename Term>
 struct ColumnPartsMap {
   std::int64_t rows, columns, parts, per_part;
   double* scratch;
   Term term;
+  bool wide;
   ColumnPartsMap(std::int64_t r, std::int64_t c, double* to, Term t)
-      : rows(r), columns(c), parts(ColumnParts(r, c)), per_part(RowsPerPart(r, c)), scratch(to), term(t) {}
-  std::int64_t threads() const { return parts * columns; }
+      : rows(r), columns(c), parts(ColumnParts(r, c)), per_part(RowsPerPart(r, c)), scratch(to), term(t), wide(c % Term::kWide == 0 && t.aligned()) {}
+  std::int64_t threads() const { return parts * columns / (wide ? Term::kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
-    const std::int64_t part = Quotient(t, columns), column = Rest(t, columns), end = Least(rows, (part + 1) * per_part);
-    double sums[kSums] = {};
-    for (std::int64_t row = part * per_part; row < end; ++row) term.Add(row, column, row * columns + column, sums);
-    for (int s = 0; s < kSums; ++s) scratch[(s * parts + part) * columns + column] = sums[s];
+    if (wide)
+      Run<Term::kWide>(t);
+    else
+      Run<1>(t);
+  }
+  template <int kAcross>
+  EG_HD void Run(std::int64_t t) const {
+    constexpr int kDeep = Term::kDeep;
+    const std::int64_t pieces = Quotient(columns, kAcross), part = Quotient(t, pieces), column = Rest(t, pieces) * kAcross;
+    const std::int64_t end = Least(rows, (part + 1) * per_part);
+    const auto known = term.template Of<kAcross>(column);
+    double sums[kSums][kAcross] = {};
+    std::int64_t row = part * per_part;
+    for (; row + kDeep <= end; row += kDeep) {
+      typename Term::template Values<kAcross> values[kDeep];
+      EG_UNROLL
+      for (int d = 0; d < kDeep; ++d) values[d] = term.template Read<kAcross>(row + d, column);
+      EG_UNROLL
+      for (int d = 0; d < kDeep; ++d) {
+        EG_UNROLL
+        for (int e = 0; e < kAcross; ++e) term.Add(known, values[d], e, sums);
+      }
+    }
+    for (; row < end; ++row) {
+      const auto values = term.template Read<kAcross>(row, column);
+      EG_UNROLL
+      for (int e = 0; e < kAcross; ++e) term.Add(known, values, e, sums);
+    }
+    EG_UNROLL
+    for (int s = 0; s < kSums; ++s) {
+      EG_UNROLL
+      for (int e = 0; e < kAcross; ++e) scratch[(s * parts + part) * columns + column + e] = sums[s][e];
+    }
   }
 };
-// finish(column, sums) by one thread of a warp.
+
+template <int kSums>
+struct Sums {
+  double v[kSums];
+  EG_HD Sums operator+(const Sums& other) const {
+    Sums all;
+    for (int s = 0; s < kSums; ++s) all.v[s] = v[s] + other.v[s];
+    return all;
+  }
+};
+// finish(column, sums) by one thread of a team.
 template <int kSums, typename Finish>
 struct ColumnFinishTeam {
   std::int64_t columns, parts;
@@ -39,89 +85,269 @@ struct ColumnFinishTeam {
   Finish finish;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t column) const {
-    double sums[kSums];
-    for (int s = 0; s < kSums; ++s) {
-      const double* const from = scratch + s * parts * columns + column;
-      const std::int64_t step = columns;
-      sums[s] = team.Reduce(
-          parts, 0.0, [=](std::int64_t p) { return from[p * step]; }, Plus{});
-    }
-    team.Once([&] { finish(column, sums); });
+    const double* const from = scratch + column;
+    const std::int64_t step = columns, next = parts * columns;
+    const auto load = [=](std::int64_t p) {
+      Sums<kSums> sums;
+      for (int s = 0; s < kSums; ++s) sums.v[s] = from[s * next + p * step];
+      return sums;
+    };
+    const Sums<kSums> sums = team.Reduce(parts, Sums<kSums>{}, load, Plus{});
+    team.Once([&] { finish(column, sums.v); });
   }
 };
 
+struct Nothing {};
 template <typename T>
 struct SumTerm {
+  static constexpr int kWide = kAccess<T>, kDeep = 8;
   const T* x;
-  EG_HD void Add(std::int64_t, std::int64_t, std::int64_t at, double* sums) const { sums[0] += static_cast<double>(x[at]); }
+  std::int64_t columns;
+  bool aligned() const { return Aligned(x); }
+  template <int kAcross>
+  EG_HD Nothing Of(std::int64_t) const {
+    return {};
+  }
+  template <int kAcross>
+  using Values = Pack<T, kAcross>;
+  template <int kAcross>
+  EG_HD Pack<T, kAcross> Read(std::int64_t row, std::int64_t column) const {
+    return Load<kAcross>(x + row * columns + column);
+  }
+  template <int kAcross>
+  EG_HD void Add(Nothing, const Pack<T, kAcross>& values, int e, double (&sums)[1][kAcross]) const {
+    sums[0][e] += static_cast<double>(static_cast<float>(values.v[e]));
+  }
 };
 struct StoreSum {
   float* y;
   double divisor;
   EG_HD void operator()(std::int64_t column, const double* sums) const { y[column] = static_cast<float>(sums[0] / divisor); }
 };
+// Of one pass both moments: the distances d from the column's first row, and their squares. Then mean = first + sum d / n, and the sum of squares
+// about the mean is sum d² - (sum d)² / n. Nothing is lost by it: (mean - first)² is at most n times the variance, so of the 53 bits 22 go for 4 M
+// rows.
 template <typename T>
-struct DistanceTerm {
+struct MomentsTerm {
+  static constexpr int kWide = kAccess<T>, kDeep = 8;
   const T* x;
-  const float* mean;
-  EG_HD void Add(std::int64_t, std::int64_t column, std::int64_t at, double* sums) const {
-    const double distance = static_cast<double>(x[at]) - mean[column];
-    sums[0] += distance * distance;
+  std::int64_t columns;
+  bool aligned() const { return Aligned(x); }
+  template <int kAcross>
+  EG_HD Pack<T, kAcross> Of(std::int64_t column) const {
+    return Load<kAcross>(x + column);
+  }
+  template <int kAcross>
+  using Values = Pack<T, kAcross>;
+  template <int kAcross>
+  EG_HD Pack<T, kAcross> Read(std::int64_t row, std::int64_t column) const {
+    return Load<kAcross>(x + row * columns + column);
+  }
+  template <int kAcross>
+  EG_HD void Add(const Pack<T, kAcross>& first, const Pack<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
+    const double distance = static_cast<double>(static_cast<float>(values.v[e])) - static_cast<double>(static_cast<float>(first.v[e]));
+    sums[0][e] += distance;
+    sums[1][e] += distance * distance;
+  }
+};
+template <typename T>
+struct StoreMoments {
+  const T* x;
+  float *mean, *variance;
+  double rows;
+  EG_HD void operator()(std::int64_t column, const double* sums) const {
+    const double distance = sums[0] / rows, square = sums[1] / rows - distance * distance;
+    mean[column] = static_cast<float>(static_cast<double>(static_cast<float>(x[column])) + distance);
+    variance[column] = static_cast<float>(square < 0.0 ? 0.0 : square);  // a NaN stays
   }
 };
 
-// y = (x - mean) gamma / deviation + beta: a read and a write; the four numbers of a channel come from the caches.
+// What a thread knows of the channels that it takes, for all its rows.
+template <int kAcross>
+struct Channels {
+  float mean[kAcross], scale[kAcross], shift[kAcross];
+};
+// Rows of channels: a thread takes kAcross neighbouring channels of several rows, far apart, and neighbours the channels beside.
+template <typename Op, typename T>
+struct RowsOfChannelsMap {
+  static constexpr int kWide = kAccess<T>, kDeep = 4;
+  std::int64_t rows, channels, groups;
+  Op op;
+  bool wide;
+  RowsOfChannelsMap(std::int64_t r, std::int64_t c, const Op& o) : rows(r), channels(c), groups(0), op(o), wide(c % kWide == 0 && o.aligned()) {
+    // Up to 16 rows a thread, while 256 k threads are left.
+    const std::int64_t pieces = wide ? c / kWide : c;
+    groups = DivideUp(r, Most(1, Least(16, r * pieces / 262144)));
+  }
+  std::int64_t threads() const { return groups * (wide ? channels / kWide : channels); }
+  EG_HD void operator()(std::int64_t t) const {
+    if (wide)
+      Run<kWide>(t);
+    else
+      Run<1>(t);
+  }
+  template <int kAcross>
+  EG_HD void Run(std::int64_t t) const {
+    const std::int64_t pieces = Quotient(channels, kAcross), channel = Rest(t, pieces) * kAcross;
+    const auto known = op.template Of<kAcross>(channel);
+    std::int64_t row = Quotient(t, pieces);
+    for (; row + (kDeep - 1) * groups < rows; row += kDeep * groups) {
+      typename Op::template Values<kAcross> values[kDeep];
+      EG_UNROLL
+      for (int d = 0; d < kDeep; ++d) values[d] = op.template Read<kAcross>((row + d * groups) * channels + channel);
+      EG_UNROLL
+      for (int d = 0; d < kDeep; ++d) op.template Write<kAcross>((row + d * groups) * channels + channel, known, values[d]);
+    }
+    for (; row < rows; row += groups)
+      op.template Write<kAcross>(row * channels + channel, known, op.template Read<kAcross>(row * channels + channel));
+  }
+};
+
+// y = (x - mean) gamma / deviation + beta: a read and a write.
 template <typename T>
-struct BatchNormApplyMap {
+struct BatchNormApply {
   EgBatchNormInference a;
-  EG_HD void operator()(std::int64_t i) const {
-    const std::int64_t c = Rest(i, a.channels);
-    const float scale = InverseDeviation(a.variance[c], a.epsilon) * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
-    As<T>(a.y)[i] = T((As<T>(a.x)[i] - a.mean[c]) * scale + (a.beta == nullptr ? 0.0f : a.beta[c]));
+  bool aligned() const { return Aligned(a.x) && Aligned(a.y); }
+  template <int kAcross>
+  EG_HD Channels<kAcross> Of(std::int64_t channel) const {
+    Channels<kAcross> of;
+    EG_UNROLL
+    for (int e = 0; e < kAcross; ++e) {
+      const std::int64_t c = channel + e;
+      of.mean[e] = a.mean[c];
+      of.scale[e] = InverseDeviation(a.variance[c], a.epsilon) * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
+      of.shift[e] = a.beta == nullptr ? 0.0f : a.beta[c];
+    }
+    return of;
+  }
+  template <int kAcross>
+  using Values = Pack<T, kAcross>;
+  template <int kAcross>
+  EG_HD Pack<T, kAcross> Read(std::int64_t at) const {
+    return Load<kAcross>(As<T>(a.x) + at);
+  }
+  template <int kAcross>
+  EG_HD void Write(std::int64_t at, const Channels<kAcross>& of, const Pack<T, kAcross>& x) const {
+    Pack<T, kAcross> y;
+    EG_UNROLL
+    for (int e = 0; e < kAcross; ++e) y.v[e] = T((static_cast<float>(x.v[e]) - of.mean[e]) * of.scale[e] + of.shift[e]);
+    Store<kAcross>(As<T>(a.y) + at, y);
   }
 };
 
 // sums[0] of dy, sums[1] of dy times the normal value: of batch normalization by channels, of layer normalization by columns.
+template <typename T, int kAcross>
+struct TwoPacks {
+  Pack<T, kAcross> x, dy;
+};
 template <typename T>
 struct BatchNormBackTerm {
+  static constexpr int kWide = kAccess<T>, kDeep = 4;
   EgBatchNormBack a;
-  EG_HD void Add(std::int64_t, std::int64_t c, std::int64_t at, double* sums) const {
-    const double dy = As<T>(a.dy)[at];
-    sums[0] += dy;
-    sums[1] += dy * ((As<T>(a.x)[at] - a.mean[c]) * InverseDeviation(a.variance[c], a.epsilon));
+  bool aligned() const { return Aligned(a.x) && Aligned(a.dy); }
+  template <int kAcross>
+  EG_HD Channels<kAcross> Of(std::int64_t channel) const {
+    Channels<kAcross> of{};
+    EG_UNROLL
+    for (int e = 0; e < kAcross; ++e) {
+      of.mean[e] = a.mean[channel + e];
+      of.scale[e] = InverseDeviation(a.variance[channel + e], a.epsilon);
+    }
+    return of;
   }
+  template <int kAcross>
+  using Values = TwoPacks<T, kAcross>;
+  template <int kAcross>
+  EG_HD TwoPacks<T, kAcross> Read(std::int64_t row, std::int64_t channel) const {
+    const std::int64_t at = row * a.channels + channel;
+    return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at)};
+  }
+  template <int kAcross>
+  EG_HD void Add(const Channels<kAcross>& of, const TwoPacks<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
+    const double dy = static_cast<double>(static_cast<float>(values.dy.v[e]));
+    sums[0][e] += dy;
+    sums[1][e] += dy * static_cast<double>((static_cast<float>(values.x.v[e]) - of.mean[e]) * of.scale[e]);
+  }
+};
+template <typename T, int kAcross>
+struct RowPacks {
+  Pack<T, kAcross> x, dy;
+  float mean, scale;
 };
 template <typename T>
 struct LayerNormBackTerm {
+  static constexpr int kWide = kAccess<T>, kDeep = 2;  // more, and registers spill
   EgLayerNormBack a;
-  EG_HD void Add(std::int64_t row, std::int64_t, std::int64_t at, double* sums) const {
-    const double dy = As<T>(a.dy)[at];
-    sums[0] += dy;
-    sums[1] += dy * ((As<T>(a.x)[at] - a.mean[row]) * InverseDeviation(a.variance[row], a.epsilon));
+  bool aligned() const { return Aligned(a.x) && Aligned(a.dy); }
+  template <int kAcross>
+  EG_HD Nothing Of(std::int64_t) const {
+    return {};
+  }
+  template <int kAcross>
+  using Values = RowPacks<T, kAcross>;
+  template <int kAcross>
+  EG_HD RowPacks<T, kAcross> Read(std::int64_t row, std::int64_t column) const {
+    const std::int64_t at = row * a.columns + column;
+    return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at), a.mean[row], InverseDeviation(a.variance[row], a.epsilon)};
+  }
+  template <int kAcross>
+  EG_HD void Add(Nothing, const RowPacks<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
+    const double dy = static_cast<double>(static_cast<float>(values.dy.v[e]));
+    sums[0][e] += dy;
+    sums[1][e] += dy * static_cast<double>((static_cast<float>(values.x.v[e]) - values.mean) * values.scale);
   }
 };
-// The sums themselves go into the first part, where dx finds them.
+// The means of both go into the scratch, where dx finds them.
 struct StoreNormSums {
   float *dgamma, *dbeta;
   double* kept;  // [2][columns]; null: nobody asks
   std::int64_t columns;
+  double rows;
   EG_HD void operator()(std::int64_t column, const double* sums) const {
     if (dbeta != nullptr) dbeta[column] = static_cast<float>(sums[0]);
     if (dgamma != nullptr) dgamma[column] = static_cast<float>(sums[1]);
-    if (kept != nullptr) kept[column] = sums[0], kept[columns + column] = sums[1];
+    if (kept != nullptr) kept[column] = sums[0] / rows, kept[columns + column] = sums[1] / rows;
   }
 };
 // dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): two reads and a write.
+template <int kAcross>
+struct BackChannels {
+  float mean[kAcross], scale[kAcross], mean_gradient[kAcross], slope[kAcross];
+};
 template <typename T>
-struct BatchNormBackMap {
+struct BatchNormBackApply {
   EgBatchNormBack a;
-  const double* sums;  // [2][channels]
-  EG_HD void operator()(std::int64_t i) const {
-    const std::int64_t c = Rest(i, a.channels);
-    const double rows = static_cast<double>(a.rows);
-    const float inverse = InverseDeviation(a.variance[c], a.epsilon), scale = inverse * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
-    const float mean_gradient = static_cast<float>(sums[c] / rows), slope = static_cast<float>(sums[a.channels + c] / rows) * inverse;
-    As<T>(a.dx)[i] = T(scale * (As<T>(a.dy)[i] - mean_gradient - (As<T>(a.x)[i] - a.mean[c]) * slope));
+  const double* means;  // [2][channels]
+  bool aligned() const { return Aligned(a.x) && Aligned(a.dy) && Aligned(a.dx); }
+  template <int kAcross>
+  EG_HD BackChannels<kAcross> Of(std::int64_t channel) const {
+    BackChannels<kAcross> of;
+    EG_UNROLL
+    for (int e = 0; e < kAcross; ++e) {
+      const std::int64_t c = channel + e;
+      const float inverse = InverseDeviation(a.variance[c], a.epsilon);
+      of.mean[e] = a.mean[c];
+      of.scale[e] = inverse * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
+      of.mean_gradient[e] = static_cast<float>(means[c]);
+      of.slope[e] = static_cast<float>(means[a.channels + c]) * inverse;
+    }
+    return of;
+  }
+  template <int kAcross>
+  using Values = TwoPacks<T, kAcross>;
+  template <int kAcross>
+  EG_HD TwoPacks<T, kAcross> Read(std::int64_t at) const {
+    return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at)};
+  }
+  template <int kAcross>
+  EG_HD void Write(std::int64_t at, const BackChannels<kAcross>& of, const TwoPacks<T, kAcross>& values) const {
+    Pack<T, kAcross> dx;
+    EG_UNROLL
+    for (int e = 0; e < kAcross; ++e) {
+      const float x = static_cast<float>(values.x.v[e]), dy = static_cast<float>(values.dy.v[e]);
+      dx.v[e] = T(of.scale[e] * (dy - of.mean_gradient[e] - (x - of.mean[e]) * of.slope[e]));
+    }
+    Store<kAcross>(As<T>(a.dx) + at, dx);
   }
 };
 // Of batch normalization's backward pass: the parts, then the two sums of each channel.

@@ -66,6 +66,26 @@ struct Float16 {
   }
 };
 
+// `kCount` elements, read and written by one access, or by several of 16 bytes.
+template <typename T, int kCount>
+struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
+  T v[kCount];
+};
+
+inline bool Aligned(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
+
+// As many elements as an access of 16 bytes has.
+template <typename T>
+inline constexpr int kAccess = 16 / sizeof(T);
+template <int kCount, typename T>
+EG_HD Pack<T, kCount> Load(const T* from) {
+  return *reinterpret_cast<const Pack<T, kCount>*>(from);
+}
+template <int kCount, typename T>
+EG_HD void Store(T* to, const Pack<T, kCount>& pack) {
+  *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
 template <typename T>
 EG_HD const T* As(const void* p) {
   return static_cast<const T*>(p);

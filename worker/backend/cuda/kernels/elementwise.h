@@ -17,14 +17,6 @@
 
 namespace evergrad::cuda {
 
-// `kCount` elements, read and written by one access.
-template <typename T, int kCount>
-struct alignas(kCount * sizeof(T)) Pack {
-  T v[kCount];
-};
-
-inline bool Aligned(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
-
 // y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads. Inputs are of X, y of Y; four at a time where these differ in
 // size, so that none is read beyond 16 bytes.
 template <int kInputs, bool kReads, typename F, typename X = float, typename Y = float>
@@ -116,69 +108,103 @@ struct AddScaledF {
 // more.
 template <typename X, typename Y>
 struct SumMap {
+  static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
   EgSum a;
-  EG_HD void operator()(std::int64_t i) const {
-    float sum = a.before != nullptr ? a.before[i] : static_cast<float>(As<X>(a.inputs[0])[i]);
-    for (int k = a.before != nullptr ? 0 : 1; k < a.count; ++k) sum = sum + As<X>(a.inputs[k])[i];
-    As<Y>(a.y)[i] = Y(sum);
+  bool wide;
+  explicit SumMap(const EgSum& arguments) : a(arguments), wide(Aligned(a.y) && (a.before == nullptr || Aligned(a.before))) {
+    for (int k = 0; k < a.count; ++k) wide = wide && Aligned(a.inputs[k]);
+  }
+  std::int64_t threads() const { return wide ? DivideUp(a.n, kWide) : a.n; }
+  EG_HD void operator()(std::int64_t t) const {
+    if (!wide) return Run<1>(t);
+    const std::int64_t begin = kWide * t;
+    if (begin + kWide <= a.n) return Run<kWide>(begin);
+    for (std::int64_t i = begin; i < a.n; ++i) Run<1>(i);  // the tail
+  }
+  template <int kCount>
+  EG_HD void Run(std::int64_t i) const {
+    Pack<float, kCount> sum;
+    if (a.before != nullptr) {
+      sum = Load<kCount>(a.before + i);
+    } else {
+      const Pack<X, kCount> first = Load<kCount>(As<X>(a.inputs[0]) + i);
+      for (int e = 0; e < kCount; ++e) sum.v[e] = static_cast<float>(first.v[e]);
+    }
+    for (int k = a.before != nullptr ? 0 : 1; k < a.count; ++k) {
+      const Pack<X, kCount> more = Load<kCount>(As<X>(a.inputs[k]) + i);
+      for (int e = 0; e < kCount; ++e) sum.v[e] = sum.v[e] + static_cast<float>(more.v[e]);
+    }
+    Pack<Y, kCount> y;
+    for (int e = 0; e < kCount; ++e) y.v[e] = Y(sum.v[e]);
+    Store<kCount>(As<Y>(a.y) + i, y);
   }
 };
 
 // Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a read and a write of y. Where rows are
-// whole quads of aligned memory a thread takes four columns.
+// whole accesses of aligned memory a thread takes as many columns as one has.
 template <typename T>
 struct BiasActivateMap {
-  using Quad = Pack<T, 4>;
-  using Biases = Pack<float, 4>;
+  static constexpr int kWide = kAccess<T>;
   EgBiasActivate a;
   bool wide;
   explicit BiasActivateMap(const EgBiasActivate& arguments)
-      : a(arguments), wide(a.columns % 4 == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
-  std::int64_t threads() const { return wide ? a.rows * a.columns / 4 : a.rows * a.columns; }
+      : a(arguments), wide(a.columns % kWide == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
+  std::int64_t threads() const { return a.rows * a.columns / (wide ? kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
-    T* const to = As<T>(a.y);
-    if (!wide) {
-      const float x = a.bias == nullptr ? static_cast<float>(to[t]) : to[t] + a.bias[Rest(t, a.columns)];
-      to[t] = T(Activated(a.activation, x));
-      return;
+    if (wide)
+      Run<kWide>(kWide * t);
+    else
+      Run<1>(t);
+  }
+  template <int kCount>
+  EG_HD void Run(std::int64_t at) const {
+    T* const to = As<T>(a.y) + at;
+    Pack<T, kCount> y = Load<kCount>(to);
+    Pack<float, kCount> b{};
+    if (a.bias != nullptr) b = Load<kCount>(a.bias + Rest(at, a.columns));
+    for (int e = 0; e < kCount; ++e) {
+      const float x = static_cast<float>(y.v[e]);
+      y.v[e] = T(Activated(a.activation, a.bias == nullptr ? x : x + b.v[e]));
     }
-    Quad y = *reinterpret_cast<const Quad*>(to + 4 * t);
-    Biases b{};
-    if (a.bias != nullptr) b = *reinterpret_cast<const Biases*>(a.bias + Rest(4 * t, a.columns));
-    for (int e = 0; e < 4; ++e) y.v[e] = T(Activated(a.activation, a.bias == nullptr ? static_cast<float>(y.v[e]) : y.v[e] + b.v[e]));
-    *reinterpret_cast<Quad*>(to + 4 * t) = y;
+    Store<kCount>(to, y);
   }
 };
 
-// One Philox block is the mask of four elements, so a thread makes one block for four: 10 rounds of two 32-bit products against 32 bytes of traffic,
-// which an H100 still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same mask as on the CPU, bit by bit.
+// One Philox block is the mask of four elements, so a thread makes a block for each four of an access: 10 rounds of two 32-bit products against 32
+// bytes of traffic of float32, which an H100 still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same mask as on
+// the CPU, bit by bit.
 template <typename T>
 struct DropoutMap {
-  using Quad = Pack<T, 4>;
+  static constexpr int kWide = kAccess<T>;
   EgDropout a;
   float scale;
   bool wide;
   explicit DropoutMap(const EgDropout& arguments)
       : a(arguments), scale(static_cast<float>(1.0 / (1.0 - arguments.rate))), wide(Aligned(arguments.x) && Aligned(arguments.y)) {}
-  std::int64_t threads() const { return DivideUp(a.n, 4); }
+  std::int64_t threads() const { return DivideUp(a.n, kWide); }
   EG_HD float One(std::uint32_t bits, float x) const { return static_cast<double>(UniformOf(bits)) >= a.rate ? x * scale : 0.0f; }
   EG_HD void operator()(std::int64_t t) const {
-    const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>(t));
     const T* const from = As<T>(a.x);
     T* const to = As<T>(a.y);
-    const std::int64_t begin = 4 * t;
-    if (wide && begin + 4 <= a.n) {
-      const Quad x = *reinterpret_cast<const Quad*>(from + begin);
-      Quad y;
-      for (int e = 0; e < 4; ++e) y.v[e] = T(One(bits.v[e], x.v[e]));
-      *reinterpret_cast<Quad*>(to + begin) = y;
+    const std::int64_t begin = kWide * t;
+    if (wide && begin + kWide <= a.n) {
+      Pack<T, kWide> y = Load<kWide>(from + begin);
+      for (int q = 0; q < kWide; q += 4) {
+        const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>((begin + q) / 4));
+        for (int e = 0; e < 4; ++e) y.v[q + e] = T(One(bits.v[e], static_cast<float>(y.v[q + e])));
+      }
+      Store<kWide>(to + begin, y);
       return;
     }
-    for (std::int64_t i = begin; i < a.n && i < begin + 4; ++i) to[i] = T(One(bits.v[i - begin], from[i]));
+    for (std::int64_t quad = begin; quad < a.n && quad < begin + kWide; quad += 4) {
+      const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>(quad / 4));
+      for (std::int64_t i = quad; i < a.n && i < quad + 4; ++i) to[i] = T(One(bits.v[i - quad], from[i]));
+    }
   }
 };
 
-// Threads run over the copied elements; a narrow `width` makes short reads, which is the layout's price, not the kernel's.
+// Threads run over the copied elements, or pieces of 16 bytes where all is made of such; a narrow `width` makes short reads, which is the layout's
+// price, not the kernel's.
 template <typename T>
 struct CopyColumnsMap {
   EgCopyColumns a;
@@ -202,12 +228,23 @@ struct TransposeMap {
 // Reads once; the flag is written by those alone who find something.
 template <typename T>
 struct NotFiniteMap {
+  static constexpr int kWide = kAccess<T>;
   EgNotFinite a;
+  bool wide;
+  explicit NotFiniteMap(const EgNotFinite& arguments) : a(arguments), wide(Aligned(arguments.x)) {}
+  std::int64_t threads() const { return wide ? DivideUp(a.n, kWide) : a.n; }
   EG_HD void operator()(std::int64_t t) const {
-    const std::int64_t end = Least(a.n, 4 * t + 4);
+    if (!wide) return Run<1>(t);
+    const std::int64_t begin = kWide * t;
+    if (begin + kWide <= a.n) return Run<kWide>(begin);
+    for (std::int64_t i = begin; i < a.n; ++i) Run<1>(i);
+  }
+  template <int kCount>
+  EG_HD void Run(std::int64_t at) const {
+    const Pack<T, kCount> values = Load<kCount>(As<T>(a.x) + at);
     bool found = false;
-    for (std::int64_t i = 4 * t; i < end; ++i) {
-      const float x = As<T>(a.x)[i];
+    for (int e = 0; e < kCount; ++e) {
+      const float x = static_cast<float>(values.v[e]);
       found = found || !(x - x == 0.0f);
     }
     if (found) *a.found = 1;  // whoever writes writes the same

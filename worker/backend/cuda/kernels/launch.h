@@ -62,11 +62,14 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
     return from && to ? By<BFloat16, BFloat16>(l, a) : from ? By<BFloat16, float>(l, a) : By<float, BFloat16>(l, a); \
   }
 
+inline constexpr std::int64_t kWarpPartsMax = 256;  // more are a block's: then there are few columns
+
 template <int kSums, typename L, typename Term, typename Finish>
 std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term, Finish finish) {
   const ColumnPartsMap<kSums, Term> parts(rows, columns, scratch, term);
   EG_LAUNCH(l.Map(parts.threads(), parts));
-  return l.template Teams<kWarp>(columns, ColumnFinishTeam<kSums, Finish>{columns, parts.parts, scratch, finish});
+  const ColumnFinishTeam<kSums, Finish> finishing{columns, parts.parts, scratch, finish};
+  return parts.parts <= kWarpPartsMax ? l.template Teams<kWarp>(columns, finishing) : l.template Teams<kBlock>(columns, finishing);
 }
 
 // ---- elementwise.cu
@@ -105,11 +108,19 @@ std::int32_t By(L& l, const EgScale& a) {
 EG_BY_TYPES(EgScale)
 template <typename X, typename Y, typename L>
 std::int32_t By(L& l, const EgSum& a) {
-  return l.Map(a.n, SumMap<X, Y>{a});
+  const SumMap<X, Y> map(a);
+  return l.Map(map.threads(), map);
 }
 EG_BY_TYPES(EgSum)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgCopyColumns& a) {
+  constexpr std::int64_t kWide = kAccess<T>;
+  const auto whole = [](std::int64_t n) { return n % kWide == 0; };
+  if (whole(a.width) && whole(a.x_columns) && whole(a.x_begin) && whole(a.y_columns) && whole(a.y_begin) && Aligned(a.x) && Aligned(a.y)) {
+    const EgCopyColumns pieces{
+        a.rows, a.width / kWide, a.x_columns / kWide, a.x_begin / kWide, a.y_columns / kWide, a.y_begin / kWide, a.x, a.y, a.type, 0};
+    return l.Map(a.rows * pieces.width, CopyColumnsMap<Pack<T, kWide>>{pieces});
+  }
   return l.Map(a.rows * a.width, CopyColumnsMap<T>{a});
 }
 EG_BY_TYPE(EgCopyColumns)
@@ -132,18 +143,19 @@ std::int32_t By(L& l, const EgBiasActivate& a) {
 EG_BY_TYPE(EgBiasActivate)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgNotFinite& a) {
-  return l.Map(DivideUp(a.n, 4), NotFiniteMap<T>{a});
+  const NotFiniteMap<T> map(a);
+  return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgNotFinite)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgMaxPool& a) {
-  const MaxPoolMap<T> map{a};
+  const MaxPoolMap<T> map(a);
   return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgMaxPool)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgMaxPoolBack& a) {
-  const MaxPoolBackMap<T> map{a};
+  const MaxPoolBackMap<T> map(a);
   return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgMaxPoolBack)
@@ -208,33 +220,36 @@ std::int32_t Launch(L& l, const EgMeanSquares& a) {
 
 template <typename T, typename L>
 std::int32_t By(L& l, const EgColumnSums& a) {
-  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm<T>{As<T>(a.x)}, StoreSum{a.y, 1});
+  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm<T>{As<T>(a.x), a.columns}, StoreSum{a.y, 1});
 }
 EG_BY_TYPE(EgColumnSums)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgBatchNormInference& a) {
-  return l.Map(a.rows * a.channels, BatchNormApplyMap<T>{a});
+  const RowsOfChannelsMap<BatchNormApply<T>, T> map(a.rows, a.channels, {a});
+  return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgBatchNormInference)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgBatchNorm& a) {
-  const double rows = static_cast<double>(a.rows);
-  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, SumTerm<T>{As<T>(a.x)}, StoreSum{a.mean, rows}));
-  EG_LAUNCH(Columns<1>(l, a.rows, a.channels, a.scratch, DistanceTerm<T>{As<T>(a.x), a.mean}, StoreSum{a.variance, rows}));
+  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, MomentsTerm<T>{As<T>(a.x), a.channels},
+                       StoreMoments<T>{As<T>(a.x), a.mean, a.variance, static_cast<double>(a.rows)}));
   return By<T>(l, EgBatchNormInference{a.rows, a.channels, a.epsilon, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.type, 0});
 }
 EG_BY_TYPE(EgBatchNorm)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgBatchNormBack& a) {
   double* const sums = a.scratch + ColumnScratch(a.rows, a.channels, 2) / 8;
-  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, sums, a.channels}));
-  return a.dx == nullptr ? 0 : l.Map(a.rows * a.channels, BatchNormBackMap<T>{a, sums});
+  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm<T>{a},
+                       StoreNormSums{a.dgamma, a.dbeta, sums, a.channels, static_cast<double>(a.rows)}));
+  if (a.dx == nullptr) return 0;
+  const RowsOfChannelsMap<BatchNormBackApply<T>, T> map(a.rows, a.channels, {a, sums});
+  return l.Map(map.threads(), map);
 }
 EG_BY_TYPE(EgBatchNormBack)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgLayerNormBack& a) {
   if (a.dgamma != nullptr || a.dbeta != nullptr)
-    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns}));
+    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns, 1}));
   return a.dx == nullptr ? 0 : Rows(l, a.rows, a.columns, LayerNormBackTeam<T>{a});
 }
 EG_BY_TYPE(EgLayerNormBack)

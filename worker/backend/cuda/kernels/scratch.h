@@ -19,9 +19,9 @@ EG_HD std::int64_t Most(std::int64_t a, std::int64_t b) { return a > b ? a : b; 
 inline constexpr std::int64_t kElementsPerPart = 16384;
 
 // Sums over the rows, column by column: a thread adds the rows of one part of one column, and neighbours read neighbouring columns. Parts
-// enough for about 128 k threads, and at least 16 rows each.
+// enough for 32 k threads of eight columns each, and at least 16 rows each.
 EG_HD std::int64_t ColumnParts(std::int64_t rows, std::int64_t columns) {
-  return Most(1, Least(Least(4096, DivideUp(rows, 16)), 131072 / Most(1, columns)));
+  return Most(1, Least(Least(4096, DivideUp(rows, 16)), 262144 / Most(1, columns)));
 }
 EG_HD std::int64_t RowsPerPart(std::int64_t rows, std::int64_t columns) { return DivideUp(rows, ColumnParts(rows, columns)); }
 

@@ -5,7 +5,6 @@
 
 #include "worker/backend/cuda/cuda_ops.h"
 #include "worker/backend/cuda/kernels/element.h"
-#include "worker/backend/cuda/kernels/elementwise.h"
 #include "worker/backend/cuda/kernels/scratch.h"
 #include "worker/backend/cuda/kernels/team.h"
 
@@ -48,49 +47,84 @@ struct PadMap {
   }
 };
 
-// Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes.
+// Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes. A thread takes the channels of an
+// access of 16 bytes where those are whole and aligned, so that what a window is, is worked out once for them.
 template <typename T>
 struct MaxPoolMap {
+  static constexpr int kWide = kAccess<T>;
   EgMaxPool a;
-  std::int64_t threads() const { return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels; }
+  bool wide;
+  explicit MaxPoolMap(const EgMaxPool& arguments)
+      : a(arguments), wide(a.s.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y) && Aligned(a.argmax)) {}
+  std::int64_t threads() const { return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels / (wide ? kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
+    if (wide)
+      Run<kWide>(t);
+    else
+      Run<1>(t);
+  }
+  template <int kCount>
+  EG_HD void Run(std::int64_t t) const {
     const EgPoolShape& s = a.s;
-    const std::int64_t c = Rest(t, s.channels), pixel = Quotient(t, s.channels), image = Quotient(pixel, s.out_h * s.out_w);
+    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount, pixel = Quotient(t, pieces);
+    const std::int64_t image = Quotient(pixel, s.out_h * s.out_w);
     const Span h = WindowOf(Rest(Quotient(pixel, s.out_w), s.out_h), s.stride_h, s.pad_top, s.pool_h, s.in_h);
     const Span w = WindowOf(Rest(pixel, s.out_w), s.stride_w, s.pad_left, s.pool_w, s.in_w);
-    std::int64_t index = ((image * s.in_h + h.begin) * s.in_w + w.begin) * s.channels + c;
-    const T* const from = As<T>(a.x);
-    float best = from[index];
+    const std::int64_t first = ((image * s.in_h + h.begin) * s.in_w + w.begin) * s.channels + c;
+    Pack<T, kCount> best = Load<kCount>(As<T>(a.x) + first);
+    Pack<std::int32_t, kCount> index;
+    for (int e = 0; e < kCount; ++e) index.v[e] = static_cast<std::int32_t>(first + e);
     for (std::int64_t y = h.begin; y < h.end; ++y)
       for (std::int64_t x = w.begin; x < w.end; ++x) {
         const std::int64_t at = ((image * s.in_h + y) * s.in_w + x) * s.channels + c;
-        const float value = from[at];
-        // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
-        if (value > best || (value != value && best == best)) best = value, index = at;
+        const Pack<T, kCount> values = Load<kCount>(As<T>(a.x) + at);
+        for (int e = 0; e < kCount; ++e) {
+          const float value = static_cast<float>(values.v[e]), so_far = static_cast<float>(best.v[e]);
+          // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
+          if (value > so_far || (value != value && so_far == so_far)) best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
+        }
       }
-    As<T>(a.y)[t] = T(best);
-    a.argmax[t] = static_cast<std::int32_t>(index);
+    const std::int64_t to = pixel * s.channels + c;
+    Store<kCount>(As<T>(a.y) + to, best);
+    Store<kCount>(a.argmax + to, index);
   }
 };
 
-// A thread gathers what comes to one input, in the order of the outputs: no atomics, so the same bits. It reads the argmax of each window over it:
-// one where windows do not overlap.
+// A thread gathers what comes to one input (or the channels of an access), in the order of the outputs: no atomics, so the same bits. It reads the
+// argmax of each window over it: one where windows do not overlap.
 template <typename T>
 struct MaxPoolBackMap {
+  static constexpr int kWide = kAccess<T>;
   EgMaxPoolBack a;
-  std::int64_t threads() const { return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels; }
+  bool wide;
+  explicit MaxPoolBackMap(const EgMaxPoolBack& arguments)
+      : a(arguments), wide(a.s.channels % kWide == 0 && Aligned(a.dy) && Aligned(a.dx) && Aligned(a.argmax)) {}
+  std::int64_t threads() const { return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels / (wide ? kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
+    if (wide)
+      Run<kWide>(t);
+    else
+      Run<1>(t);
+  }
+  template <int kCount>
+  EG_HD void Run(std::int64_t t) const {
     const EgPoolShape& s = a.s;
-    const std::int64_t c = Rest(t, s.channels), pixel = Quotient(t, s.channels), image = Quotient(pixel, s.in_h * s.in_w);
+    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount, pixel = Quotient(t, pieces);
+    const std::int64_t image = Quotient(pixel, s.in_h * s.in_w), to = pixel * s.channels + c;
     const Span h = WindowsOver(Rest(Quotient(pixel, s.in_w), s.in_h), s.stride_h, s.pad_top, s.pool_h, s.out_h);
     const Span w = WindowsOver(Rest(pixel, s.in_w), s.stride_w, s.pad_left, s.pool_w, s.out_w);
-    float sum = 0;
+    float sums[kCount] = {};
     for (std::int64_t y = h.begin; y < h.end; ++y)
       for (std::int64_t x = w.begin; x < w.end; ++x) {
         const std::int64_t at = ((image * s.out_h + y) * s.out_w + x) * s.channels + c;
-        if (a.argmax[at] == t) sum += As<T>(a.dy)[at];
+        const Pack<T, kCount> dy = Load<kCount>(As<T>(a.dy) + at);
+        const Pack<std::int32_t, kCount> from = Load<kCount>(a.argmax + at);
+        for (int e = 0; e < kCount; ++e)
+          if (from.v[e] == to + e) sums[e] += static_cast<float>(dy.v[e]);
       }
-    As<T>(a.dx)[t] = T(sum);
+    Pack<T, kCount> dx;
+    for (int e = 0; e < kCount; ++e) dx.v[e] = T(sums[e]);
+    Store<kCount>(As<T>(a.dx) + to, dx);
   }
 };
 

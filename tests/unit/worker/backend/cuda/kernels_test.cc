@@ -3,6 +3,10 @@
 #include "worker/backend/cuda/kernels/launch.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/random/philox.h"
@@ -98,6 +102,7 @@ TEST_CASE("column sums are cut so that every row is in one part, and scratch hol
     for (const std::int64_t columns : {1, 3, 64, 1000, 131072, 200000}) {
       const std::int64_t parts = ColumnParts(rows, columns), per_part = RowsPerPart(rows, columns);
       CHECK((parts >= 1 && parts <= 4096));
+      CHECK((columns * parts <= 262144 || parts == 1));
       CHECK(parts * per_part >= rows);
       CHECK(ColumnScratch(rows, columns, 2) == 16 * parts * columns);
     }
@@ -172,6 +177,161 @@ TEST_CASE("elements of 16 bits are common/tensor's, bit by bit, all of them and 
     const float value = FloatOf(bits);
     if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value)) FAIL("to bf16 " << bits);
     if (Float16(value).bits != tensor::NarrowOne(tensor::WireType::kFloat16, value)) FAIL("to fp16 " << bits);
+  }
+}
+
+// Runs what an operation launches.
+struct Plain {
+  template <typename Op>
+  std::int32_t Map(std::int64_t count, const Op& op) {
+    for (std::int64_t i = count; i-- > 0;) op(i);
+    return 0;
+  }
+  template <int kThreads, typename Op>
+  std::int32_t Teams(std::int64_t count, const Op& op) {
+    for (std::int64_t i = count; i-- > 0;) op(HostTeam<kThreads>(), i);
+    return 0;
+  }
+  std::int32_t Copy(void* to, const void* from, std::uint64_t bytes) { return std::memcpy(to, from, bytes), 0; }
+};
+// Arrays of one call: as many elements as asked for, `offset` elements behind a multiple of 16 bytes, and some that nobody may write on either side.
+template <typename T>
+class Field {
+ public:
+  static constexpr std::size_t kMargin = 16;
+  Field(std::size_t n, std::size_t offset, std::uint64_t key) : n_(n), offset_(offset), all_(n + offset + 2 * kMargin) {
+    for (std::size_t i = 0; i < n; ++i) at()[i] = T(random::Uniform(key, i) - 0.5f);
+    for (const std::size_t i : {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1}) all_[i] = T(77.0f);
+  }
+  T* at() { return all_.data() + kMargin + offset_; }
+  std::vector<float> values() const {
+    return {all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_), all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_ + n_)};
+  }
+  bool whole() const {
+    for (const std::size_t i : {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1})
+      if (static_cast<float>(all_[i]) != 77.0f) return false;
+    return true;
+  }
+
+ private:
+  std::size_t n_, offset_;
+  std::vector<T> all_;  // what new gives is a multiple of 16
+};
+
+template <typename T>
+struct TypeOf;
+template <>
+struct TypeOf<float> {
+  static constexpr std::int32_t kType = EG_FLOAT32;
+};
+template <>
+struct TypeOf<BFloat16> {
+  static constexpr std::int32_t kType = EG_BFLOAT16;
+};
+template <>
+struct TypeOf<Float16> {
+  static constexpr std::int32_t kType = EG_FLOAT16;
+};
+
+// What each operation that takes whole accesses where it can makes of arrays that are aligned, and of arrays that are not.
+template <typename T>
+std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t offset) {
+  Plain l;
+  constexpr std::int32_t kType = TypeOf<T>::kType;
+  const std::size_t n = static_cast<std::size_t>(rows * columns), c = static_cast<std::size_t>(columns);
+  const std::int64_t all = rows * columns;
+  Field<T> x(n, offset, 1), dy(n, offset, 2), y(n, offset, 3), z(n, offset, 4);
+  Field<float> mean(c, 0, 5), variance(c, 0, 6), gamma(c, 0, 7), beta(c, 0, 8), dgamma(c, 0, 9), dbeta(c, 0, 10),
+      row_mean(static_cast<std::size_t>(rows), 0, 11), row_variance(static_cast<std::size_t>(rows), 0, 12), before(n, offset, 13);
+  std::vector<double> scratch(static_cast<std::size_t>(BatchNormBackScratch(rows, columns)) / 8);
+  std::vector<float> result;
+  const auto keep = [&result](const auto& field) {
+    CHECK(field.whole());
+    const std::vector<float> values = field.values();
+    result.insert(result.end(), values.begin(), values.end());
+  };
+  Launch(l, EgBatchNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), mean.at(), variance.at(), y.at(), scratch.data(), kType, 0});
+  keep(mean), keep(variance), keep(y);
+  Launch(l, EgBatchNormBack{rows, columns, 1e-3, x.at(), gamma.at(), mean.at(), variance.at(), dy.at(), z.at(), dgamma.at(), dbeta.at(),
+                            scratch.data(), kType, 0});
+  keep(dgamma), keep(dbeta), keep(z);
+  Launch(l, EgLayerNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), row_mean.at(), row_variance.at(), y.at(), kType, 0});
+  Launch(l, EgLayerNormBack{rows, columns, 1e-3, x.at(), gamma.at(), row_mean.at(), row_variance.at(), dy.at(), z.at(), dgamma.at(), dbeta.at(),
+                            scratch.data(), kType, 0});
+  keep(y), keep(dgamma), keep(dbeta), keep(z);
+  Launch(l, EgColumnSums{rows, columns, x.at(), dbeta.at(), scratch.data(), kType, 0});
+  keep(dbeta);
+  Launch(l, EgBiasActivate{rows, columns, beta.at(), y.at(), EG_SIGMOID, kType});
+  keep(y);
+  EgSum sum{};
+  sum.n = all, sum.count = 3, sum.inputs[0] = x.at(), sum.inputs[1] = y.at(), sum.inputs[2] = dy.at(), sum.y = z.at(),
+  sum.x_type = sum.y_type = kType;
+  Launch(l, sum);
+  keep(z);
+  sum.before = before.at();
+  Launch(l, sum);
+  keep(z);
+  const std::uint64_t key = 5;
+  Launch(l, EgDropout{all, 0.25, &key, x.at(), y.at(), kType, 0});
+  keep(y);
+  // In place of an image of one row: three columns of pixels around it, two in front.
+  Field<T> padded(static_cast<std::size_t>((rows + 3) * columns), offset, 14), back(n, offset, 15);
+  Launch(l, EgPad{1, 1, rows, 1, rows + 3, columns, 0, 2, x.at(), padded.at(), kType, 0});
+  Launch(l, EgPad{1, 1, rows + 3, 1, rows, columns, 0, -2, padded.at(), back.at(), kType, 0});
+  keep(padded), keep(back);
+  CHECK(back.values() == x.values());
+  Launch(l, EgCopyColumns{rows, columns, columns, 0, columns, 0, x.at(), y.at(), kType, 0});
+  CHECK(y.values() == x.values());
+  CHECK(y.whole());
+  for (std::size_t i = 0; i < n; i += n / 3 + 1) {
+    std::uint64_t found = 0;
+    Launch(l, EgNotFinite{all, x.at(), &found, kType, 0});
+    CHECK(found == 0);
+    const T old = std::exchange(x.at()[i], T(std::nanf("")));
+    Launch(l, EgNotFinite{all, x.at(), &found, kType, 0});
+    CHECK(found == 1);
+    x.at()[i] = old;
+  }
+  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2, 1, 3, 1, 2, 0, 1};  // windows overlap
+  const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns);
+  Field<T> top(outputs, offset, 16), dtop(outputs, offset, 17);
+  std::vector<std::int32_t> argmax(outputs + offset);
+  Launch(l, EgMaxPool{pool, x.at(), top.at(), argmax.data(), kType, 0});
+  Launch(l, EgMaxPoolBack{pool, dtop.at(), argmax.data(), z.at(), kType, 0});
+  keep(top), keep(z);
+  for (std::size_t i = 0; i < outputs; ++i) CHECK(static_cast<float>(x.at()[argmax[i]]) == top.values()[i]);
+  return result;
+}
+
+TEST_CASE("what takes whole accesses of 16 bytes where it can gives the same bits where it cannot, and writes nothing beside") {
+  const auto check = [](const auto element) {
+    using T = std::decay_t<decltype(element)>;
+    for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {3, 16}, {37, 24}, {300, 8}, {20, 5}, {5000, 8}}) {
+      INFO("rows " << rows << " columns " << columns << " bytes " << sizeof(T));
+      CHECK(AllOf<T>(rows, columns, 0) == AllOf<T>(rows, columns, 1));
+    }
+  };
+  check(0.0f), check(BFloat16(0.0f)), check(Float16(0.0f));
+}
+
+TEST_CASE("moments of one pass are as exact as those of two, whatever the first row is") {
+  for (const double outlier : {0.0, 1e3, -1e7}) {
+    for (const double offset : {0.0, 1e4}) {
+      constexpr std::int64_t kRows = 70000, kColumns = 2;
+      std::vector<float> x(kRows * kColumns);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(offset) + random::Uniform(3, i);
+      x[0] += static_cast<float>(outlier);
+      double mean = 0, square = 0;
+      for (std::int64_t r = 0; r < kRows; ++r) mean += x[static_cast<std::size_t>(r * kColumns)] / static_cast<double>(kRows);
+      for (std::int64_t r = 0; r < kRows; ++r) square += std::pow(x[static_cast<std::size_t>(r * kColumns)] - mean, 2) / static_cast<double>(kRows);
+      std::vector<float> y(x.size()), got_mean(kColumns), got_variance(kColumns);
+      std::vector<double> scratch(static_cast<std::size_t>(ColumnScratch(kRows, kColumns, 2)) / 8);
+      Plain l;
+      Launch(l, EgBatchNorm{kRows, kColumns, 1e-3, x.data(), nullptr, nullptr, got_mean.data(), got_variance.data(), y.data(), scratch.data(),
+                            EG_FLOAT32, 0});
+      CHECK(got_mean[0] == Approx(mean).epsilon(1e-6));
+      CHECK(got_variance[0] == Approx(square).epsilon(1e-6));
+    }
   }
 }
 
