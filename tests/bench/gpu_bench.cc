@@ -236,6 +236,7 @@ class BareProducts {
     const std::uint64_t values = static_cast<std::uint64_t>(batch * width) * size, weights = static_cast<std::uint64_t>(width * width) * size;
     EG_ASSIGN_OR_RETURN(void* const x, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const y, Allocate(values));
+    EG_ASSIGN_OR_RETURN(void* const dx, Allocate(values));  // not x: what grows from pass to pass ends as NaN, which need less power than numbers
     EG_ASSIGN_OR_RETURN(void* const w, Allocate(weights));
     EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) / size));  // gradients of weights are float32
     EG_ASSIGN_OR_RETURN(workspace_, Allocate(kWorkspaceMax));
@@ -249,7 +250,7 @@ class BareProducts {
     }
     EG_ASSIGN_OR_RETURN(const Product forward, Choose({batch, width, width, false, false}, x, w, y));
     EG_ASSIGN_OR_RETURN(const Product by_weights, Choose({width, width, batch, true, false}, x, y, dw));
-    EG_ASSIGN_OR_RETURN(const Product by_inputs, Choose({batch, width, width, false, true}, y, w, x));
+    EG_ASSIGN_OR_RETURN(const Product by_inputs, Choose({batch, width, width, false, true}, y, w, dx));
     products_ = {forward, by_weights, by_inputs};
     for (std::int64_t i = 0; i < layers; ++i) order_.push_back(0);
     for (std::int64_t i = 0; i < layers; ++i) {
