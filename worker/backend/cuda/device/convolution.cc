@@ -2,6 +2,7 @@
 // engines that its heuristics offer for it, one of them as an execution plan.
 //
 // Engines that would compute something else are passed over by the library's notes of them (engine_notes.h).
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -17,6 +18,8 @@ namespace {
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
 constexpr int64_t kEnginesMax = 256;  // of one way of asking; with float32, most of those at the front may be TF32
+// Of engines whose kernels are compiled once they are asked for, which takes a good part of a second each: a network has a hundred keys.
+constexpr int kCompiledMax = 3;
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';  // of tensors in a graph
 
 class Descriptor {
@@ -231,6 +234,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.list.size()),
                               operations.list.data(), error));
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
+  int compiled = 0;
   if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;  // no engine takes such a graph: none is offered
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
@@ -275,7 +279,12 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
         ++refusals->passed_over;
         continue;
       }
-      if (!wanted(info)) continue;
+      std::array<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT> behaviors{};
+      EG_CUDA_RETURN_IF(
+          engine.Get(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &noted, behaviors.data(), error));
+      const auto end = behaviors.begin() + std::clamp<int64_t>(noted, 0, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
+      const bool compiles = std::find(behaviors.begin(), end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
+      if (!wanted(info) || (compiles && compiled == kCompiledMax)) continue;
       auto plan = std::make_unique<ConvolutionPlan>(dnn);
       plan->kind = key.kind;
       plan->bias = key.bias != 0;
@@ -286,6 +295,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
       int64_t workspace = 0;
       EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace, error));
       info.workspace_bytes = static_cast<uint64_t>(workspace);
+      if (compiles) ++compiled;
       if (!visit(std::move(plan), info)) return EG_CUDA_OK;
     }
   }

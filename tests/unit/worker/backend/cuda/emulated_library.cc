@@ -6,7 +6,7 @@
 //   - the threads of a kernel run in falling order
 //   - while a step is captured, memory cannot be had, nothing can be copied, no event can be asked for or waited for, no plan can be made (CUDA's
 //     programming guide, "prohibited and unhandled operations" of stream capture)
-//   - the host cannot touch its memory, but while lanes run: who does is ended by the system
+//   - the host cannot touch its memory, but while lanes run: who does is ended by the system (where it is not large)
 //   - what lies behind the end of a piece of memory does not exist
 //
 // It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane and a copy 2 ms, from when it was asked for, or
@@ -185,10 +185,13 @@ class Running {
     if (depth++ == 0) Protect(PROT_READ | PROT_WRITE);
   }
   ~Running() {
-    if (--depth == 0) Protect(PROT_NONE);
+    std::uint64_t taken = 0;
+    for (const EgContext* context : contexts) taken += context->taken;
+    if (--depth == 0 && taken <= kGuardedMax) Protect(PROT_NONE);
   }
 
  private:
+  static constexpr std::uint64_t kGuardedMax = 64ull << 20;  // more takes milliseconds each time
   static void Protect(int how) {
     for (const EgContext* context : contexts)
       for (const auto& [address, bytes] : context->memory) Piece(address, bytes, how);
