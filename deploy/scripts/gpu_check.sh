@@ -111,9 +111,11 @@ parity() {
 memory_checker() {
   local status=0 found
   if [[ -z $gpu ]]; then row "memory checker" skipped "no GPU"; return 0; fi
-  if ! command -v compute-sanitizer >/dev/null; then row "memory checker" skipped "compute-sanitizer: not available"; return 0; fi
+  local checker
+  checker=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer || true)
+  if [[ -z $checker ]]; then row "memory checker" skipped "compute-sanitizer: not available"; return 0; fi
   may "memory checker" 120 || return 0
-  timeout -k 5 "$limit" compute-sanitizer --report-api-errors no --error-exitcode 9 "$bin/worker_backend_gpu_test" >"$work/sanitizer" 2>&1 || status=$?
+  timeout -k 5 "$limit" "$checker" --report-api-errors no --error-exitcode 9 "$bin/worker_backend_gpu_test" >"$work/sanitizer" 2>&1 || status=$?
   found=$(grep -cE '^========= +(Invalid|Misaligned|Barrier|Stack|Malloc|Uninitialized)' "$work/sanitizer" || true)
   if (( status == 0 )); then row "memory checker" ok "compute-sanitizer: $(last_line "$work/sanitizer")"
   elif (( status == 124 && found == 0 )); then row "memory checker" ok "compute-sanitizer: nothing found in $limit s, in which not all of it was done"
