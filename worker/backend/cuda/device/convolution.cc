@@ -272,6 +272,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
         if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known.tensor_cores = true;
         if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known.narrows_inputs = true;
         if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) known.narrow_sums = true;
+        if (note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13) known.large_tiles = true;
         if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) known.carries_nan = true;
         if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
       }

@@ -24,8 +24,8 @@ const EgCudaApi* RealLibrary() {
 }
 
 TEST_CASE(
-    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, less than TF32 always, sums of 16 bits, lost "
-    "NaN") {
+    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, less than TF32 always, sums of 16 bits, "
+    "Winograd's largest tiles, lost NaN") {
   using cuda::Computes;
   using cuda::EngineNotes;
   EgPlanKey exact{}, tf32{}, narrow{}, relu{};
@@ -37,6 +37,7 @@ TEST_CASE(
     CHECK(Computes(key, {}));
     CHECK_FALSE(Computes(key, {.narrows_inputs = true}));
     CHECK_FALSE(Computes(key, {.tensor_cores = true, .narrows_inputs = true}));
+    CHECK_FALSE(Computes(key, {.large_tiles = true}));
   }
   CHECK_FALSE(Computes(exact, {.tensor_cores = true}));
   CHECK(Computes(tf32, {.tensor_cores = true}));
