@@ -65,6 +65,12 @@ class Statement {
     ::sqlite3_reset(raw_);
     return code == SQLITE_DONE ? SQLITE_OK : code;
   }
+  // The number of its one row, ready for the next use; 0 where there is none.
+  std::int64_t Number() {
+    const std::int64_t number = ::sqlite3_step(raw_) == SQLITE_ROW ? Int(0) : 0;
+    ::sqlite3_reset(raw_);
+    return number;
+  }
   std::int64_t Int(int column) { return ::sqlite3_column_int64(raw_, column); }
   std::string Blob(int column) {
     const void* data = ::sqlite3_column_blob(raw_, column);
@@ -116,7 +122,8 @@ struct SqliteStateStore::Impl {
         path(absl::StrCat(options.folder, "/journal.sqlite")),
         queue_limit(*p.registry, "evergrad_coordinator_journal_queue_bytes", "accepted by the journal and not yet on disk",
                     static_cast<double>(options.queue_bytes_max)),
-        file_limit(*p.registry, "evergrad_coordinator_journal_file_bytes", "size of the journal's file (--state-bytes-max)",
+        file_limit(*p.registry, "evergrad_coordinator_journal_file_bytes",
+                   "size of the journal without free pages, what only its -wal file has included (--state-bytes-max)",
                    static_cast<double>(options.file_bytes_max)),
         commits_total(p.registry->GetCounter("evergrad_coordinator_journal_commits_total", "group commits of the journal")),
         changes_total(p.registry->GetCounter("evergrad_coordinator_journal_changes_total", "changes committed to the journal")),
@@ -129,6 +136,7 @@ struct SqliteStateStore::Impl {
     job_put.reset();
     job_drop.reset();
     term_put.reset();
+    pages_used.reset();
     if (db != nullptr) ::sqlite3_close(db);
   }
 
@@ -209,15 +217,18 @@ struct SqliteStateStore::Impl {
     job_put = std::make_unique<Statement>();
     job_drop = std::make_unique<Statement>();
     term_put = std::make_unique<Statement>();
-    for (const auto& [statement, sql] :
-         std::vector<std::pair<Statement*, const char*>>{{entry_put.get(), "INSERT INTO entry VALUES(?1,?2,?3,?4)"},
-                                                         {entry_drop.get(), "DELETE FROM entry WHERE uid=?1"},
-                                                         {job_put.get(), "INSERT OR REPLACE INTO job VALUES(?1,?2,?3,?4,?5)"},
-                                                         {job_drop.get(), "DELETE FROM job WHERE uid=?1"},
-                                                         {term_put.get(), "UPDATE meta SET value=?1 WHERE key='term'"}}) {
+    pages_used = std::make_unique<Statement>();
+    for (const auto& [statement, sql] : std::vector<std::pair<Statement*, const char*>>{
+             {entry_put.get(), "INSERT INTO entry VALUES(?1,?2,?3,?4)"},
+             {entry_drop.get(), "DELETE FROM entry WHERE uid=?1"},
+             {job_put.get(), "INSERT OR REPLACE INTO job VALUES(?1,?2,?3,?4,?5)"},
+             {job_drop.get(), "DELETE FROM job WHERE uid=?1"},
+             {term_put.get(), "UPDATE meta SET value=?1 WHERE key='term'"},
+             {pages_used.get(), "SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"}}) {
       code = statement->Prepare(db, sql);
       if (code != SQLITE_OK) return OpenError(code);
     }
+    ShowSize();
     if (torn_bytes > 0) {
       parts.logger->Warning(
           absl::StrCat("the journal's tail was torn; what had not been committed whole is dropped: file=", path, "-wal bytes=", torn_bytes));
@@ -225,6 +236,9 @@ struct SqliteStateStore::Impl {
     journal = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "journal"});
     return absl::OkStatus();
   }
+
+  // The file alone shows little of it: SQLite writes it anew now and then, and its -wal file until then.
+  void ShowSize() { file_limit.current.Set(static_cast<double>(pages_used->Number()) * static_cast<double>(kPageBytes)); }
 
   absl::Status CheckWhole() {
     Statement check;
@@ -336,7 +350,7 @@ struct SqliteStateStore::Impl {
       commits_total.Add();
       changes_total.Add(group.size());
       seconds.Observe(took);
-      file_limit.current.Set(static_cast<double>(FileBytes(path)));
+      ShowSize();
       group.clear();
     } else {
       failures_total.Add();
@@ -470,7 +484,7 @@ struct SqliteStateStore::Impl {
 
   // The opening thread, then the journal thread.
   sqlite3* db = nullptr;
-  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put;
+  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used;
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1;
   std::vector<Queued> group;  // being written, or tried again

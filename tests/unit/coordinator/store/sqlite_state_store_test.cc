@@ -185,6 +185,31 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
   CHECK_THAT(std::string(health.message()), EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
 }
 
+TEST_CASE("the journal's size as a metric follows what is in it, also before SQLite has written its file anew") {
+  SqliteStage stage;
+  stage.options.file_bytes_max = 64 << 20;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  metrics::Gauge& size =
+      stage.registry.GetGauge("evergrad_coordinator_journal_file_bytes_current",
+                              "size of the journal without free pages, what only its -wal file has included (--state-bytes-max) (now)");
+  CHECK((size.value() > 0 && size.value() < 100'000));
+  REQUIRE((*store)->Checkpoint(JobUid(1), DurableState{}, std::string(1'000'000, 'a')).ok());
+  REQUIRE((*store)->Sync().ok());
+  const auto follows = [&](double low, double high) {
+    for (int i = 0; i < 1000 && (size.value() < low || size.value() > high); ++i) {
+      runtime::Event nobody;
+      nobody.WaitFor(std::chrono::milliseconds(2));
+    }
+    CAPTURE(size.value());
+    CHECK((size.value() >= low && size.value() <= high));
+  };
+  follows(1'000'000, 1'100'000);
+  REQUIRE((*store)->Remove(JobUid(1)).ok());
+  REQUIRE((*store)->Sync().ok());
+  follows(1, 100'000);
+}
+
 TEST_CASE("what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
   SqliteStage stage;
   stage.options.queue_bytes_max = 10'000;
