@@ -978,20 +978,20 @@ std::string Job::WaitingForServers() const {
     return phase_ == Phase::kPlacing ? "servers: none is here" : "";
   }
   std::string text;
-  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", unplaced_.size(), " shards");
+  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", unplaced_.size(), unplaced_.size() == 1 ? " shard" : " shards");
   for (const auto& [task, server] : servers_) {
     if (server.ready || book_ == nullptr) continue;
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away),
-                    " s and holds ", shards, " shards");
+                    " s and holds ", shards, shards == 1 ? " shard" : " shards");
   }
   for (const auto& [identity, lost_at] : awaited_) {
     const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
     if (shards == 0) continue;
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not come back since the coordinator was started again and holds ", shards, " shards");
+                    " has not come back since the coordinator was started again and holds ", shards, shards == 1 ? " shard" : " shards");
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;

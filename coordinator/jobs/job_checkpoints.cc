@@ -481,17 +481,19 @@ bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
 void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
   if (change.assigns.empty()) return;
   std::size_t restored = 0;
-  std::uint64_t reruns = 0;
+  IntervalSet reruns;  // what is open now may have to be run again, too
   for (const ClosureBook::AssignOrder& order : change.assigns) {
     restored += order.snapshot.has_value();
-    reruns = std::max(reruns, book_->durable().todo[order.shard.value()].size());
+    reruns.UnionWith(book_->durable().todo[order.shard.value()]);
   }
   const std::size_t seeds = change.assigns.size() - restored;
   std::string where;
   if (restored > 0) where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go", " back to the newest snapshot");
   if (seeds > 0) absl::StrAppend(&where, where.empty() ? "" : ", ", seeds, seeds == 1 ? " shard goes" : " shards go", " back to the seed");
-  Event("rollback",
-        absl::StrCat(why, ": ", where, reruns == 0 ? "; nothing is run again" : absl::StrCat("; up to ", reruns, " closures are run again there")));
+  const std::string again =
+      reruns.empty() ? "no closure that had ended is"
+                     : absl::StrCat("up to ", reruns.size(), reruns.size() == 1 ? " closure that had ended is" : " closures that had ended are");
+  Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
 }
 
 // ---------------------------------------------------------------- line 28

@@ -446,7 +446,8 @@ int Show(Context& context, const std::vector<std::string>& args) {
     context.out << absl::StrFormat("share %g: %d %s now; on servers:", status.share(), status.workers_serving(),
                                    status.workers_serving() == 1 ? "worker" : "workers");
     for (const v1::ServerRow& row : status.servers())
-      context.out << " ps_server/" << Printable(row.identity()) << " " << row.shards() << " shards, " << ShowBytes(row.bytes()) << ";";
+      context.out << " ps_server/" << Printable(row.identity()) << " " << row.shards() << (row.shards() == 1 ? " shard, " : " shards, ")
+                  << ShowBytes(row.bytes()) << ";";
     context.out << " planned " << ShowBytes(status.server_bytes())
                 << (status.server_bytes_max() == 0 ? "" : " of at most " + ShowBytes(status.server_bytes_max())) << "\n";
   }

@@ -249,7 +249,7 @@ def s9(c, r):
         victim.kill()
         victim.start()
         result = job.finish()
-        # "up to 1 closures are run again": the only one had ended between the checkpoint and the death, which is S1's case.
+        # "up to 1 closure that had ended is run again": the only one had ended between the checkpoint and the death, which is S1's case.
         if partial > 0 and rollbacks(job) and result["repair"]["closures_rerun"] > 0 and not any(again for _, _, again in rollbacks(job)):
             break
     else:

@@ -217,7 +217,7 @@ def rollbacks(job):
     found = []
     for text in events(job, "rollback"):
         number = [re.search(pattern, text) for pattern in (r"(\d+) shards? go(?:es)? back to the newest snapshot", r"(\d+) shards? go(?:es)? back to the seed",
-                                                          r"up to (\d+) closures")]
+                                                          r"up to (\d+) closure")]
         if number[0] or number[1]:
             found.append(tuple(int(n.group(1)) if n else 0 for n in number))
     return found

@@ -146,6 +146,39 @@ TEST_CASE("manifests beyond `keep` are retired, and files that none of them name
   }
 }
 
+TEST_CASE("a rollback says of which closures that had ended it knows: of all shards together, or of none") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  std::uint64_t finish = 5;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  const auto saved = [&](const std::set<std::uint32_t>& shards, std::uint64_t closures) {
+    const DurableState state = *c.host.memory.Load(c.job->uid());
+    for (const std::uint32_t s : shards)
+      if (state.snapshots[s].empty() || state.snapshots[s].back().done.ToString() != IntervalSet::Range(0, closures).ToString()) return false;
+    return true;
+  };
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5 && saved({0, 1, 2, 3}, 5); }));
+  const DurableState state = *c.host.memory.Load(c.job->uid());
+  std::vector<std::uint32_t> of_one;
+  for (std::uint32_t s = 0; s < 4; ++s)
+    if (state.map[s].server == "1") of_one.push_back(s);
+  REQUIRE(of_one.size() == 2);
+  SECTION("nothing is missing") {
+    c.AddServer("1", /*keeps=*/false);
+    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; no closure that had ended is run again there"));
+  }
+  SECTION("one of two shards was saved again") {
+    c.cut_error = [&](const v1::CutShards&, std::uint32_t shard) {
+      return shard == of_one[0] ? absl::DeadlineExceededError("held") : absl::OkStatus();
+    };
+    finish = 6;
+    FinishHeld(c, finish);
+    REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6 && saved({of_one[1]}, 6); }));
+    c.AddServer("1", /*keeps=*/false);
+    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; up to 1 closure that had ended is run again there"));
+  }
+}
+
 TEST_CASE("a lost server's shards go back to their newest snapshots, and only what those lack is run again, only there") {
   FakeCluster c(Saving());
   AddTasks(c);
@@ -183,8 +216,8 @@ TEST_CASE("a lost server's shards go back to their newest snapshots, and only wh
     rerun.insert(g.closure());
   }
   CHECK(rerun == std::set<std::uint64_t>{5, 6, 7});
-  CHECK_THAT(AllEvents(c),
-             Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures are run again there"));
+  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures that had "
+                                    "ended are run again there"));
   finish = ~0ull;
   FinishHeld(c, finish);
   REQUIRE(c.RunToEnd());
