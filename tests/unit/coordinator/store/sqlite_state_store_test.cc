@@ -124,6 +124,59 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
   CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(file) && Contains("move the folder away"));
 }
 
+TEST_CASE("a -wal file that is damaged before its last commits is refused, not taken for one with a torn tail: no job is forgotten") {
+  SqliteStage stage;
+  stage.options.commit_every = std::chrono::milliseconds(0);
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  std::vector<std::uint64_t> ends;  // of the transactions, in the file
+  constexpr std::uint64_t kCommits = 6;
+  for (std::uint64_t i = 0; i < kCommits; ++i) {
+    REQUIRE((*store)->Commit(JobUid(i + 1), Succeeded(i), std::string(i % 2 == 0 ? 10 : 9000, 'n')).ok());
+    REQUIRE((*store)->Sync().ok());
+    ends.push_back(std::filesystem::file_size((*store)->path() + "-wal"));
+  }
+  const auto refused = [&](std::uint64_t at) {
+    SqliteStage after;
+    CopyFolder(stage.options.folder, after.options.folder);
+    const std::string wal = after.options.folder + "/journal.sqlite-wal";
+    {
+      std::fstream file(wal, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(static_cast<std::streamoff>(at));
+      const char byte = static_cast<char>(file.get() ^ 4);
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(byte);
+    }
+    auto again = after.Open();
+    const bool was_refused = !again.ok();
+    if (was_refused) {
+      CHECK(again.status().code() == absl::StatusCode::kDataLoss);
+      CHECK_THAT(std::string(again.status().message()), Contains("journal is damaged") && Contains(wal) && Contains("move the folder away"));
+      if (at < 32) return true;
+      // What is said to help does.
+      const std::uint64_t offset = 32 + (at - 32) / 4120 * 4120;
+      CHECK_THAT(std::string(again.status().message()), Contains("offset=" + std::to_string(offset) + ";"));
+      std::filesystem::resize_file(wal, offset);
+      again = after.Open();
+    }
+    INFO(again.status());
+    REQUIRE(again.ok());
+    CHECK((*again)->ListJobs()->size() ==
+          static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= at; })));
+    return was_refused;
+  };
+  for (const std::uint64_t at : {0, 9, 13, 17, 25}) CHECK(refused(at));
+  for (std::uint64_t frame = 32; frame < ends.back(); frame += 4120) {
+    const auto before = static_cast<std::uint64_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= frame; }));
+    for (const std::uint64_t in : {1, 6, 10, 18, 23, 24, 1000, 4119}) {
+      CAPTURE(frame, in, before);
+      const bool was_refused = refused(frame + in);
+      if (before + 3 < kCommits) CHECK(was_refused);
+      if (before + 1 == kCommits) CHECK_FALSE(was_refused);  // the last transaction: it may never have been whole
+    }
+  }
+}
+
 TEST_CASE("a file of a newer version, or of somebody else, is refused and left alone") {
   SqliteStage stage;
   { REQUIRE(stage.Open().ok()); }
