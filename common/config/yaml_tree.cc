@@ -162,6 +162,18 @@ class TreeBuilder final : public YAML::EventHandler {
   std::size_t values_ = 0;
 };
 
+// yaml-cpp says of a tab before a key that a mapping has no end.
+std::string TabBefore(absl::string_view text, int line) {
+  int number = 0;
+  for (const absl::string_view one : absl::StrSplit(text, '\n')) {
+    if (++number > line) break;
+    const std::size_t indented = std::min(one.find_first_not_of(" \t"), one.size());
+    if (one.substr(0, indented).find('\t') != absl::string_view::npos)
+      return absl::StrCat("; line ", number, " is indented with a tab: expected spaces");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string Location::ToString() const {
@@ -227,7 +239,7 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
   } catch (const TooMuch& too_much) {
     builder.Report(too_much.mark, too_much.text);
   } catch (const YAML::Exception& error) {
-    builder.Report(error.mark, absl::StrCat("not readable as YAML: ", error.msg));
+    builder.Report(error.mark, absl::StrCat("not readable as YAML: ", error.msg, TabBefore(text, error.mark.line + 1)));
   } catch (const std::exception& error) {
     return refuse(absl::StrCat("not readable as YAML: ", error.what()));
   }

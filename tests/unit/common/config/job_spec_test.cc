@@ -613,6 +613,8 @@ TEST_CASE("YAML's own traps are decided by us") {
   CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: .inf") == "job.yaml:21:42: `learning_rate`: expected a number, got `.inf`");
   CHECK_THAT(Refusal(std::string(kCnn) + "---\na: 1\n"), Catch::Contains("several documents in one file"));
   CHECK_THAT(Refusal("a: [1\nb: }"), Catch::Contains("not readable as YAML"));
+  CHECK_THAT(Refusal("a:\n  b: 1\n\tc: 2\n"),
+             Catch::Contains("not readable as YAML") && Catch::EndsWith("; line 3 is indented with a tab: expected spaces"));
   CHECK_THAT(Refusal(std::string("a: \0b", 5)), Catch::Contains("NUL byte"));
   CHECK_THAT(Refusal(""), Catch::Contains("expected a mapping with apiVersion, kind, metadata and spec, got nothing"));
 }
