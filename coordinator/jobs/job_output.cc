@@ -25,6 +25,13 @@ Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullp
 
 std::string Dump(const Json& json, int indent = -1) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
+// A dense shard's range, or what a slot has of all tables.
+std::uint64_t RowsOf(const v1::ShardState& shard) {
+  std::uint64_t rows = shard.row_end() - shard.row_begin();
+  for (const v1::TableState& table : shard.tables()) rows += table.rows();
+  return rows;
+}
+
 Json CauseJson(const v1::ErrorDetail& cause) { return Json{{"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}}; }
 
 std::string WallText(std::int64_t wall_ms) {
@@ -240,7 +247,7 @@ std::string Job::ResultJson() const {
     const v1::ShardState& s = final_.shards[i];
     json["shards"].push_back(Json{{"shard", s.shard()},
                                   {"variable", s.variable()},
-                                  {"rows", s.row_end() - s.row_begin()},
+                                  {"rows", RowsOf(s)},
                                   {"bytes", s.bytes()},
                                   {"server", final_.servers[i]},
                                   {"lsn", s.lsn()},
@@ -288,8 +295,7 @@ ReportData Job::MakeReport() const {
   data.servers = ServerTotals();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     const v1::ShardState& s = final_.shards[i];
-    data.shards.push_back(
-        {s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), s.row_end() - s.row_begin(), s.bytes(), s.updates_applied()});
+    data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), RowsOf(s), s.bytes(), s.updates_applied()});
   }
   for (const v1::Event& event : events_) {
     data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0, event.kind(), event.text()});

@@ -323,6 +323,8 @@ class Export(Tables):
                 result = json.load(f)
             described = self.table(c, "wide")
             self.assertEqual(result["tables"], [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}])
+            # A slot is said to hold the rows that it holds, not none.
+            self.assertEqual(sum(s["rows"] for s in result["shards"] if s["variable"].startswith("slot ")), described["table"]["rows"])
             self.assertIn("psctl checkpoint export", c.psctl("job", "show", "wide").stdout)
             # What is exported is what the servers said they held.
             whole = os.path.join(c.folder, "whole.npz")
