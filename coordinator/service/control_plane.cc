@@ -309,6 +309,11 @@ void ControlPlane::EndWindow() {
   window_open_ = false;
   if (!term_known_) {
     const Term term = FirstTerm(parts_.store->term(), highest_reported_);
+    if (parts_.store->persistent() && highest_reported_ > parts_.store->term().value()) {
+      parts_.logger->Error(absl::StrCat("the journal is not the one that these tasks were registered by, or has lost its end: term of the journal=",
+                                        parts_.store->term().value(), " of the tasks=", highest_reported_,
+                                        "; a job that it does not know is over for them (psctl checkpoint list RUNS says what can be resumed from)"));
+    }
     if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
       StoreFailed(status);
       return;

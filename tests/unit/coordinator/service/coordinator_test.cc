@@ -797,6 +797,21 @@ TEST_CASE("a coordinator with a journal has forgotten no job that it could be as
   CHECK_THAT(std::string(status.message()), Contains("no such job: job=before (psctl job list shows those that are known)"));
 }
 
+TEST_CASE("tasks that know of a later life than the journal: that it is another one, or has lost its end, is said") {
+  const std::uint64_t of_the_tasks = GENERATE(0, 4);
+  MemoryStateStore store({.persistent = true});
+  TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); }, &store);
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  hello.set_highest_term(of_the_tasks);
+  hello.set_life_id(of_the_tasks);
+  REQUIRE(c.Add(hello).Registered());
+  bool said = false;
+  for (const log::Line& line : c.logger.Read(0, 0, "", 100))
+    said |= line.text.find(
+                "the journal is not the one that these tasks were registered by, or has lost its end: term of the journal=0 of the tasks=4") == 0;
+  CHECK(said == (of_the_tasks != 0));
+}
+
 TEST_CASE("a journal of another version: a job that has ended is listed, a living one is named, and until it is gone there is no coordinator") {
   MemoryStateStore store({.persistent = true});
   const auto rewrite = [&](JobUid uid, const std::function<void(v1::JobSnapshot&)>& change) {
