@@ -204,8 +204,10 @@ int Up(Context& context, const std::vector<std::string>& args) {
                              {"servers", options.local.servers}})
                     << "\n";
       else
-        context.out << "cluster up: coordinator " << (*client)->address() << ", " << options.local.servers << " servers, " << options.local.workers
-                    << " workers; folder " << ShowPath(context, folder) << " (psctl cluster down ends it)\n";
+        context.out << "cluster up: coordinator " << (*client)->address() << ", " << options.local.servers
+                    << (options.local.servers == 1 ? " server, " : " servers, ") << options.local.workers
+                    << (options.local.workers == 1 ? " worker" : " workers") << "; folder " << ShowPath(context, folder)
+                    << " (psctl cluster down ends it)\n";
       return kSucceeded;
     }
     if (cluster != nullptr) {
@@ -305,7 +307,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
   for (const auto& entry : PidFiles(folder)) std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
   for (std::filesystem::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored))
     if (it->path().extension() == ".address") std::filesystem::remove(it->path(), ignored);
-  context.out << "cluster down: " << ended << " processes ended; logs stay in " << ShowPath(context, folder) << "\n";
+  context.out << "cluster down: " << ended << (ended == 1 ? " process" : " processes") << " ended; logs stay in " << ShowPath(context, folder)
+              << "\n";
   return kSucceeded;
 }
 

@@ -485,10 +485,13 @@ int Cancel(Context& context, const std::vector<std::string>& args) {
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto cancelled = one.client->CancelJob(one.job);
   if (!cancelled.ok()) return Report(context, cancelled.status());
+  v1::JobStatus now;
+  now.set_state(cancelled->state());
   if (one.output == "json")
-    context.out << Dump({{"job", one.job}, {"state", cancelled->state()}}) << "\n";
+    context.out << Dump({{"job", one.job}, {"state", now.state()}}) << "\n";
   else
-    context.out << Printable(one.job) << ": " << Printable(cancelled->state()) << "\n";
+    context.out << Printable(one.job) << ": " << Printable(now.state()) << (IsEnded(now) ? "" : ", being cancelled (psctl job watch follows it)")
+                << "\n";
   return kSucceeded;
 }
 

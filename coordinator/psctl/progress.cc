@@ -240,8 +240,9 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
                                      ? absl::StrCat("   psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to FILE.npz")
                                      : "; no checkpoint has them"));
   }
-  if (!job.runs_folder().empty()) {
-    std::vector<std::string> files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
+  if (!job.runs_folder().empty() && job.state() != "QUEUED") {
+    std::vector<std::string> files = {"metrics.jsonl", "job.yaml"};
+    if (IsEnded(job)) files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
     if (job.state() == "SUCCEEDED") files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
     if (there) files.erase(std::remove_if(files.begin(), files.end(), [&](const std::string& name) { return !there(name); }), files.end());
     lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (",

@@ -135,7 +135,7 @@ class Gpus(unittest.TestCase):
         try:
             r = run("cluster", "up", "--gpus", "--servers", "1")
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
-            self.assertIn("1 servers, 1 workers", r.stdout)
+            self.assertIn("1 server, 1 worker;", r.stdout)
             with open(os.path.join(folder, ".evergrad", "worker-0.log"), encoding="utf-8") as f:
                 self.assertIn("computes on gpu:0 emulated", f.read())
         finally:

@@ -57,6 +57,7 @@ class FakeCoordinator {
   }
   // Called at each GetJob, without the lock.
   std::function<void(int)> on_get_job;
+  std::string cancel_answer = "CANCELLED";
   std::function<v1::ReadTaskLogsResponse(const v1::ReadTaskLogsRequest&)> on_read_logs;
   std::function<absl::StatusOr<std::string>(const v1::ListVariablesRequest&)> on_list_variables;
 
@@ -99,7 +100,7 @@ class FakeCoordinator {
       cancelled.set_state("CANCELLED");
       steps_ = {cancelled};
       v1::CancelJobResponse response;
-      response.set_state("CANCELLED");
+      response.set_state(cancel_answer);
       return response.SerializeAsString();
     }
     if (method == client::kListJobs) {
@@ -290,6 +291,18 @@ TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is na
     CHECK(psctl.Run(args) == kUnreachable);
     CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:1"));
   }
+}
+
+TEST_CASE("a cancel says the state that the job is in, and of one that has not ended that it is being cancelled") {
+  Psctl psctl;
+  psctl.coordinator.Script({Job("RUNNING", 1)});
+  CHECK(psctl.Run({"job", "cancel", "job"}) == kSucceeded);
+  CHECK(psctl.out.str() == "job: CANCELLED\n");
+  Psctl slow;
+  slow.coordinator.Script({Job("RUNNING", 1)});
+  slow.coordinator.cancel_answer = "RUNNING";
+  CHECK(slow.Run({"job", "cancel", "job"}) == kSucceeded);
+  CHECK(slow.out.str() == "job: RUNNING, being cancelled (psctl job watch follows it)\n");
 }
 
 TEST_CASE("a coordinator that goes away is asked again for a while, then the run ends with 4; one that forgot the job ends it at once") {

@@ -293,6 +293,12 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   // What a full disk left out is not claimed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(), Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(), Catch::EndsWith("/   (nothing could be written)"));
+  // Of a job that runs only what is there from its start.
+  v1::JobStatus runs = job;
+  runs.set_state("RUNNING");
+  CHECK_THAT(SummaryLines(runs).back(), Catch::EndsWith("/   (metrics.jsonl, job.yaml)"));
+  runs.set_state("QUEUED");
+  for (const std::string& line : SummaryLines(runs)) CHECK_THAT(line, !Catch::Contains("the run's files"));
   job.set_result_json(R"({"tables": [{"table": "users", "dimension": 16, "rows": 610}, {"table": "movies", "dimension": 16, "rows": 9724}]})");
   CHECK(SummaryLines(job)[3] ==
         "tables: users (610 rows), movies (9724 rows)   psctl checkpoint export /runs/x/checkpoint/manifest-000000000007.egmanifest --to FILE.npz");
