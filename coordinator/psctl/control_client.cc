@@ -12,6 +12,7 @@ absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::s
   if (!bytes.ok()) {
     if (bytes.status().code() != absl::StatusCode::kUnavailable && bytes.status().code() != absl::StatusCode::kDeadlineExceeded)
       return bytes.status();
+    if (!OriginOf(bytes.status()).empty()) return bytes.status();  // its answer: it is there, and takes nothing now
     return absl::Status(bytes.status().code(), absl::StrCat("coordinator not reachable (does it run, is this its address?): address=", address,
                                                             " cause=", bytes.status().message()));
   }

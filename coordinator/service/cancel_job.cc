@@ -10,9 +10,7 @@ void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder resp
   if (request.job().empty()) return responder->Answer(UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (!store_status_.ok() && !job->ended()) {
-    return responder->Answer(absl::UnavailableError(absl::StrCat("the job was not cancelled: ", store_status_.message())));
-  }
+  if (!store_status_.ok() && !job->ended()) return responder->Answer(StoreRefusal("the job was not cancelled"));
   if (!term_known_) {
     // Nobody has registered with this life: who must be told is known once its window has closed.
     cancels_.emplace_back(request, std::move(responder));

@@ -881,17 +881,20 @@ void ControlPlane::CheckStore() {
   }
   if (store_broken_) return;
   const absl::Status health = parts_.store->health();
+  if (!health.ok() && !absl::IsResourceExhausted(health)) return StoreFailed(health);  // also one that was full before
   if (health.ok() == store_status_.ok()) return;
   if (health.ok()) {
     store_status_ = health;
-    parts_.logger->Info("the state store goes on");
+    parts_.logger->Info("there is room for the coordinator's journal again: new work is accepted");
     for (Job* job : ActiveJobs()) job->Tick();
-  } else if (absl::IsResourceExhausted(health)) {
+  } else {
     store_status_ = health;
     parts_.logger->Error(absl::StrCat("no new work is accepted: ", health.message()));
-  } else {
-    StoreFailed(health);
   }
+}
+
+absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
+  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", store_status_.message())), "coordinator");
 }
 
 void ControlPlane::StoreFailed(const absl::Status& status) {

@@ -184,6 +184,7 @@ class ControlPlane final : private JobHost {
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
+  absl::Status StoreRefusal(absl::string_view what) const;      // Unavailable, with an origin: who asks has reached us
   absl::Status NoSuchJob(absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
   void AfterJobsChanged();
   void StartNextJob();

@@ -8,7 +8,7 @@ namespace evergrad::coordinator {
 
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!store_status_.ok()) return responder->Answer(absl::UnavailableError(absl::StrCat("no new work is accepted: ", store_status_.message())));
+  if (!store_status_.ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
@@ -50,7 +50,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
     job_order_.pop_back();
     queue_.pop_back();
     jobs_.erase(uid);
-    return responder->Answer(absl::UnavailableError(absl::StrCat("the job was not accepted: ", store_status_.message())));
+    return responder->Answer(StoreRefusal("the job was not accepted"));
   }
   submitted_total_.Add();
 

@@ -47,6 +47,10 @@ class FakeCoordinator {
     MutexLock lock(&mu_);
     get_job_error_ = std::move(status);
   }
+  void RefuseSubmit(absl::Status status) {
+    MutexLock lock(&mu_);
+    submit_error_ = std::move(status);
+  }
   std::string submitted_yaml() const {
     MutexLock lock(&mu_);
     return submitted_yaml_;
@@ -70,6 +74,7 @@ class FakeCoordinator {
       options.file_name = "submitted";
       if (!config::ParseJob(request.yaml(), options).spec) return UserError(absl::InvalidArgumentError("the effective YAML does not parse"));
       MutexLock lock(&mu_);
+      if (!submit_error_.ok()) return submit_error_;
       submitted_yaml_ = request.yaml();
       v1::SubmitJobResponse response;
       response.set_job_uid(0x2a);
@@ -150,6 +155,7 @@ class FakeCoordinator {
   mutable Mutex mu_;
   std::vector<v1::JobStatus> steps_ ABSL_GUARDED_BY(mu_);
   absl::Status get_job_error_ ABSL_GUARDED_BY(mu_);
+  absl::Status submit_error_ ABSL_GUARDED_BY(mu_);
   std::string submitted_yaml_ ABSL_GUARDED_BY(mu_);
   int cancels_ ABSL_GUARDED_BY(mu_) = 0;
   int get_jobs_ ABSL_GUARDED_BY(mu_) = 0;
@@ -303,6 +309,13 @@ TEST_CASE("a cancel says the state that the job is in, and of one that has not e
   slow.coordinator.cancel_answer = "RUNNING";
   CHECK(slow.Run({"job", "cancel", "job"}) == kSucceeded);
   CHECK(slow.out.str() == "job: RUNNING, being cancelled (psctl job watch follows it)\n");
+}
+
+TEST_CASE("a coordinator that answers that it takes nothing now is not said to be unreachable") {
+  Psctl psctl;
+  psctl.coordinator.RefuseSubmit(WithOrigin(absl::UnavailableError("no new work is accepted: no room"), "coordinator"));
+  CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
+  CHECK(psctl.err.str() == "psctl: no new work is accepted: no room\n");
 }
 
 TEST_CASE("a coordinator that goes away is asked again for a while, then the run ends with 4; one that forgot the job ends it at once") {

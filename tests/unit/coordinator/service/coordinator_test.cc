@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "common/base/status.h"
 #include "common/fs/file.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/journal.pb.h"
@@ -1015,6 +1016,7 @@ TEST_CASE("while the store has no room nothing is submitted or cancelled, and it
   auto refused = c.Submit(TestCluster::CountingYaml("refused"));
   CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(refused.status().message()), Contains("no new work is accepted: no room for the journal"));
+  CHECK(OriginOf(refused.status()) == "coordinator");
   if (status->state() != "SUCCEEDED") {
     v1::CancelJobRequest cancel;
     cancel.set_job("waits");
@@ -1023,4 +1025,21 @@ TEST_CASE("while the store has no room nothing is submitted or cancelled, and it
   late.Set(false);
   CHECK(c.WaitState("waits", "SUCCEEDED").ok());
   CHECK(c.Submit(TestCluster::CountingYaml("taken")).ok());
+}
+
+TEST_CASE("a store that was full and then fails is not said to go on once there is room") {
+  LateStore late;
+  TestCluster c({}, &late);
+  const auto refusal = [&](const std::string& says) {
+    std::string message;
+    for (int i = 0; i < 1000 && message.find(says) == std::string::npos; ++i) {
+      const auto answer = c.Submit(TestCluster::CountingYaml("refused-" + std::to_string(i)));
+      message = answer.ok() ? "" : std::string(answer.status().message());
+    }
+    return message;
+  };
+  late.Set(true, absl::ResourceExhaustedError("no room for the journal"));
+  CHECK(refusal("no room") == "no new work is accepted: no room for the journal");
+  late.Set(true, absl::DataLossError("the journal cannot be written"));
+  CHECK(refusal("cannot be written") == "no new work is accepted: the journal cannot be written");
 }
