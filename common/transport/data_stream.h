@@ -15,7 +15,7 @@ namespace evergrad::transport {
 std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
                                            const ChannelOptions& options);
 
-// Memory that a transport's client side keeps for the next answers.
-inline constexpr std::uint64_t kClientFreeBytesMax = 128u << 20;
+// Of a transport's client side: the answers that it is meant to have at once, in memory that it keeps for the next ones (BufferPool).
+inline constexpr std::uint64_t kClientPoolBytesMax = 256u << 20;
 
 }  // namespace evergrad::transport

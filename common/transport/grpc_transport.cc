@@ -31,7 +31,7 @@ class GrpcTransport final : public Transport {
  private:
   fault::Failpoints* const failpoints_;
   GrpcHome home_;
-  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientFreeBytesMax);  // Shared with the answers that are out.
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers that are out.
 };
 
 }  // namespace

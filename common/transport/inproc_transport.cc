@@ -278,7 +278,7 @@ class InprocTransport final : public Transport {
   fault::Failpoints* const failpoints_;
   const std::shared_ptr<InprocLoop> loop_ = std::make_shared<InprocLoop>();
   const std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
-  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientFreeBytesMax);
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
 };
 
 }  // namespace

@@ -274,7 +274,7 @@ ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::sha
       handlers_(std::move(handlers)),
       loop_(std::move(loop)),
       failpoints_(failpoints),
-      pool_(std::make_shared<BufferPool>(options.budget_bytes_max / 2)) {}
+      pool_(std::make_shared<BufferPool>(options.budget_bytes_max)) {}
 
 std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
                                              fault::Failpoints* failpoints) {
