@@ -34,5 +34,7 @@ class MessageReader {
 
 // Copies all of `payload` to `out`, which has the room.
 void CopyPayload(MessageView payload, std::byte* out);
+// The same past the caches (where the processor can), for what is written long before it is read.
+void StreamPayload(MessageView payload, std::byte* out);
 
 }  // namespace evergrad::transport

@@ -28,7 +28,7 @@ absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView paylo
     buffer_ = pool_ == nullptr ? tensor::AlignedBuffer(frame_bytes_) : pool_->Take(frame_bytes_);
   }
   // DecodeStreamHeader has checked that the piece ends inside the frame.
-  CopyPayload(payload, buffer_.data() + received_);
+  (frame_bytes_ < kStreamedBytesMin ? CopyPayload : StreamPayload)(payload, buffer_.data() + received_);
   received_ += header.bytes;
   return absl::OkStatus();
 }

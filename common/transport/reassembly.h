@@ -11,6 +11,10 @@
 
 namespace evergrad::transport {
 
+// A frame of at least this much is copied past the caches: they would keep nothing of it until it is read, and each line would be read from memory
+// only to be overwritten. Frames of 16 MiB gain by it, of 4 and 8 MiB they lose (DECISIONS.md, "Under TLS").
+inline constexpr std::uint64_t kStreamedBytesMin = 16u << 20;
+
 class Reassembly {
  public:
   // Nothing is allocated before the first piece, and then no more than `frame_bytes_max` (granted or asked for).

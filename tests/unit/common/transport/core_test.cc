@@ -209,6 +209,52 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
   CHECK(complete == sizes.size());
 }
 
+TEST_CASE("what is copied past the caches is what was sent, wherever it begins and however it is cut, and nothing beside it") {
+  std::mt19937_64 random(11);
+  std::vector<std::byte> from(40000), to(from.size() + 256);
+  for (auto& byte : from) byte = static_cast<std::byte>(random());
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t begin = random() % 64, room = random() % 128, bytes = random() % (from.size() - begin);
+    std::vector<std::span<const std::byte>> slices;
+    for (std::size_t at = 0; at < bytes;) {
+      const std::size_t n = std::min<std::size_t>(random() % (round % 2 == 0 ? 300 : 9000), bytes - at);
+      slices.push_back(std::span(from).subspan(begin + at, n));
+      at += n;
+    }
+    if (round == 0) slices.push_back({});
+    std::vector<std::byte> want(to.size(), std::byte{7});
+    std::fill(to.begin(), to.end(), std::byte{7});
+    std::copy_n(from.data() + begin, bytes, want.data() + room);
+    StreamPayload(slices, to.data() + room);
+    REQUIRE(to == want);
+  }
+}
+
+TEST_CASE("a frame large enough to pass the caches comes together like any other") {
+  std::mt19937_64 random(12);
+  for (const std::uint64_t bytes : {kStreamedBytesMin - 1, kStreamedBytesMin, kStreamedBytesMin + 4093}) {
+    Outbox outbox(512u << 10);
+    outbox.AddFrame(MessageKind::kRequest, 1, 0, Patterned(bytes, 9));
+    Reassembly frame(bytes);
+    while (auto message = outbox.Next()) {
+      std::string text;
+      for (const auto& piece : message->pieces) text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+      std::vector<std::span<const std::byte>> slices;
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t n = std::min<std::size_t>(1 + random() % 16384, text.size() - at);
+        slices.push_back(std::as_bytes(std::span(text)).subspan(at, n));
+        at += n;
+      }
+      MessageReader reader(slices);
+      const auto header = reader.Next();
+      REQUIRE(header.ok());
+      REQUIRE(frame.Add(*header, reader.payload()).ok());
+    }
+    REQUIRE(frame.complete());
+    REQUIRE(IsPatterned(View(frame.Take()), bytes, 9));
+  }
+}
+
 // ---------------------------------------------------------------- memory for frames
 
 // Two frames of 64 MiB and their headers are 72 MiB of memory each; kept was half of the budget, so of two that were back at once one was unmapped,
