@@ -445,7 +445,8 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     auto client = ControlClient::Connect(context, connection);
     if (client.ok() && (*client)->GetClusterInfo().ok()) break;
     if (context.clock->Now() > until || (!supervised && !(after && IsAlive(*after))))
-      return Report(context, absl::InternalError(absl::StrCat("the coordinator does not answer: log=", folder, "/", task.FileName(), ".log")));
+      return Report(context, absl::InternalError(absl::StrCat("the coordinator does not answer: log=", folder, "/", task.FileName(), ".log\n",
+                                                              Tail(absl::StrCat(folder, "/", task.FileName(), ".log"), 2))));
     if (!pause(kPoll)) return kInterrupted;
   }
   context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> " << (after ? absl::StrCat(after->pid) : "none")

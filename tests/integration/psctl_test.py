@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -109,6 +110,22 @@ class Clusters(WithCluster):
         self.assert_nothing_left("the cluster", every)
         self.psctl("cluster", "down", "--folder", "nowhere", expect=2)
         self.psctl("cluster", "status", "--folder", "the cluster", expect=4)
+
+    def test_a_coordinator_that_does_not_start_again_says_why_where_it_was_asked_for(self):
+        self.up(servers=1, workers=1)
+        os.kill(self.pids()["coordinator"], signal.SIGKILL)
+        state = self.path("the cluster", "state")
+        shutil.copytree(state, self.path("copy"))
+        for name in os.listdir(state):
+            with open(os.path.join(state, name), "r+b") as f:
+                f.write(b"x" * os.path.getsize(f.name))
+        said = self.psctl("cluster", "restart", "coordinator", "--folder", "the cluster", expect=1).stderr
+        self.assertIn("the coordinator does not answer: log=", said)
+        self.assertIn("the coordinator's journal is damaged: put back a copy of the folder", said)
+        shutil.rmtree(state)
+        shutil.copytree(self.path("copy"), state)
+        self.psctl("cluster", "restart", "coordinator", "--folder", "the cluster")
+        wait_for("both tasks to be alive", lambda: self.living("--folder", "the cluster") == 2)
 
     def test_supervise_starts_again_what_is_killed_and_ends_with_down(self):
         self.up("--supervise", servers=1, workers=1)
