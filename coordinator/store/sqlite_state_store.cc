@@ -179,8 +179,8 @@ struct SqliteStateStore::Impl {
     EG_RETURN_IF_ERROR(CheckLocalFileSystem(options.folder));
     EG_ASSIGN_OR_RETURN(holder, Holder::Take(options.folder, options.holder));
     if (const auto at = DamagedWalAt(path + "-wal")) {
-      return Damaged(absl::StrCat("a frame of its -wal file is not as it was written, and later commits are behind it: file=", path,
-                                  "-wal offset=", *at, *at == 0 ? "" : "; cut off there (truncate -s), the file keeps what was committed before"));
+      return Damaged(absl::StrCat("a frame of its -wal file is not as it was written, and later commits are behind it: file=", path, "-wal offset=",
+                                  *at, *at == 0 ? "" : "; cut off there (truncate -s), the file keeps only what was committed before"));
     }
     torn_bytes = TornBytes(path + "-wal");
     int code = ::sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
