@@ -12,7 +12,7 @@
 namespace evergrad::transport {
 
 // A frame of at least this much is copied past the caches: they would keep nothing of it until it is read, and each line would be read from memory
-// only to be overwritten. Frames of 16 MiB gain by it, of 4 and 8 MiB they lose (DECISIONS.md, "Under TLS").
+// only to be overwritten. Frames of 16 MiB gain by it, of 8 MiB some, of 4 MiB none (DECISIONS.md, "Under TLS").
 inline constexpr std::uint64_t kStreamedBytesMin = 16u << 20;
 
 class Reassembly {
