@@ -21,7 +21,7 @@ const std::vector<std::string> kActivations = {"linear", "relu", "tanh", "sigmoi
 const std::vector<std::string> kInitializers = {"zeros", "ones", "glorot_uniform", "he_normal", "truncated_normal"};
 const NotBuilt kInitializersNotBuilt = {"glorot_normal",  "he_uniform", "lecun_normal",     "lecun_uniform", "random_normal",
                                         "random_uniform", "orthogonal", "variance_scaling", "identity"};
-const NotBuilt kLayerKeysNotBuilt = {"activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dtype", "dilation_rate", "groups",
+const NotBuilt kLayerKeysNotBuilt = {"activity_regularizer", "kernel_constraint", "bias_constraint", "trainable", "dilation_rate", "groups",
                                      "data_format",          "noise_shape",       "input_shape"};
 
 // `kernel_size: 3` or `kernel_size: [3, 5]`.
@@ -89,6 +89,15 @@ Key<LayerSpec> LayerInput() {
             for (const std::string& input : t.inputs) items.push_back(MakeText(input));
             return std::optional<Node>(MakeList(std::move(items)));
           }};
+}
+
+Key<LayerSpec> LayerDtype() {
+  Key<LayerSpec> key =
+      Choice<LayerSpec>("dtype", &LayerSpec::dtype, {"float32"}, {"bfloat16", "float16", "float64", "mixed_bfloat16", "mixed_float16"}, "",
+                        "of what it reads, computes and gives, where training.precision is a mixed one");
+  key.write = [](const LayerSpec& t) { return t.dtype.empty() ? std::nullopt : std::optional<Node>(MakeText(t.dtype)); };
+  key.default_text = "as training.precision says";
+  return key;
 }
 
 Key<LayerSpec> ActivationKey(std::string help) {
@@ -181,6 +190,10 @@ Variant<LayerSpec>::Case LayerCase(std::string type, std::string what, std::vect
   Table<LayerSpec> table{std::move(what), {LayerName()}, kLayerKeysNotBuilt};
   for (Key<LayerSpec>& key : own) table.keys.push_back(std::move(key));
   table.keys.push_back(LayerInput());
+  if (type == "flatten")  // computes nothing
+    table.not_built.push_back("dtype");
+  else
+    table.keys.push_back(LayerDtype());
   defaults.type = type;
   return {std::move(type), std::move(table), std::move(defaults)};
 }

@@ -100,6 +100,7 @@ struct InitializerSpec {
 struct LayerSpec {
   std::string name, type;
   std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing (default: the layer above)
+  std::string dtype;                // float32: whatever training.precision says; "": as that says
   // dense
   std::uint64_t units = 0;
   bool use_bias = true;

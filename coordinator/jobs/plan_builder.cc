@@ -136,6 +136,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.data.eval.reset();
   model.checkpoint = {};
   model.resources = {};
+  for (config::LayerSpec& layer : model.model.layers) layer.dtype.clear();
   for (config::TableSpec& table : model.model.tables) table.bytes_max = 0;
   model.counting.table_bytes_max = 0;
   // The cut is in the plan's shards; how workers go about it makes no other plan.

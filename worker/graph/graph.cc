@@ -53,6 +53,7 @@ struct Node {
   std::optional<std::size_t> weights;  // of an embedding: a model input
   std::size_t ids_before = 0;          // an example's, in the embeddings above it that read the same table
   std::optional<std::size_t> key;      // in keys_, of a layer that draws
+  bool wide = false;                   // the job says that it computes in float32
   Element reads = Element::kFloat32;   // its inputs and kernel
 };
 
@@ -241,6 +242,7 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   Node node;
   node.output = values_.size();
   node.first_variable = variables_.size();
+  node.wide = spec.dtype == "float32";
   for (const std::string& source : spec.inputs) {
     EG_ASSIGN_OR_RETURN(const std::size_t value, FindValue(spec, source, all));
     node.inputs.push_back(value);
@@ -413,7 +415,8 @@ absl::Status GraphImpl::LayOut() {
     if (node.layer->is_view()) continue;
     Storage& output = storages_[values_[node.output].storage];
     const Computes computes = node.layer->computes();
-    node.reads = computes == Computes::kFloat32 || (computes == Computes::kNarrow && output.at_loss) ? Element::kFloat32 : narrow_;
+    const bool wide = node.wide || computes == Computes::kFloat32 || (computes == Computes::kNarrow && output.at_loss);
+    node.reads = wide ? Element::kFloat32 : narrow_;
     output.type = output.at_loss ? Element::kFloat32 : node.reads;
     for (const std::size_t input : node.inputs) {
       Storage& storage = storages_[values_[input].storage];

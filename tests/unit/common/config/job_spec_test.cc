@@ -372,6 +372,20 @@ TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a tra
              Catch::Contains("unknown key `precision`"));
 }
 
+TEST_CASE("a layer's dtype is float32, or the job's precision decides") {
+  const auto with = [](const std::string& value) { return absl::StrReplaceAll(kCnn, {{"name: logits,", "name: logits, dtype: " + value + ","}}); };
+  const JobSpec spec = Parse(with("float32"));
+  CHECK(spec.model.layers.back().dtype == "float32");
+  CHECK(spec.model.layers.front().dtype.empty());
+  CHECK(Parse(EmitYaml(spec)).model.layers.back().dtype == "float32");
+  CHECK(Parse(EmitYaml(Parse(kCnn))).model.layers.back().dtype.empty());
+  CHECK_THAT(Refusal(with("mixed_bfloat16")), Catch::Contains("not built yet: dtype `mixed_bfloat16`"));
+  CHECK_THAT(Refusal(with("float23")), Catch::Contains("`dtype`: expected one of float32, got `float23`; did you mean `float32`?"));
+  // It computes nothing, and shares the memory of what it flattens.
+  CHECK_THAT(Refusal(absl::StrReplaceAll(kCnn, {{"type: flatten", "type: flatten, dtype: float32"}})),
+             Catch::Contains("not built yet: key `dtype` in a flatten layer"));
+}
+
 TEST_CASE("a synthetic source has fields that are drawn") {
   const std::string text = ReadSource("configs/examples/deepfm.yaml");
   const JobSpec spec = Parse(text);

@@ -76,6 +76,14 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
+  // In what a layer computes, as in what all do.
+  config::LayerSpec layer;
+  layer.name = "logits", layer.type = "dense", layer.inputs = {"x"}, layer.units = 3;
+  spec.model.layers = {layer};
+  const std::string of_layer = BuildPlan(spec, d)->message.fingerprint();
+  spec.model.layers[0].dtype = "float32";
+  CHECK(BuildPlan(spec, d)->message.fingerprint() == of_layer);
+  spec.model.layers.clear();
   // What it may take of the cluster.
   spec.resources = {.share = 3, .server_memory_bytes_max = 1ull << 40};
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
