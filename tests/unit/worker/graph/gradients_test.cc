@@ -95,6 +95,19 @@ std::vector<Case> Cases() {
                           DenseSpec("head2", "mid", 3), DenseSpec("head3", "mid", 3, "softmax")},
                          {sparse("head1"), sparse("head2"), LossOf("sparse_categorical_crossentropy", "head3")}),
                    3});
+  const auto wide = [](config::LayerSpec spec) {
+    spec.dtype = "float32";
+    return spec;
+  };
+  cases.push_back(
+      {"layers of float32 between, before and beside others",
+       Model({{"x", {6, 6, 2}}},
+             {wide(Conv2dSpec("trunk", "x", 4, 3, 3, 1, 1, "valid", "tanh")), Conv2dSpec("narrow", "trunk", 4, 3, 3, 1, 1, "same", "tanh"),
+              wide(Conv2dSpec("wide", "narrow", 4, 1, 1, 1, 1, "same", "sigmoid")), wide(MergeSpec("sum", "add", {"narrow", "wide", "trunk"})),
+              MaxPooling2dSpec("pool", "sum", 2, 2, 2, 2), FlattenSpec("flat", "pool"), wide(DenseSpec("mid", "flat", 4, "sigmoid")),
+              wide(DenseSpec("head", "mid", 3))},
+             {sparse("head")}),
+       3});
   cases.push_back({"two inputs, one head each",
                    Model({{"x", {3}}, {"z", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "z", 3)}, {sparse("a"), sparse("b")}), 3});
   cases.push_back({"two losses on one output",
@@ -205,10 +218,9 @@ struct Tolerance {
 };
 constexpr Tolerance kNarrowTolerance = {2e-2, 2e-2, 0.1, 5e-4};
 
-void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend, Precision precision = Precision::kFloat32, float loss_scale = 1) {
-  INFO(c.name << ", batch " << size << ", on " << backend->name() << ", " << NameOf(ElementOf(precision)) << ", loss scale " << loss_scale);
-  const Tolerance tolerance = ElementOf(precision) == Element::kFloat32 ? Tolerance() : kNarrowTolerance;
-  auto graph = Graph::Build(c.model, backend.get(), precision);
+void Check(const Case& c, std::int64_t size, Backend& backend, Precision precision, float loss_scale, const Tolerance& tolerance) {
+  INFO(c.name << ", batch " << size << ", on " << backend.name() << ", " << NameOf(ElementOf(precision)) << ", loss scale " << loss_scale);
+  auto graph = Graph::Build(c.model, &backend, precision);
   INFO(graph.status().ToString());
   REQUIRE(graph.ok());
   constexpr std::uint64_t kDropoutKey = 77;
@@ -278,7 +290,7 @@ void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend, P
   std::vector<AnyOut> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
   rows.values.assign(rows32.begin(), rows32.end());
 
-  HostStep steps(graph->get(), backend.get());
+  HostStep steps(graph->get(), &backend);
   (*graph)->SetLossScale(loss_scale);
   const auto step = steps.TrainStep(weight_spans, rows, batch32, kDropoutKey, gradient_spans, row_gradient_spans);
   INFO(step.status().ToString());
@@ -342,22 +354,62 @@ void Check(const Case& c, std::int64_t size, std::unique_ptr<Backend> backend, P
   CHECK(evaluated->loss_sum == Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(tolerance.loss));
 }
 
+void Check(const Case& c, std::int64_t size, Backend& backend, Precision precision = Precision::kFloat32, float loss_scale = 1) {
+  Check(c, size, backend, precision, loss_scale, ElementOf(precision) == Element::kFloat32 ? Tolerance() : kNarrowTolerance);
+}
+
+#ifdef EG_CONTRACT_ON_GPU  // tests/unit/worker/backend/gpu
+
+// One for all models: to open a device takes its time. Null: there is none.
+std::unique_ptr<Backend> Gpu() {
+  if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
+    std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
+    return nullptr;
+  }
+  auto gpu = MakeBackend({"gpu", 1});
+  INFO(gpu.status().ToString());
+  REQUIRE(gpu.ok());
+  return *std::move(gpu);
+}
+
+TEST_CASE("gradients of whole models equal central differences") {
+  const auto gpu = Gpu();
+  for (const Case& c : Cases()) {
+    for (const std::int64_t size : {5, 1})
+      if (gpu != nullptr) Check(c, size, *gpu);
+  }
+}
+
+TEST_CASE("gradients of whole models in mixed precision equal central differences but for rounding, whatever the losses are scaled by") {
+  const auto gpu = Gpu();
+  for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+    if (gpu == nullptr || !gpu->CheckPrecision(precision).ok()) continue;
+    for (Case c : Cases()) {
+      for (const float scale : {1.0f, 1024.0f}) Check(c, 5, *gpu, precision, scale);
+      for (config::LayerSpec& layer : c.model.layers) layer.dtype = layer.type == "flatten" ? "" : "float32";
+      Check(c, 5, *gpu, precision, 1, Tolerance());
+    }
+  }
+}
+
+#else
+
 TEST_CASE("gradients equal central differences of a float64 forward") {
   for (const Case& c : Cases()) {
-    for (const std::int64_t size : {5, 1}) Check(c, size, *MakeBackend({"cpu", 1}));
+    for (const std::int64_t size : {5, 1}) Check(c, size, **MakeBackend({"cpu", 1}));
   }
 }
 
 TEST_CASE("gradients equal central differences on two threads") {
-  for (const Case& c : Cases()) Check(c, 3, *MakeBackend({"cpu", 2}));
+  for (const Case& c : Cases()) Check(c, 3, **MakeBackend({"cpu", 2}));
 }
 
 TEST_CASE("gradients equal central differences where the host cannot look at what is computed") {
-  for (const Case& c : Cases()) Check(c, 4, std::make_unique<ApartBackend>(ApartOptions()));
+  for (const Case& c : Cases()) Check(c, 4, *std::make_unique<ApartBackend>(ApartOptions()));
 }
 
 TEST_CASE("gradients equal central differences by the GPU's backend and kernels on an emulated device") {
-  for (const Case& c : Cases()) Check(c, 4, *MakeBackend(EmulatedGpu()));
+  for (const Case& c : Cases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
 }
 
 // On every backend that has them. A scale of the losses is in no result.
@@ -371,26 +423,35 @@ TEST_CASE("gradients in mixed precision equal central differences but for roundi
     for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       if (!make()->CheckPrecision(precision).ok()) continue;
       for (const Case& c : Cases()) {
-        Check(c, 5, make(), precision);
-        Check(c, 5, make(), precision, 1024);
+        Check(c, 5, *make(), precision);
+        Check(c, 5, *make(), precision, 1024);
+      }
+    }
+  }
+}
+
+// As close as in float32: nothing that they read, give or multiply was rounded to 16 bits.
+TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") {
+  const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {[] {
+                                                                             return *MakeBackend({"cpu", 1});
+                                                                           },
+                                                                           [] { return *MakeBackend(EmulatedGpu()); }};
+  for (const auto& make : backends) {
+    for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+      if (!make()->CheckPrecision(precision).ok()) continue;
+      for (Case c : Cases()) {
+        for (config::LayerSpec& layer : c.model.layers) layer.dtype = layer.type == "flatten" ? "" : "float32";
+        Check(c, 4, *make(), precision, 1, Tolerance());
       }
     }
   }
 }
 
 TEST_CASE("a scale of the losses is in no float32 gradient") {
-  for (const Case& c : Cases()) Check(c, 4, *MakeBackend({"cpu", 1}), Precision::kFloat32, 32768);
+  for (const Case& c : Cases()) Check(c, 4, **MakeBackend({"cpu", 1}), Precision::kFloat32, 32768);
 }
 
-TEST_CASE("gradients equal central differences on this host's GPU") {
-  if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
-    std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
-    return;
-  }
-  for (const Case& c : Cases()) {
-    for (const std::int64_t size : {5, 1}) Check(c, size, *MakeBackend({"gpu", 1}));
-  }
-}
+#endif
 
 }  // namespace
 }  // namespace evergrad::worker
