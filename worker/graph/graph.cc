@@ -102,6 +102,7 @@ class GraphImpl final : public Graph {
                               const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) override;
   absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
   absl::StatusOr<StepResult> FinishStep() override;
+  absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients, const CallersMemory& callers) const override;
 
  private:
   absl::Status AddInput(const config::InputSpec& spec);
@@ -147,7 +148,6 @@ class GraphImpl final : public Graph {
   void Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   absl::Status Grow(std::int64_t batch, bool with_gradients);
-  absl::Status NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients);
   AnyIn DataOf(std::size_t value, const Batch& batch) const;
   AnyIn DataAs(std::size_t value, const Batch& batch, Element type) const;
   AnyOut Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
@@ -205,7 +205,8 @@ class GraphImpl final : public Graph {
   bool handed_narrow_ = false;                                    // some of the step to be finished
   std::vector<std::uint64_t> step_keys_;                          // of the present step
   Memory keys_;                                                   // likewise
-  std::int64_t queued_ = 0;                                       // examples of the step to be finished
+  std::int64_t queued_ = 0;                                       // examples of the step to be finished …
+  bool queued_gradients_ = false;                                 // … and whether it trains
   std::vector<std::uint64_t> signature_;
   const std::uint64_t number_ = NextGraphNumber();
   std::uint64_t generation_ = 0;  // of the buffers
@@ -590,7 +591,12 @@ absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
   if (batch <= batch_max_ && (!with_gradients || batch <= gradient_batch_max_)) return absl::OkStatus();
   ++generation_;
   const absl::Status grown = Grow(batch, with_gradients);
-  return grown.ok() ? grown : NoMemory(grown, batch, with_gradients);
+  if (grown.ok()) return grown;
+  // What was taken for the batch is given back.
+  for (Storage& storage : storages_) storage.data = {}, storage.gradient = {}, storage.cast = {};
+  scratch_ = {};
+  batch_max_ = gradient_batch_max_ = 0;
+  return NoMemory(grown, batch, with_gradients, {});
 }
 
 absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
@@ -632,21 +638,21 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
   return absl::OkStatus();
 }
 
-// What was taken for the batch is given back, and what would have fitted is told.
-absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t batch, bool with_gradients) {
-  std::uint64_t per_example = 0;
+absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients, const CallersMemory& callers) const {
+  std::uint64_t per_example = callers.per_example, held = callers.held + scratch_.bytes();
   for (const Storage& storage : storages_) {
     const std::uint64_t elements = static_cast<std::uint64_t>(storage.elements);
     if (!storage.model_input) per_example += elements * (with_gradients && storage.needs_gradient ? 2 : 1) * BytesOf(storage.type);
     if (storage.cast_wanted) per_example += elements * BytesOf(CastTypeOf(storage));
+    held += storage.data.bytes() + storage.gradient.bytes() + storage.cast.bytes();
   }
-  for (Storage& storage : storages_) storage.data = {}, storage.gradient = {}, storage.cast = {};
-  scratch_ = {};
-  batch_max_ = gradient_batch_max_ = 0;
   const MemoryUse use = backend_.memory();
-  return absl::ResourceExhaustedError(absl::StrCat("no memory for a batch: examples=", batch, " bytes_per_example=", per_example,
-                                                   " examples_that_may_fit=", (use.free + use.reserved - use.used) / per_example,
-                                                   " cause=", cause.message()));
+  const std::uint64_t there = use.free + use.reserved - use.used + held;
+  std::uint64_t fit = there <= callers.still_wanted ? 0 : (there - callers.still_wanted) / std::max<std::uint64_t>(1, per_example);
+  // Refused all the same: for its pieces, or for what a layer wants beside.
+  if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
+  return absl::ResourceExhaustedError(absl::StrCat("no memory for a batch: examples=", examples, " bytes_per_example=", per_example,
+                                                   " examples_that_may_fit=", fit, " cause=", cause.message()));
 }
 
 AnyIn GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
@@ -833,7 +839,7 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const 
     }
     backend_.Upload(Lane::kCompute, std::as_bytes(std::span(step_keys_)), keys_.as<std::byte>().first(step_keys_.size() * sizeof(std::uint64_t)));
   }
-  queued_ = batch.size;
+  queued_ = batch.size, queued_gradients_ = true;
   Sign(weights, rows, batch, gradients, row_gradients, events, true);
   if (!backend_.BeginStep(signature_)) {
     for (Storage& storage : storages_) storage.gradient_written = false;
@@ -855,7 +861,7 @@ absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const R
   EG_RETURN_IF_ERROR(Reserve(batch.size, false));
   EG_RETURN_IF_ERROR(ReserveWide(weights, rows, {}, {}));
   handed_narrow_ = false;
-  queued_ = batch.size;
+  queued_ = batch.size, queued_gradients_ = false;
   Sign(weights, rows, batch, {}, {}, events, false);
   if (!backend_.BeginStep(signature_)) {
     backend_.Enter("step", Phase::kForward);
@@ -873,7 +879,8 @@ absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const R
 absl::StatusOr<StepResult> GraphImpl::FinishStep() {
   EG_CHECK(queued_ > 0);
   const std::int64_t batch = std::exchange(queued_, 0);
-  EG_RETURN_IF_ERROR(results_.Fetch(backend_));
+  if (const absl::Status fetched = results_.Fetch(backend_); !fetched.ok())
+    return absl::IsResourceExhausted(fetched) ? NoMemory(fetched, batch, queued_gradients_, {}) : fetched;
   StepResult result;
   for (const LossNode& node : losses_) {
     const LossResult loss = results_.Get(node.result);

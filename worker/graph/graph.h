@@ -130,6 +130,13 @@ class Graph {
   virtual absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
+  // What to answer where memory of the backend was refused for a step of so many examples: ResourceExhausted that says how many may fit. Beside the
+  // graph's own memory: what its caller holds for the batch, wants for each example, and still wants whatever their number.
+  struct CallersMemory {
+    std::uint64_t held = 0, per_example = 0, still_wanted = 0;
+  };
+  virtual absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients, const CallersMemory& callers) const = 0;
+
   // Both parts at once; of a model without tables.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients);

@@ -173,6 +173,24 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
   return over;
 }
 
+absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const {
+  if (!absl::IsResourceExhausted(refused)) return refused;
+  Graph::CallersMemory ours;
+  std::uint64_t elements = batch.labels.size();
+  for (const Values& input : batch.inputs) elements += input.floats.size();
+  ours.per_example = std::size(sides_) * elements * sizeof(float) / static_cast<std::uint64_t>(std::max<std::int64_t>(1, batch.size));
+  for (const Side& side : sides_) {
+    ours.held += side.labels.bytes();
+    for (const Memory& input : side.inputs) ours.held += input.bytes();
+  }
+  for (std::size_t v = 0; v < weights_.size(); ++v) {
+    const std::uint64_t bytes = graph_.variables()[v].shape.elements() * BytesOf(types_[v]);
+    if (weights_[v].bytes() < bytes) ours.still_wanted += bytes;
+    if (with_gradients && gradients_[v].bytes() < bytes) ours.still_wanted += bytes;
+  }
+  return graph_.NoMemory(refused, batch.size, with_gradients, ours);
+}
+
 absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Meanwhile& meanwhile) {
   backend_.Record(Lane::kIn, *all_in_);  // what goes ahead comes behind it
   if (queued.ok() && meanwhile) {
@@ -205,14 +223,16 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
 absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<AnyOut>& gradients,
                                   const std::vector<AnyOut>& row_gradients) {
   std::vector<AnyOut> made(gradients.size()), rows_made(row_gradients.size());
-  for (std::size_t v = 0; v < made.size() && v < gradients_.size(); ++v) {
-    EG_ASSIGN_OR_RETURN(made[v],
-                        RoomOf(gradients[v].size(), gradients[v].type(), absl::StrCat("gradient of ", graph_.variables()[v].name), &gradients_[v]));
-  }
-  for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size(); ++t) {
-    EG_ASSIGN_OR_RETURN(rows_made[t], RoomOf(over.rows.values[t].size(), row_gradients[t].type(),
-                                             absl::StrCat("gradient of ", graph_.tables()[t].name), &row_gradients_[t]));
-  }
+  const auto room = [this](std::size_t elements, Element type, const std::string& of, Memory* memory, AnyOut* out) -> absl::Status {
+    EG_ASSIGN_OR_RETURN(*out, RoomOf(elements, type, absl::StrCat("gradient of ", of), memory));
+    return absl::OkStatus();
+  };
+  absl::Status rooms;
+  for (std::size_t v = 0; v < made.size() && v < gradients_.size() && rooms.ok(); ++v)
+    rooms = room(gradients[v].size(), gradients[v].type(), graph_.variables()[v].name, &gradients_[v], &made[v]);
+  for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size() && rooms.ok(); ++t)
+    rooms = room(over.rows.values[t].size(), row_gradients[t].type(), graph_.tables()[t].name, &row_gradients_[t], &rows_made[t]);
+  if (!rooms.ok()) return Told(rooms, over.batch, true);
   EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made, rows_made, train_events_));
   for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's first
     backend_.Await(Lane::kOut, *made_[v]);
@@ -237,14 +257,15 @@ absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights
   }
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : over.status(), meanwhile);
+  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : Told(over.status(), batch, true), meanwhile);
 }
 
 absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.Evaluate(weights, rows, batch);
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_) : over.status(), meanwhile);
+  return Finish(over.ok() ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_) : Told(over.status(), batch, false),
+                meanwhile);
 }
 
 }  // namespace evergrad::worker

@@ -91,6 +91,8 @@ class HostStep {
   absl::StatusOr<AnyIn> BringRows(std::size_t table, AnyIn rows);
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
   absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch);
+  // Memory that was refused, told as how many examples may fit; all else as it is.
+  absl::Status Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const;
   absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<AnyOut>& gradients,
                           const std::vector<AnyOut>& row_gradients);
   // Returns when nothing reads or writes the caller's memory any more.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
@@ -503,6 +504,32 @@ TEST_CASE("no memory for a batch says what is free and how many examples may fit
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
+  // Of which not even the inputs fit: as many as may, with their inputs twice.
+  const absl::Status inputs = train(8000).status();
+  CHECK_THAT(std::string(inputs.message()), Catch::StartsWith("no memory for a batch: examples=8000 bytes_per_example=104 examples_that_may_fit=9") &&
+                                                Catch::Contains("cause=no memory: what=x bytes=128000 free="));
+  CHECK(train(900).ok());
+}
+
+TEST_CASE("no memory for what a layer wants beside its arrays says which layer and a smaller batch, which runs") {
+  EmulatedControl& control =
+      *reinterpret_cast<EmulatedControlEntry>(::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
+  const absl::Cleanup as_before = [&, kind = control.fail_kind] { control.fail_kind = kind, control.fail_after_ops = 0; };
+  const auto backend = *MakeBackend(EmulatedGpu());
+  const auto graph = *Graph::Build(SmallCnnModel(), backend.get());
+  HostStep steps(graph.get(), backend.get());
+  BenchOn<OnCpu> bench(SmallCnnModel());
+  const auto train = [&](std::int64_t size) {
+    bench.Fill(size);
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+  };
+  control.fail_kind = 4;  // EG_CUDA_NO_MEMORY
+  control.fail_after_ops = 8;
+  const absl::Status refused = train(40).status();
+  REQUIRE(refused.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(refused.message()), Catch::StartsWith("no memory for a batch: examples=40 bytes_per_example=") &&
+                                                 Catch::Contains(" examples_that_may_fit=20 cause=backend could not compute: layer="));
+  CHECK(train(20).ok());
 }
 
 // Steps over a stream of batches, each in memory of its own that is poisoned once it may be let go.
