@@ -147,11 +147,12 @@ class HostMemory {
   virtual absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) = 0;
 };
 
-// All in bytes.
+// In bytes.
 struct MemoryUse {
   std::uint64_t used = 0, peak = 0;  // handed out by Allocate: now, and at most so far
   std::uint64_t reserved = 0;        // taken from the device or the system for it: `used` and what is kept for reuse
   std::uint64_t free = 0;            // what the device or the system still has; 0: not known
+  double fragmentation = 0;          // of what is kept for reuse, the share that is not in its largest piece
 };
 
 // What a device has measured of the steps so far with events of its own. Times are sums in seconds over the steps that were `measured`.
@@ -241,7 +242,11 @@ class Backend {
   // Where what is to be copied, or has been, had best lie; null where that does not matter: the memory is the host's.
   virtual std::shared_ptr<HostMemory> host() const { return nullptr; }
   // Of it, or of the heap where it is null. ResourceExhausted, as its.
-  virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) { return host()->Allocate(bytes); }
+  virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) {
+    const std::shared_ptr<HostMemory> memory = host();
+    if (memory == nullptr) return tensor::AlignedBuffer(bytes);
+    return memory->Allocate(bytes);
+  }
   virtual MemoryUse memory() const = 0;
   // None where there is no device to be measured. `ask_driver`: for `utilization` and what is free, too, which may take a millisecond. Outside of a
   // step.

@@ -968,6 +968,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const auto number = [](const auto& n) { return static_cast<double>(n); };
     env.registry->AddCallbackGauges(
         {{"evergrad_worker_device_memory_bytes", "Memory of the device: used and at most used by arrays, reserved for them, free"},
+         {"evergrad_worker_device_memory_fragmentation_ratio",
+          "Of the device's memory that is kept for reuse, the share that is not in its largest piece"},
          {"evergrad_worker_device_seconds",
           "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)"},
          {"evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
@@ -991,6 +993,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                    {Labels{{"kind", "peak"}}, number(d.memory_peak())},
                    {Labels{{"kind", "reserved"}}, number(d.memory_reserved())},
                    {Labels{{"kind", "free"}}, number(d.memory_free())}},
+                  {{Labels{}, use->memory.fragmentation}},
                   {{Labels{{"part", "in"}}, d.in_seconds()},
                    {Labels{{"part", "kernels"}}, d.kernel_seconds()},
                    {Labels{{"part", "out"}}, d.out_seconds()},

@@ -34,7 +34,7 @@ constexpr std::uint64_t kStagingPiece = 4ull << 20;  // one piece is filled whil
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first warms up
-// Calls until memory is asked for again that was short; at once where it is the device's, and this process has given some back.
+// Calls until memory of the device is asked for again that was short; at once where this process has given some back.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -720,15 +720,11 @@ class CudaBackendImpl final : public CudaBackend {
         Grow(&filters_, static_cast<std::int64_t>(sizeof(float)) * s.kernel_h * s.kernel_w * s.in_c * s.filters, "filters"));
   }
 
-  // False: there is no page-locked memory for it, and the driver copies by way of its own, slowly; it is asked for again now and then.
+  // False: there is no page-locked memory for it, and the driver copies by way of its own, slowly.
   bool HaveRing() {
     if (ring_memory_.size() > 0) return true;
-    if (ring_refused_ > 0 && ring_refused_-- > 1) return false;
     absl::StatusOr<tensor::AlignedBuffer> memory = pinned_->Allocate(ring_.capacity());
-    if (memory.ok())
-      ring_memory_ = *std::move(memory);
-    else
-      ring_refused_ = kAskedAgain;
+    if (memory.ok()) ring_memory_ = *std::move(memory);
     return memory.ok();
   }
   std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
@@ -1091,7 +1087,6 @@ class CudaBackendImpl final : public CudaBackend {
 
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
-  std::uint32_t ring_refused_ = 0;  // uploads until it is asked for again
   std::uint64_t in_bytes_ = 0, staged_bytes_ = 0;
   std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // null: its copy was refused
 

@@ -111,7 +111,8 @@ MemoryUse DeviceMemory::use(bool with_free) const {
   EgCudaError error{};
   std::uint64_t available = 0, total = 0;
   if (with_free && api_->memory(context_, &available, &total, &error) != EG_CUDA_OK) available = 0;
-  return {used_, peak_, cache_.stats().reserved, available};
+  const BlockCache::Stats stats = cache_.stats();
+  return {used_, peak_, stats.reserved, available, stats.fragmentation};
 }
 
 PinnedMemory::~PinnedMemory() {
@@ -136,36 +137,69 @@ std::vector<std::byte*> PinnedMemory::MakeRoom(std::uint64_t more) {
   return gone;
 }
 
+std::vector<std::byte*> PinnedMemory::TakeKept() {
+  std::vector<std::byte*> gone;
+  for (const auto& [bytes, kept] : kept_) gone.push_back(kept.data);
+  kept_.clear();
+  kept_bytes_ = 0;
+  return gone;
+}
+
+void PinnedMemory::Release(const std::vector<std::byte*>& gone) {
+  if (gone.empty()) return;
+  for (std::byte* const each : gone) api_->release_host(each);
+  MutexLock lock(&mu_);
+  refused_ = 0;
+}
+
 absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) {
   EG_CHECK(bytes > 0);
   const std::size_t rounded = Rounded(bytes);
-  std::byte* data = nullptr;
+  const auto refuse = [bytes](absl::string_view because) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", because));
+  };
   std::vector<std::byte*> gone;
   {
     MutexLock lock(&mu_);
-    out_bytes_ += rounded;
     if (const auto kept = kept_.find(rounded); kept != kept_.end()) {
+      std::byte* const data = kept->second.data;
+      out_bytes_ += rounded;
       out_peak_ = std::max(out_peak_, out_bytes_);
-      data = kept->second.data;
       kept_.erase(kept);
       kept_bytes_ -= rounded;
       out_[data] = rounded;
       return tensor::AlignedBuffer(data, bytes, shared_from_this());
     }
+    if (refused_ > 0 && rounded >= refused_bytes_) {
+      --refused_;
+      return refuse(refused_because_);
+    }
+    out_bytes_ += rounded;
     gone = MakeRoom(0);
   }
-  for (std::byte* const each : gone) api_->release_host(each);
+  Release(gone);
   EgCudaError error{};
   void* memory = nullptr;
-  const std::int32_t kind = api_->allocate_host(rounded, &memory, &error);
+  std::int32_t kind = api_->allocate_host(rounded, &memory, &error);
+  if (kind == EG_CUDA_NO_MEMORY) {
+    {
+      MutexLock lock(&mu_);
+      gone = TakeKept();
+    }
+    Release(gone);
+    if (!gone.empty()) kind = api_->allocate_host(rounded, &memory, &error);
+  }
   MutexLock lock(&mu_);
   if (kind != EG_CUDA_OK) {
     out_bytes_ -= rounded;
     if (kind != EG_CUDA_NO_MEMORY) return StatusOf(error);
-    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", error.text));
+    refused_bytes_ = refused_ > 0 ? std::min(refused_bytes_, rounded) : rounded;
+    refused_ = kRefusedMax;
+    refused_because_ = error.text;
+    return refuse(error.text);
   }
   out_peak_ = std::max(out_peak_, out_bytes_);
-  data = static_cast<std::byte*>(memory);
+  std::byte* const data = static_cast<std::byte*>(memory);
   out_[data] = rounded;
   return tensor::AlignedBuffer(data, bytes, shared_from_this());
 }
@@ -185,7 +219,7 @@ void PinnedMemory::TakeBack(std::byte* data, std::size_t bytes) {
       gone.push_back(data);
     }
   }
-  for (std::byte* const each : gone) api_->release_host(each);
+  Release(gone);
 }
 
 bool PinnedMemory::Holds(const std::byte* data, std::size_t bytes) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -49,10 +50,12 @@ class DeviceMemory final : public tensor::BufferHome {
 };
 
 // Page-locked memory. To have it from the driver, or to give it back, is slow and may wait for the device, so what comes back is kept for the next of
-// its size: with what is out never more than was out at once before, or kKeptMax if that is more. Then the oldest goes.
+// its size: with what is out never more than was out at once before, or kKeptMax if that is more. Then the oldest goes. What the driver refused, or
+// more, it is asked for again after kRefusedMax times, or once some was given back to it: a refusal may be as slow.
 class PinnedMemory final : public HostMemory, public tensor::BufferHome, public std::enable_shared_from_this<PinnedMemory> {
  public:
   static constexpr std::uint64_t kKeptMax = 256ull << 20;
+  static constexpr std::uint32_t kRefusedMax = 1000;
 
   explicit PinnedMemory(const EgCudaApi* api) : api_(api) {}
   ~PinnedMemory() override;
@@ -69,6 +72,8 @@ class PinnedMemory final : public HostMemory, public tensor::BufferHome, public 
   };
   // Takes out of what is kept, oldest first, until `more` can be added: who calls gives it back to the driver.
   std::vector<std::byte*> MakeRoom(std::uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // all of it
+  void Release(const std::vector<std::byte*>& gone);                      // without the lock
 
   const EgCudaApi* const api_;
   mutable Mutex mu_;
@@ -76,6 +81,9 @@ class PinnedMemory final : public HostMemory, public tensor::BufferHome, public 
   std::multimap<std::size_t, Kept> kept_ ABSL_GUARDED_BY(mu_);
   std::uint64_t out_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_peak_ ABSL_GUARDED_BY(mu_) = 0, kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
+  std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the least that the driver refused …
+  std::uint32_t refused_ ABSL_GUARDED_BY(mu_) = 0;      // … and how often it is not asked for so much from now on
+  std::string refused_because_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace evergrad::worker

@@ -583,6 +583,42 @@ TEST_CASE("page-locked memory that the driver refused does not count as what was
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
 
+TEST_CASE("page-locked memory that was refused, or more, is not asked for again at each buffer") {
+  const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
+  EmulatedControl& control = Control();
+  control = EmulatedControl{};
+  control.pinned_bytes_max = 1 << 20;
+  auto asked = [&, before = std::uint64_t{0}]() mutable { return control.pinned_asked - std::exchange(before, control.pinned_asked); };
+  CHECK_FALSE(pinned->Allocate(2 << 20).ok());
+  CHECK(asked() == 1);
+  for (int i = 0; i < 500; ++i) {
+    const absl::Status refused = pinned->Allocate((2 << 20) + i).status();
+    CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
+    CHECK(refused.message().find(absl::StrCat("bytes=", (2 << 20) + i, ": out of memory")) != absl::string_view::npos);
+  }
+  CHECK(asked() == 0);
+  // Less may be had, and is kept; it makes room for other sizes when the driver has no more.
+  std::vector<tensor::AlignedBuffer> out;
+  for (int i = 0; i < 16; ++i) out.push_back(pinned->Allocate(64 << 10).value());
+  CHECK(asked() == 16);
+  CHECK_FALSE(pinned->Allocate(4096).ok());
+  CHECK(asked() == 1);
+  out.clear();
+  CHECK(control.pinned_bytes == 1 << 20);
+  CHECK_FALSE(pinned->Allocate(8192).ok());
+  CHECK(asked() == 0);
+  out.push_back(pinned->Allocate(64 << 10).value());  // kept
+  CHECK(asked() == 0);
+  for (std::uint32_t i = 1; i < PinnedMemory::kRefusedMax; ++i) CHECK_FALSE(pinned->Allocate(8192).ok());
+  CHECK(asked() == 0);
+  out.push_back(pinned->Allocate(8192).value());
+  CHECK(asked() == 2);
+  CHECK(control.pinned_bytes == (64 << 10) + 8192);
+  out.push_back(pinned->Allocate(512 << 10).value());  // as some was given back
+  CHECK(asked() == 1);
+  out.clear();
+}
+
 TEST_CASE("without page-locked memory copies take the driver's way and are right") {
   Stage stage;
   stage.control.no_pinned = true;
@@ -598,7 +634,7 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   CHECK(stage.backend->device_use(false)->in_bytes == 20000);
   CHECK(stage.backend->device_use(false)->staged_bytes == 0);
   stage.control.no_pinned = false;
-  for (int i = 0; i < 1000; ++i) stage.Put(values, memory);  // it is asked for again, some day
+  for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i) stage.Put(values, memory);  // it is asked for again, some day
   CHECK(stage.backend->device_use(false)->staged_bytes > 0);
   CHECK(stage.Get(memory) == values);
   CHECK(stage.backend->TakeError().ok());

@@ -270,13 +270,13 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
 }
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
   if (const char* const refused = Refused("page-locked memory was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
-  if (control.no_pinned) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
+  ++control.pinned_asked;
+  if (control.no_pinned || control.pinned_bytes + bytes > control.pinned_bytes_max) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*memory, 0xFF, bytes);
   const std::lock_guard lock(pinned_mutex);
   pinned[static_cast<const char*>(*memory)] = bytes;
   control.pinned_bytes += bytes;
-  ++control.pinned_asked;
   return EG_CUDA_OK;
 }
 void ReleaseHost(void* memory) {

@@ -12,6 +12,7 @@ struct EmulatedControl {
   // Products of 16 bits with an odd number of columns have none, those in TF32 with a multiple of 3 neither, nor convolutions with more padding on
   // one side than on the other.
   bool choosy = true;
+  std::uint64_t pinned_bytes_max = ~0ull;
   std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0: none
   std::int64_t fail_after_copies = 0;  // likewise
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
