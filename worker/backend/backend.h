@@ -275,8 +275,8 @@ class Backend {
   // ---- Steps
 
   // Opens a step. `signature`: everything that the calls until EndStep are made of: addresses, sizes, batch, phase, numbers. Equal signatures mean
-  // equal calls, on memory that was not dropped meanwhile. True: this backend has asked kCompute to run what it recorded under this signature; the
-  // caller makes none of the calls and goes on to EndStep.
+  // equal calls, on memory that was not dropped meanwhile; what was recorded with an event goes with that event. True: this backend has asked
+  // kCompute to run what it recorded under this signature; the caller makes none of the calls and goes on to EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
   // Closes it: all calls have been asked of kCompute, and their events recorded. The host goes on.
   virtual void EndStep() = 0;

@@ -31,7 +31,7 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
     if (oldest->second.has_graph) {
       decision.evicted.push_back(oldest->first);
       ++stats_.evictions;
-      Forget(&oldest->second);
+      Drop(&oldest->second);
     }
     entries_.erase(oldest);
   }
@@ -49,7 +49,7 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   if (entry.has_graph) {
     why = "addresses changed";
     decision.drop = true;
-    Forget(&entry);
+    Drop(&entry);
     if (!entry.replayed) ++entry.failures, entry.reason = "addresses change from step to step";
   } else if (entry.evicted) {
     why = "evicted";
@@ -75,7 +75,7 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   return decision;
 }
 
-void GraphCapture::Forget(Entry* entry) {
+void GraphCapture::Drop(Entry* entry) {
   entry->has_graph = false;
   --stats_.graphs;
   stats_.calls -= entry->calls;
@@ -100,7 +100,7 @@ bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* 
   }
   for (std::size_t i = 0; i < going; ++i) {
     Entry& gone = entries_.at(kept[i].second);
-    Forget(&gone);
+    Drop(&gone);
     gone.evicted = true;
     ++stats_.evictions;
     decision->evicted.push_back(kept[i].second);
@@ -127,6 +127,14 @@ void GraphCapture::Failed(Key key, const std::string& reason) {
   ++entry.failures;
   entry.reason = reason;
   ++stats_.failures;
+}
+
+void GraphCapture::Forget(Key key) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end()) return;
+  EG_CHECK(!found->second.capturing);
+  if (found->second.has_graph) Drop(&found->second);
+  entries_.erase(found);
 }
 
 std::string GraphCapture::given_up(Key key) const {

@@ -52,6 +52,8 @@ class GraphCapture {
   // How the capture went that Next asked for. The reason of a failure is kept.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
+  // What the shape was made of is gone, its graph with it: the next of this key is another shape.
+  void Forget(Key key);
   const Stats& stats() const { return stats_; }
   // Why `key` is run eagerly for good; "" when it is not.
   std::string given_up(Key key) const;
@@ -63,7 +65,7 @@ class GraphCapture {
     std::uint64_t fingerprint = 0, used = 0, calls = 0;
     std::string reason;
   };
-  void Forget(Entry* entry);  // its graph
+  void Drop(Entry* entry);  // its graph
   // Whether there is room for a graph of `entry` (as large as its last one; the first one's size is not known), which was last asked for at `before`:
   // makes it, or leaves everything as it is.
   bool MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision);

@@ -661,6 +661,29 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
   CHECK(backend.allocations() == allocations);
 }
 
+TEST_CASE("what one HostStep's steps were recorded with is not run for the next one's of the same graph") {
+  for (const bool apart : {false, true}) {
+    const auto backend = apart ? OnApart::Make(1) : *MakeBackend(EmulatedGpu());
+    INFO(backend->name());
+    const auto graph = *Graph::Build(SmallCnnModel(), backend.get());
+    BenchOn<OnCpu> bench(SmallCnnModel());
+    bench.Fill(4);
+    for (int round = 0; round < 3; ++round) {
+      HostStep steps(graph.get(), backend.get());
+      for (int step = 0; step < 5; ++step) {
+        for (float& x : bench.inputs[0]) x *= 1.1f;
+        bench.weights[2][0] += 0.1f;
+        steps.Changed(2);
+        const auto there =
+            steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+        INFO("round " << round << " step " << step << " " << there.status().ToString());
+        REQUIRE(there.ok());
+        CHECK(there->loss_sum == Approx(bench.Train()->loss_sum).epsilon(1e-5));
+      }
+    }
+  }
+}
+
 TEST_CASE("weights whose copy was refused are brought over by the next step, changed or not") {
   const std::string library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -51,6 +51,7 @@ struct Stage {
     CHECK(control.graphs == 0);
     CHECK(control.plans == 0);
     CHECK(control.ranges == 0);
+    CHECK(control.orphans == 0);
     CHECK(control.leaked == 0);
     CHECK(control.illegal == 0);
   }
@@ -242,10 +243,12 @@ TEST_CASE("the emulated device refuses what CUDA refuses to a thread that captur
   api->drop_event(event);
   CHECK(api->launch(context, graph, &error) == EG_CUDA_FAILED);
   CHECK(std::string(error.text) == "a graph was launched whose events are gone");
+  CHECK(stage.control.orphans == 1);
   api->drop_graph(graph);
   api->drop_event(other);
   api->close(context);
   stage.control.illegal = 0;
+  stage.control.orphans = 0;
 }
 
 TEST_CASE("more shapes than plans are kept: all are made again, and steps that have them inside are captured again") {
@@ -395,6 +398,39 @@ TEST_CASE("a device narrows and widens with the very bits of the wire's conversi
       CHECK(said == (fits ? 0 : 1));
     }
   }
+}
+
+TEST_CASE("a graph goes with an event that it has inside, and a step with the next event, at whatever address, is another step") {
+  Stage stage;
+  CudaBackend& backend = *stage.backend;
+  Memory x = stage.Floats(1000), y = stage.Floats(1000);
+  std::optional<std::unique_ptr<Event>> there;
+  const auto run = [&](float value) {
+    stage.Put(std::vector<float>(1000, value), x, Lane::kIn);
+    backend.Record(Lane::kIn, **there);
+    const std::uint64_t signature[] = {7};  // of whoever makes the next event where the last one was
+    if (!backend.BeginStep(signature)) {
+      backend.Await(Lane::kCompute, **there);
+      backend.Scale(2, x.as<float>(), y.as<float>());
+    }
+    backend.EndStep();
+    CHECK(stage.Get(y) == std::vector<float>(1000, 2 * value));
+  };
+  DenseStep other(stage, 4);
+  for (int i = 0; i < 3; ++i) CHECK(*other.Run(1) == Approx(other.Want(1)));
+  for (int round = 0; round < 3; ++round) {
+    there = backend.MakeEvent().value();
+    for (int i = 0; i < 5; ++i) run(static_cast<float>(10 * round + i));
+    CHECK(stage.control.graphs == 2);
+    there.reset();
+    CHECK(stage.control.graphs == 1);
+    CHECK(backend.stats().capture.graphs == 1);
+  }
+  CHECK(backend.stats().capture.captures == 4);
+  CHECK(backend.stats().capture.recaptures_total() == 0);
+  const std::uint64_t replays = backend.stats().capture.replays;
+  CHECK(*other.Run(2) == Approx(other.Want(2)));
+  CHECK(backend.stats().capture.replays == replays + 1);
 }
 
 TEST_CASE("a step that cannot be captured runs all the same, and is given up after three times") {

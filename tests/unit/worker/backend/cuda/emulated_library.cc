@@ -8,11 +8,13 @@
 //     programming guide, "prohibited and unhandled operations" of stream capture)
 //   - the host cannot touch its memory, but while lanes run: who does is ended by the system (where it is not large)
 //   - what lies behind the end of a piece of memory does not exist
+//   - an event that was dropped fails whoever uses it, a graph above all
 //
 // It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane and a copy 2 ms, from when it was asked for, or
 // the lane was free, or what it awaits had passed, whichever was last. Where the host waits, its time is the event's.
 //
-// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies.
+// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies,
+// EVERGRAD_EMULATED_MEMORY_BYTES is memory_bytes and EVERGRAD_EMULATED_DEVICES is devices.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 
 #include <sys/mman.h>
@@ -28,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include "worker/backend/cuda/cuda_abi.h"
@@ -39,7 +42,12 @@ namespace {
 
 EmulatedControl control = [] {
   EmulatedControl made;
-  if (const char* const copies = std::getenv("EVERGRAD_EMULATED_FAIL_AFTER_COPIES"); copies != nullptr) made.fail_after_copies = std::atoll(copies);
+  const auto number = [](const char* name, auto* to) {
+    if (const char* const text = std::getenv(name); text != nullptr) *to = static_cast<std::remove_pointer_t<decltype(to)>>(std::atoll(text));
+  };
+  number("EVERGRAD_EMULATED_FAIL_AFTER_COPIES", &made.fail_after_copies);
+  number("EVERGRAD_EMULATED_MEMORY_BYTES", &made.memory_bytes);
+  number("EVERGRAD_EMULATED_DEVICES", &made.devices);
   return made;
 }();
 
@@ -123,6 +131,7 @@ struct Node {
 };
 struct EgGraph {
   std::vector<Node> nodes;
+  bool orphaned = false;  // an event of its was dropped
 };
 double host_clock = 0;  // ms
 
@@ -167,7 +176,10 @@ struct EgPlan {
 namespace {
 
 std::vector<EgContext*> contexts;  // all of the process: a wait names an event alone
-std::set<const EgEvent*> events;
+std::set<const EgEvent*> events;   // those that are not dropped
+std::set<EgGraph*> graphs;
+bool IsGone(const EgEvent* event) { return events.count(event) == 0; }
+constexpr const char* kGone = "an event that was dropped is used";
 thread_local EgContext* captures = nullptr;  // on this thread
 
 // Of a call that the driver refuses to a thread that captures, and that spoils the capture; null: it may be made.
@@ -326,11 +338,18 @@ void DropEvent(EgEvent* event) {
   const Running running;
   while (event->state->passed < event->state->recorded && StepAny()) {
   }
-  --control.events;
+  for (EgGraph* const graph : graphs) {
+    const auto names = [event](const Node& node) { return node.record == event || node.await == event; };
+    if (graph->orphaned || std::none_of(graph->nodes.begin(), graph->nodes.end(), names)) continue;
+    graph->orphaned = true;
+    ++control.orphans;
+  }
   events.erase(event);
+  --control.events;
   delete event;
 }
-int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
+int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
+  if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   if (context->capturing && lane == EG_LANE_COMPUTE) {
     context->captured.push_back({nullptr, 0, event, nullptr});
     return EG_CUDA_OK;
@@ -346,6 +365,7 @@ int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError*) {
   return EG_CUDA_OK;
 }
 int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
+  if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   if (context->capturing && lane == EG_LANE_COMPUTE) {
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
@@ -367,6 +387,7 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
   if (const char* const refused = Refused("the host waited while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   const Running running;
   if (control.fail_waits) return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
+  if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   const std::uint64_t version = event->state->recorded;
   while (event->state->passed < version && StepAny()) {
   }
@@ -377,13 +398,15 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
 int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
   if (const char* const refused = Refused("an event was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
   const Running running;
+  if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   if (Draw() % 2 == 0) StepAny();
   *yes = event->state->passed >= event->state->recorded ? 1 : 0;
   return EG_CUDA_OK;
 }
 int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaError* error) {
   for (const EgEvent* const event : {from, to})
-    if (event->state->recorded == 0 || event->state->passed < event->state->recorded) return Fail(EG_CUDA_FAILED, error, "an event has not passed");
+    if (IsGone(event) || event->state->recorded == 0 || event->state->passed < event->state->recorded)
+      return Fail(EG_CUDA_FAILED, error, "an event has not passed");
   *milliseconds = static_cast<float>(to->state->at - from->state->at);
   return EG_CUDA_OK;
 }
@@ -400,15 +423,13 @@ int32_t EndCapture(EgContext* context, EgGraph** graph, EgCudaError* error) {
   context->capturing = false;
   captures = nullptr;
   if (context->spoilt || control.fail_captures) return Fail(EG_CUDA_FAILED, error, "the capture was invalidated");
-  *graph = new EgGraph{std::move(context->captured)};
+  graphs.insert(*graph = new EgGraph{std::move(context->captured)});
   ++control.graphs;
   return EG_CUDA_OK;
 }
 int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
   if (const char* const refused = Refused("a graph was launched while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
-  for (const Node& node : graph->nodes) {
-    const EgEvent* const event = node.record != nullptr ? node.record : node.await;
-    if (event == nullptr || events.count(event) > 0) continue;
+  if (graph->orphaned) {
     ++control.illegal;
     return Fail(EG_CUDA_FAILED, error, "a graph was launched whose events are gone");
   }
@@ -427,6 +448,7 @@ int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 void DropGraph(EgGraph* graph) {
+  graphs.erase(graph);
   --control.graphs;
   delete graph;
 }
@@ -583,7 +605,7 @@ int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t 
 }
 
 int32_t DeviceCount(int32_t* count, EgCudaError*) {
-  *count = 1;
+  *count = control.devices;
   return EG_CUDA_OK;
 }
 int32_t Device(int32_t ordinal, EgCudaDevice* device, EgCudaError*) {

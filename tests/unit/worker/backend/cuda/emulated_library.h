@@ -8,6 +8,7 @@ namespace evergrad::worker {
 struct EmulatedControl {
   std::uint64_t seed = 1;                   // of the order in which lanes run; before the first use
   std::uint64_t memory_bytes = 4ull << 30;  // of the device
+  std::int32_t devices = 1;
   bool no_pinned = false, no_plans = false, no_plan_memory = false, fail_captures = false, fail_waits = false;
   // Products of 16 bits with an odd number of columns have none, those in TF32 with a multiple of 3 neither, nor convolutions with more padding on
   // one side than on the other.
@@ -26,6 +27,7 @@ struct EmulatedControl {
   std::uint64_t illegal = 0;
   // What is there now, and what was done so far.
   std::int64_t events = 0, graphs = 0, plans = 0, ranges = 0;
+  std::int64_t orphans = 0;     // graphs that had an event inside when that was dropped
   std::uint64_t tf32_runs = 0;  // of plans
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
   std::uint64_t ranges_asked = 0;

@@ -51,6 +51,27 @@ TEST_CASE("a capture that fails is tried again, then given up with its reason; o
   CHECK(capture.given_up(2) == "addresses change from step to step");
 }
 
+TEST_CASE("a shape that is forgotten makes room, and the next of its key begins anew and is no capture of it again") {
+  GraphCapture capture({1, 3, 1, true});
+  CHECK(capture.Next(1, 1).action == Action::kEager);
+  CHECK(capture.Next(1, 1).action == Action::kCapture);
+  capture.Captured(1, 10);
+  CHECK(capture.Next(2, 1).action == Action::kEager);
+  CHECK(capture.Next(2, 1).action == Action::kEager);  // no room
+  capture.Forget(1);
+  capture.Forget(3);  // never seen
+  CHECK(capture.stats().graphs == 0);
+  CHECK(capture.stats().calls == 0);
+  CHECK(capture.Next(2, 1).action == Action::kCapture);
+  capture.Captured(2, 10);
+  capture.Forget(2);
+  CHECK(capture.Next(1, 2).action == Action::kEager);
+  CHECK(capture.Next(1, 2).action == Action::kCapture);
+  capture.Captured(1, 10);
+  CHECK(capture.stats().recaptures_total() == 0);
+  CHECK(capture.stats().evictions == 0);
+}
+
 TEST_CASE("failures in a row are counted from the last replay on") {
   GraphCapture capture({0, 2, 16, true});
   CHECK(capture.Next(1, 1).action == Action::kCapture);
