@@ -18,14 +18,19 @@ std::uint64_t BytesOf(const ReadyBatch& batch) {
   return bytes;
 }
 
-absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update, std::vector<std::uint64_t> indices) {
+absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update, std::vector<std::uint64_t> indices,
+                                     const BatchReader::Options& options) {
   ReadyBatch batch;
   batch.update = update;
   batch.size = static_cast<std::int64_t>(indices.size());
   std::vector<std::span<std::byte>> to;
   for (const Field& field : data.fields()) {
-    tensor::AlignedBuffer& buffer = batch.fields.emplace_back(indices.size() * field.example_bytes());
+    const std::size_t bytes = indices.size() * field.example_bytes();
+    tensor::AlignedBuffer buffer;
+    if (options.room && field.dtype == tensor::DType::kFloat32 && bytes > 0) buffer = options.room(bytes);
+    if (buffer.size() < bytes) buffer = tensor::AlignedBuffer(bytes);
     to.emplace_back(buffer.data(), buffer.size());
+    batch.fields.push_back(std::move(buffer));
   }
   EG_RETURN_IF_ERROR(data.Read(indices, to));
   batch.examples = std::move(indices);
@@ -105,7 +110,7 @@ struct BatchReader::Impl {
         while (!stopping && !(job = Pick())) changed.Wait(&mu);
         if (stopping) return;
       }
-      absl::StatusOr<ReadyBatch> batch = ReadBatch(*job->data, job->batch, job->indices(job->batch));
+      absl::StatusOr<ReadyBatch> batch = ReadBatch(*job->data, job->batch, job->indices(job->batch), options);
       Taken waiter;
       {
         MutexLock lock(&mu);

@@ -25,6 +25,9 @@ class BatchReader {
   struct Options {
     std::uint32_t batches_max = 8;  // read and not yet taken, all streams together
     std::uint64_t bytes_max = 64ull << 20;
+    // Memory for a field of float32, where a device had best read it; empty: there is none, and the heap serves, as it does where this is null. On
+    // the reader's thread.
+    std::function<tensor::AlignedBuffer(std::size_t bytes)> room = nullptr;
   };
   using StreamId = std::uint64_t;
   using Indices = std::function<std::vector<std::uint64_t>(std::uint32_t batch)>;  // pure; called on the reader's thread

@@ -326,7 +326,7 @@ Rows ValuesOf(const ComputeJob::BatchRows* rows, const Layout& layout) {
 
 }  // namespace
 
-absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, std::vector<float>* as_floats) const {
+absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* as_floats) const {
   Batch inputs;
   inputs.size = batch.size;
   inputs.inputs = ModelInputs(batch);
@@ -335,15 +335,17 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, std::vector<
     inputs.labels = labels.floats();
     return inputs;
   }
-  as_floats->resize(Int64s(labels).size());
-  for (std::size_t i = 0; i < as_floats->size(); ++i) {
-    const std::int64_t label = Int64s(labels)[i];
+  const std::span<const std::int64_t> integers = Int64s(labels);
+  if (as_floats->size() < integers.size() * sizeof(float)) *as_floats = StageOrHeap(integers.size() * sizeof(float));
+  const std::span<float> floats = as_floats->floats().first(integers.size());
+  for (std::size_t i = 0; i < integers.size(); ++i) {
+    const std::int64_t label = integers[i];
     if (label < -(1 << 24) || label > (1 << 24))
       return UserError(
           absl::InvalidArgumentError(absl::StrCat("integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
-    (*as_floats)[i] = static_cast<float>(label);
+    floats[i] = static_cast<float>(label);
   }
-  inputs.labels = *as_floats;
+  inputs.labels = floats;
   return inputs;
 }
 

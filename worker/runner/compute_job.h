@@ -156,7 +156,7 @@ class ComputeJob {
   std::vector<tensor::AlignedBuffer> MakeRowGradients(Backend& backend, const BatchRows& rows) const;
   tensor::AlignedBuffer StageOrHeap(std::size_t bytes) const;
   // What the graph reads of a batch: views, and `labels`. UserError: an integer label that float32 cannot say.
-  absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, std::vector<float>* labels) const;
+  absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
   // The same for a step, which follows at once; of the batch that was brought ahead, its very spans.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetAhead();
@@ -175,7 +175,7 @@ class ComputeJob {
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   // Before steps_, which waits for copies out of them when it ends.
-  std::vector<float> labels_[2];               // where the field is of int64: of a step, and of the batch ahead of it
+  tensor::AlignedBuffer labels_[2];            // where the field is of int64: of a step, and of the batch ahead of it
   int labels_side_ = 0;                        // the last step's
   std::shared_ptr<const ReadyBatch> ahead_;    // was brought over, and no step has come for it; shared with the run
   Batch ahead_inputs_;                         // views of it

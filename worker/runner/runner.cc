@@ -157,7 +157,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       : env(std::move(e)),
         options(std::move(o)),
         backend(std::make_shared<ComputeBackend>(BackendOptions{options.device, options.threads, options.bind_threads, options.cuda_library})),
-        reader({options.prefetch_batches_max, options.prefetch_bytes_max}, env.registry),
+        reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
                        static_cast<double>(AttemptBook::kQueuedMax)),
         records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped",
@@ -979,7 +979,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
          {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
          {"evergrad_worker_device_in_bytes",
           "Bytes copied to the device so far: from page-locked memory (direct), or copied into it first by the thread that computes (staged)"},
-         {"evergrad_worker_device_staging_refused", "Times that there was no page-locked memory for what comes from servers or goes to them"}},
+         {"evergrad_worker_device_staging_refused",
+          "Times that there was no page-locked memory for a batch, or for what comes from servers or goes to them"}},
         [weak = std::weak_ptr<ComputeBackend>(backend), device = device, number]() -> std::vector<Samples> {
           const auto compute = weak.lock();  // the registry outlives it
           const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use();
@@ -1468,7 +1469,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     progress.set_loss(last_loss);
     if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
-      env.logger->Warning("no page-locked memory: what comes from the servers is copied once more on its way to the device", About());
+      env.logger->Warning("no page-locked memory: batches and what comes from the servers are copied once more on their way to the device", About());
     const std::optional<DeviceUse> use = backend->use();
     if (use && use->crowded > 0 && !std::exchange(graphs_crowded, true)) {
       env.logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of the others are asked for call by call: graphs=",
@@ -1485,7 +1486,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   const Environment env;
   const Options options;
   const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
-  // What comes from servers lands where the device reads it. Exchanges have it, too, and are not the backend's last owners.
+  // What comes from servers or is read from files lands where the device reads it. Exchanges have it, too, and are not the backend's last owners.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto compute = weak.lock();
     return compute == nullptr ? tensor::AlignedBuffer() : compute->Stage(bytes);

@@ -67,6 +67,34 @@ TEST_CASE("batches come in order, then OutOfRange") {
   CHECK(Take(reader, 8).status().code() == absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("fields of float32 are read into the room that there is, ids and what there is none for into the heap") {
+  class Counted final : public tensor::BufferHome {
+   public:
+    void TakeBack(std::byte* data, std::size_t) override { ::operator delete (data, std::align_val_t{64}), ++back; }
+    int back = 0;
+  };
+  const auto home = std::make_shared<Counted>();
+  std::atomic<int> asked{0};
+  {
+    BatchReader::Options options{4, 1 << 20};
+    options.room = [&](std::size_t bytes) {
+      CHECK(bytes == 16);
+      if (++asked % 2 == 0) return tensor::AlignedBuffer();
+      return tensor::AlignedBuffer(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})), bytes, home);
+    };
+    BatchReader reader(options, nullptr);
+    reader.Open(7, std::make_shared<Numbers>(100), 4, From(10));
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      const auto batch = Take(reader, 7);
+      REQUIRE(batch.ok());
+      CHECK(batch->fields[0].floats()[2] == static_cast<float>(11 + 2 * i));
+      CHECK(Int64s(batch->fields[1])[0] == 10 + 2 * i);
+    }
+  }
+  CHECK(asked == 4);
+  CHECK(home->back == 2);
+}
+
 TEST_CASE("the next stream is read ahead, the buffer is never above its bound, and the pause is counted") {
   metrics::Registry registry;
   const auto data = std::make_shared<Numbers>(100);

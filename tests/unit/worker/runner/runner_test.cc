@@ -243,12 +243,11 @@ TEST_CASE("the thread that computes copies no pulled value on its way to a devic
     REQUIRE(layout.ok());
     for (const LaidVariable& variable : layout->variables()) weights += variable.wire_bytes();
     if (pinned) {
-      // All that was pulled: for each step and for the evaluation; with pipeline 1 a step may find values unchanged. The rest is images, labels, a
-      // dropout key.
-      const double pulls = direct / static_cast<double>(weights);
-      CHECK(pulls == std::floor(pulls));
-      CHECK((pipeline == 0 ? pulls == 9 : pulls >= 3 && pulls <= 9));
-      CHECK(staged <= 11 * (10 * (16 + 1) * 4 + 8));
+      // Images and labels, and all that was pulled: for each step and for the evaluation; with pipeline 1 a step may find values unchanged, or shards
+      // of two pulls, of which a variable is made in other memory. The rest is a dropout key.
+      const double pulls = (direct - 11 * (10 * (16 + 1) * 4)) / static_cast<double>(weights);
+      CHECK((pipeline == 0 ? pulls == 9 : pulls >= 1 && pulls <= 9));
+      CHECK(staged <= 11 * 8 + (pipeline == 0 ? 0 : 9 * static_cast<double>(weights)));
       CHECK(refused == 0);
     } else {
       CHECK(staged == 0);
