@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -141,6 +142,29 @@ class Gpus(unittest.TestCase):
         finally:
             run("cluster", "down")
 
+    def test_two_gpus_are_two_workers_each_on_its_own(self):
+        folder = self.with_emulated()
+        env = {**os.environ, "EVERGRAD_EMULATED_DEVICES": "2"}
+        run = lambda *a: subprocess.run([os.path.join(folder, "psctl"), *a], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        try:
+            r = run("cluster", "up", "--gpus", "--servers", "1")
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+            self.assertIn("1 servers, 2 workers", r.stdout)
+            for n in range(2):
+                with open(os.path.join(folder, ".evergrad", "worker-%d.log" % n), encoding="utf-8") as f:
+                    self.assertIn("computes on gpu:%d emulated" % n, f.read())
+        finally:
+            run("cluster", "down")
+
+    def test_a_batch_that_a_gpu_has_no_memory_for_says_what_was_asked_what_is_free_and_which_would_fit(self):
+        folder = self.with_emulated()
+        env = {**os.environ, "EVERGRAD_EMULATED_MEMORY_BYTES": str(24 << 20)}
+        job = support.write(os.path.join(folder, "large.yaml"), support.job_yaml(name="large", epochs=1))
+        r = subprocess.run([os.path.join(folder, "psctl"), "job", "run", job, "--local", "--workers", "1", "--servers", "1", "--device", "gpu", "--runs", os.path.join(folder, "runs"),
+                            "--set", "spec.data.batch_size=8000"], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        self.assertNotEqual(r.returncode, 0, r.stdout)
+        self.assertRegex(r.stdout + r.stderr, r"no memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=no memory: what=\S+ bytes=\d+ free=\d+")
+
     def with_emulated(self, *more):
         """The programs with the emulated device's library beside them, where a worker finds it by itself."""
         folder = tempfile.mkdtemp(prefix="evergrad-gpus-")
@@ -205,9 +229,25 @@ class Gpus(unittest.TestCase):
                 self.assertLessEqual(float(differs.group(1)), bound)
         self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once")
 
+    def test_a_device_that_fails_in_training_is_told_by_gpu_check_with_its_words_and_the_workers_logs(self):
+        folder = self.with_emulated()
+        out = os.path.join(folder, "check.json")
+        # The last part of training would wait for workers that are gone, until there is no time left.
+        r = subprocess.run([os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), "--only", "train", "--tiny", "--seconds", "40", "--bin", folder, "--out", out], cwd=folder,
+                           env={**os.environ, "EVERGRAD_EMULATED_FAIL_AFTER_COPIES": "100"}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        self.assertEqual(r.returncode, 1, r.stdout + r.stderr)
+        with open(out, encoding="utf-8") as f:
+            rows = {row["name"]: row for row in json.load(f)["rows"]}
+        self.assertEqual(rows["train: mlp"]["verdict"], "failed")
+        self.assertRegex(rows["train: mlp"]["detail"], r"^rc=1: backend could not compute: layer=\S* phase=\w+ primitive=\w+ cause=the device has failed: made to fail.* \|\| ")
+        with open(os.path.join(folder, "check.log"), encoding="utf-8") as f:
+            log = f.read()
+        self.assertRegex(log, r"(?m)^==== train: mlp: mlp/mlp-made-[0-9a-f]+/logs/worker-0.log$")
+        self.assertLess(len(log), 1 << 20)
+
     def check_with(self, programs, *arguments):
         """gpu_check.sh with programs made of these shell scripts; the process, and its JSON."""
-        folder = tempfile.mkdtemp()
+        folder = self.checked_in = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         for name, script in programs.items():
             support.write(os.path.join(folder, name), "#!/bin/sh\n" + script + "\n")
@@ -228,7 +268,7 @@ class Gpus(unittest.TestCase):
             "--seconds", "2")
         self.assertEqual(r.returncode, 4, r.stdout + r.stderr)
         self.assertLess(took, 2 + 30)
-        self.assertRegex(rows["parity"]["detail"], "^no time: cut off after [12] s, of the 180 s that it may take$")
+        self.assertRegex(rows["parity"]["detail"], "^no time: cut off after [12] s, of the 240 s that it may take$")
         for name in ("train: mlp", "train: cnn", "train: mlp-on-cpu", "train: cnn-on-cpu", "faults", "bench: ResNet-50", "bench: PyTorch", "bench: MLP against bare cuBLASLt",
                      "bench: memory over 60 steps", "bench: transfers hidden", "memory checker"):
             self.assertRegex(rows[name]["detail"], "^no time: 0 s of 2 s are left$", name)
@@ -248,6 +288,74 @@ class Gpus(unittest.TestCase):
         # With time enough for the part itself its own limit decides.
         r, checked, rows, _ = self.check_with({"psctl": "exit 0", "evergrad-worker": "exit 1", "worker_backend_gpu_test": "echo 'All 3 assertions passed'"}, "--only", "parity", "--seconds", "20")
         self.assertEqual((r.returncode, checked["not_run"], rows["parity"]["verdict"]), (0, 0, "ok"), r.stdout + r.stderr)
+
+    def test_gpu_check_names_each_failing_case_with_its_values_and_the_device_s_words(self):
+        cases = """
+case "$*" in
+  --list-test-names-only) printf 'one, that passes\\ntwo [fails]\\nthree hangs\\nfour crashes\\n'; exit 4 ;;
+  *'one\\, that passes') exit 0 ;;
+  *'two \\[fails]') echo 'a_test.cc:7: FAILED:'; echo '  CHECK( worst <= tolerance )'; echo with expansion:; echo '  nan <= 0.0001'; echo with messages:
+    echo '  left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000'; exit 1 ;;
+  *'three hangs') exec tail -f /dev/null ;;
+  *'four crashes') echo 'due to a fatal error condition:'; echo '  SIGSEGV - Segmentation violation signal'; kill -SEGV $$ ;;
+  *) echo -------; echo 'two [fails]'; echo -------; echo 'a_test.cc:7:'; echo 'a_test.cc:7: FAILED:'; echo '  CHECK( worst <= tolerance )'; echo -------; echo 'four crashes'; echo -------
+    echo 'a_test.cc:9: FAILED:'; echo =======; echo 'test cases: 4 | 1 passed | 3 failed'; echo 'assertions: 9 | 6 passed | 3 failed'; exit 3 ;;
+esac"""
+        r, checked, rows, _ = self.check_with({"psctl": "exit 0", "evergrad-worker": "echo 'gpu:0 broken'", "worker_backend_gpu_test": cases}, "--only", "parity", "--seconds", "60")
+        self.assertEqual((r.returncode, checked["complete"], checked["failed"]), (1, True, 4), r.stdout + r.stderr)
+        self.assertEqual(rows["parity"]["detail"], "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; 1 of 4 cases pass, each in a process of its own; first of it: "
+                         'in "two [fails]": a_test.cc:7: FAILED: | CHECK( worst <= tolerance )')
+        self.assertEqual(rows["parity: two [fails]"]["detail"],
+                         'rc=1: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000 || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | '
+                         'with expansion: | nan <= 0.0001 | with messages: | left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000')
+        self.assertEqual(rows["parity: three hangs"]["detail"], "no end within 3 s: ")
+        self.assertTrue(rows["parity: four crashes"]["detail"].startswith("killed by signal 11: due to a fatal error condition: | SIGSEGV"), rows)
+        with open(os.path.join(self.checked_in, checked["log"]), encoding="utf-8") as f:
+            log = f.read()
+        for words in ("==== host", "==== evergrad-worker --list-devices", "gpu:0 broken", "==== parity: all cases in one process", "==== parity: two [fails] (rc=1)", "==== parity: four crashes (killed by signal 11)"):
+            self.assertIn(words, log)
+
+    def test_a_part_of_gpu_check_that_fails_in_whatever_way_stops_no_other(self):
+        # A job that says nothing that can be counted with, benchmarks that say nothing, and one that crashes.
+        r, checked, rows, _ = self.check_with(
+            {"psctl": 'case "$1 $2" in "job show") echo "{\\"state\\":\\"SUCCEEDED\\"}" ;; esac; exit 0', "evergrad-worker": "echo 'gpu:0 odd'", "worker_backend_gpu_test": "exit 1",
+             "gpu_bench": 'case "$1" in mlp) kill -SEGV $$ ;; growth) echo "no JSON" ;; *) echo "{}" ;; esac', "python3": "exit 3", "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'"})
+        self.assertEqual((r.returncode, checked["complete"]), (1, True), r.stdout + r.stderr)
+        self.assertEqual(rows["parity"]["detail"], "in one process: rc=1: no end of it; 0 of 0 cases pass, each in a process of its own; first of it: ")
+        self.assertEqual(rows["bench: MLP against bare cuBLASLt"]["detail"], "killed by signal 11: ")
+        self.assertEqual(rows["growth"]["detail"], "its last line is not JSON: no JSON")
+        self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^the check itself ended with \d+ at line \d+: kernels=")
+        for name in ("train: mlp", "train: cnn"):  # there is a GPU, and nothing says that it was used
+            self.assertEqual(rows[name]["verdict"], "failed", rows[name])
+        self.assertEqual(rows["memory checker"]["verdict"], "ok", r.stdout)
+
+    def test_what_gpu_check_has_found_is_there_when_it_is_killed_and_says_at_what(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        for name, script in (("psctl", "exit 0"), ("evergrad-worker", "echo 'gpu:0 slow'"), ("worker_backend_gpu_test", "exec tail -f /dev/null")):
+            support.write(os.path.join(folder, name), "#!/bin/sh\n" + script + "\n")
+            os.chmod(os.path.join(folder, name), 0o755)
+        out = os.path.join(folder, "check.json")
+
+        def found():
+            try:
+                with open(out, encoding="utf-8") as f:
+                    checked = json.load(f)
+                return checked if checked["running"] == "parity" else None
+            except (OSError, ValueError):
+                return None
+
+        check = subprocess.Popen([os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            checked = wait_for("parity to run", found)
+        finally:
+            for pid in subprocess.run(["ps", "-o", "pid=", "-s", str(check.pid)], capture_output=True, text=True).stdout.split():  # timeout has a group of its own
+                os.kill(int(pid), signal.SIGKILL)
+            check.wait()
+        self.assertFalse(checked["complete"])
+        self.assertEqual([row["name"] for row in checked["rows"]][:1], ["device"])
+        self.assertEqual(found(), checked)
 
     def test_the_bench_of_gpu_check_runs_through_on_an_emulated_device(self):
         folder = self.with_emulated("gpu_bench")

@@ -18,13 +18,7 @@ void ForEachBare(Body body) {
     options.late_in = i & 1, options.late_compute = i & 2, options.late_out = i & 4, options.replay = i & 8;
     all.push_back(Apart("apart", options));
   }
-  for (const Implementation& implementation : all) {
-    auto backend = implementation.make_bare();
-    REQUIRE(backend.ok());
-    INFO(implementation.name << ": " << (*backend)->name());
-    body(**backend);
-    CHECK((*backend)->TakeError().ok());
-  }
+  for (const Implementation& implementation : all) RunOn(implementation, implementation.make_bare(), body);
 }
 
 template <typename T>
