@@ -149,7 +149,7 @@ class Gpus(unittest.TestCase):
         try:
             r = run("cluster", "up", "--gpus", "--servers", "1")
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
-            self.assertIn("1 servers, 2 workers", r.stdout)
+            self.assertIn("1 server, 2 workers", r.stdout)
             for n in range(2):
                 with open(os.path.join(folder, ".evergrad", "worker-%d.log" % n), encoding="utf-8") as f:
                     self.assertIn("computes on gpu:%d emulated" % n, f.read())
