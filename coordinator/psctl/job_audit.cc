@@ -83,10 +83,14 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
       };
       if (!report.done.Intersect(report.refused).empty()) violated("closures both done and refused");
       // What its ledger says was applied, update by update, against how many its values say.
-      std::uint64_t want = 0;
-      ForEach(audit.functions ? IntervalSet() : done, plan.closures(), [&](std::uint64_t c) {
-        for (std::uint32_t u = 0; u < plan.Closure(ClosureId(c)).steps; ++u) want += Touches(plan, manifest, spec, counted_ids, ClosureId(c), u);
-      });
+      const auto updates_of = [&](const IntervalSet& closures) {
+        std::uint64_t updates = 0;
+        ForEach(audit.functions ? IntervalSet() : closures, plan.closures(), [&](std::uint64_t c) {
+          for (std::uint32_t u = 0; u < plan.Closure(ClosureId(c)).steps; ++u) updates += Touches(plan, manifest, spec, counted_ids, ClosureId(c), u);
+        });
+        return updates;
+      };
+      std::uint64_t want = updates_of(done);
       for (const auto& [closure, updates] : report.open) {
         const std::uint64_t c = closure.value();
         audit.open_closures.Add(c);
@@ -96,10 +100,15 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
       std::uint64_t got = report.counters.updates_applied();
       for (const v1::SkipCount& skip : report.counters.skips()) got += skip.count();
       audit.updates += got;
-      const bool fits = spec.has_slot() && counted_ids == 0 ? got <= want : got == want;
-      if (!fits && !(resumed && got > want) && !audit.functions)
+      // Of a closure that is refused none may be applied any more; those that had been are in the values, and no ledger names them.
+      const std::uint64_t over = got > want ? got - want : 0;
+      const bool fits = got < want ? spec.has_slot() && counted_ids == 0 : resumed || over == 0 || over <= updates_of(report.refused);
+      if (!fits && !audit.functions)
         violated(absl::StrCat("its values hold another number of updates than its ledger: ledger=", want, " values=", got));
-      if (got > want && resumed) audit.earlier_plan_updates += got - want;
+      if (resumed)
+        audit.earlier_plan_updates += over;
+      else if (fits && !audit.functions)
+        audit.refused_updates += over;
       if (done != IntervalSet() && *done.FirstAtLeast(0) >= plan.closures()) violated("closures beyond the plan");
     }
     everywhere = everywhere ? everywhere->Intersect(done) : done;
@@ -164,6 +173,7 @@ nlohmann::json JsonOf(const Audit& audit, const std::string& uri) {
                          {"shards", audit.shards},
                          {"updates", audit.updates},
                          {"earlier_plan_updates", audit.earlier_plan_updates},
+                         {"refused_updates", audit.refused_updates},
                          {"closures", audit.closures},
                          {"closures_done", audit.closures_done},
                          {"closures_open", audit.open_closures.size()},
@@ -239,6 +249,7 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
               << Verdict(*audit) << "\n"
               << audit->updates << " updates in the shards' values" << (audit->functions ? "" : ", each in a ledger");
   if (audit->earlier_plan_updates > 0) context.out << ", but for " << audit->earlier_plan_updates << " of the plan that it was resumed from";
+  if (audit->refused_updates > 0) context.out << ", but for " << audit->refused_updates << " of closures that are refused now";
   context.out << "\n";
   for (const std::string& violation : audit->violations) context.err << "psctl: " << Printable(violation) << "\n";
   return audit->violations.empty() ? kSucceeded : kFailed;

@@ -136,6 +136,18 @@ TEST_CASE("one update too many or too few in the values is a violation, and whic
   }
 }
 
+TEST_CASE("what a closure had applied before it was lost or cancelled is no violation, more than its steps is") {
+  // Closure 5 of one step and closure 4 of two are refused: of the three updates at most three may be in the values.
+  for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
+    AuditStage stage({{IntervalSet::Range(0, 4), IntervalSet{4, 5}, {}, updates, 0}});
+    const Audit audit = stage.Read();
+    CAPTURE(updates);
+    CHECK(audit.violations.size() == (updates == 11 ? 1 : 0));
+    CHECK(audit.refused_updates == (updates == 11 ? 0 : updates - 7));
+    CHECK(audit.epochs[1].refused == 6);
+  }
+}
+
 TEST_CASE("the verb reads a folder, says what it proves, and ends with 1 where a byte is damaged") {
   const AuditStage::Cut whole{IntervalSet::Range(0, 6), {}, {}, 10, 0};
   AuditStage stage({whole, whole});
