@@ -151,28 +151,28 @@ absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (spec_->type != "training") return absl::OkStatus();
-  bool bind = false;
   if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision_));
     steps_.emplace(graph_.get(), backend);
     if (precision_ == Precision::kMixedFloat16) loss_scale_.emplace();
-    bind = true;
+    bound_ = false;
   }
   const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
   if ((needs.train || (eval && NeedsTrain(spec_->data.fields))) && train_ == nullptr) {
     if (!spec_->data.train) return UserError(absl::InvalidArgumentError("no training data: spec.data.train is missing"));
     EG_ASSIGN_OR_RETURN(train_, OpenSource(*spec_->data.train, nullptr));
-    bind = true;
+    bound_ = false;
   }
   if (eval) {
     EG_ASSIGN_OR_RETURN(eval_, OpenSource(*spec_->data.eval, train_.get()));
-    bind = true;
+    bound_ = false;
   }
-  if (bind && graph_ != nullptr) {
+  if (!bound_ && graph_ != nullptr) {
     if (train_ != nullptr) EG_RETURN_IF_ERROR(Bind(*train_, "train"));
     if (eval_ != nullptr) EG_RETURN_IF_ERROR(Bind(*eval_, "eval"));
+    bound_ = true;
   }
   return absl::OkStatus();
 }

@@ -185,6 +185,7 @@ class ComputeJob {
   std::optional<LossScale> loss_scale_;  // where the precision wants it: float16
   // Positions among the fields of the data sets (both have the same): of each graph input, and of the labels.
   std::vector<std::size_t> input_fields_;
+  bool bound_ = false;  // the graph's inputs to the fields of what is open, also of what an Open that failed has opened
   std::size_t label_field_ = 0;
   bool integer_labels_ = false;
   std::shared_ptr<const Layout> layout_;

@@ -591,6 +591,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       // Whoever puts the right data in their place is to be believed: they are read again, once a second at most.
       if (env.clock == nullptr || env.clock->Now() - job->opened_at >= kReopenAfter) {
         job->opened.train = job->opened.eval = false;
+        job->train = job->eval = nullptr;  // nothing is read ahead from what is not the plan's
         job->reopen = true;
       }
       return status;

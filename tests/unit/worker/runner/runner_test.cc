@@ -809,6 +809,22 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
   }
 }
 
+TEST_CASE("a worker that lacks the evaluation's data alone trains, and evaluates once they are there") {
+  Stage stage;
+  WriteData(stage);
+  std::filesystem::rename(stage.folder / "eval-labels", stage.folder / "away");
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.Grant(1ull << 32, v1::DESCRIBE);  // opens the model and what is trained on, too
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK(failed.lack() == v1::INPUT);
+  CHECK_THAT(failed.cause().message(), Catch::Contains("eval-labels"));
+  stage.Grant(0);
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().metrics().steps() == 4);
+  std::filesystem::rename(stage.folder / "away", stage.folder / "eval-labels");
+  stage.Grant(1ull << 32, v1::EVALUATE);
+  CHECK(stage.Next(v1::TaskMessage::kDone).done().metrics().examples() == 50);
+}
+
 TEST_CASE("a loss that is not finite is a user's error naming closure, step and examples, or a counted SKIP") {
   const bool skip = GENERATE(false, true);
   Stage::Settings settings;
