@@ -154,11 +154,12 @@ Job::Pin Job::PinnedWorker() {
   if (pinned_.empty()) return {true, nullptr};
   if (!pin_wait_said_) {
     Event("warning", absl::StrCat("deterministic: worker/", pinned_, " cannot work now (",
-                                  holder == nullptr ? "it is gone, or came back with other settings"
-                                  : holder->leaving ? "it leaves"
-                                  : holder->stuck   ? "it stands still"
-                                  : holder->ready   ? "it is set aside or backs off for a while"
-                                                    : "it is away",
+                                  holder == nullptr             ? "it is gone, or came back with other settings"
+                                  : holder->leaving             ? "it leaves"
+                                  : holder->stuck               ? "it stands still"
+                                  : UnfitOf(*holder) != nullptr ? "it cannot take part"
+                                  : holder->ready               ? "it is set aside or backs off for a while"
+                                                                : "it is away",
                                   "), and no other worker has its build and settings: the job waits for one that has: ", pinned_compute_));
   }
   pin_waits_ = pin_wait_said_ = true;
@@ -261,15 +262,15 @@ void Job::SetFit(const Worker& worker) {
   if (const auto found = unfit_.find(worker.process); found != unfit_.end()) {
     found->second.fit = true;
     found->second.times = 0;
-    found->second.again_at = MonoTime{0};
+    found->second.again_at = host_->Now();  // kept for kUnfitKept
   }
 }
 
-// Of the workers that are here, and nobody serves another job.
+// Of the workers that are here, and nobody serves another job. Of one that registers just now nothing is known.
 bool Job::NobodyFits() const {
   return workers_elsewhere_ == 0 && std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
            const Worker& worker = one.second;
-           return !worker.ready || worker.leaving || worker.called_back || UnfitOf(worker) != nullptr;
+           return worker.leaving || worker.called_back || UnfitOf(worker) != nullptr;
          });
 }
 

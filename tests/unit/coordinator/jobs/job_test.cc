@@ -1458,6 +1458,66 @@ TEST_CASE("a job that no worker here can describe fails with the cause; one that
   CHECK(c.Status().closures_succeeded() == 16);
 }
 
+TEST_CASE("a worker that is registering may be able to: one that cannot does not fail the job before it has been asked") {
+  FakeCluster c;
+  c.lacks = [](const FakeWorker&, const v1::Grant&) { return v1::INPUT; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  v1::Hello hello;
+  hello.set_process_uid(7);
+  v1::Registered registered;
+  const TaskId registering(999);
+  c.job->AdmitWorker(registering, "1", MonoTime{0}, std::nullopt, false, hello, &registered);
+  c.job->Start();
+  c.Run([] { return false; }, std::chrono::seconds(10));
+  CHECK(c.job->state() == JobState::kStarting);
+  c.job->OnWorkerGone(registering, "its lease ran out", false);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+}
+
+TEST_CASE("workers that can train and not evaluate are told of once, not at each epoch") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
+  c.Run([] { return false; }, std::chrono::seconds(700));  // a host that is up for longer than what is known of a worker is kept
+  std::map<std::string, int> lacked;
+  c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
+    if (w.identity == "2" || g.kind() != v1::EVALUATE) return v1::NO_LACK;
+    ++lacked[w.identity];
+    return v1::INPUT;
+  };
+  c.hold = [](const FakeWorker& w, const v1::Grant& g) { return w.identity == "2" && Trains(g); };
+  for (const char* identity : {"0", "1", "2"}) c.AddWorker(identity);
+  c.AddServer("0");
+  c.job->Start();
+  while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {  // the others are tried, and do something, before it goes on
+    REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
+    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["2"].held)) c.Finish(c.workers["2"], g);
+  }
+  CHECK(c.job->state() == JobState::kSucceeded);
+  for (const char* identity : {"0", "1"}) CHECK(lacked[identity] >= 2);
+  for (const char* identity : {"0", "1"}) CHECK(EventsWith(c, "worker/" + std::string(identity) + " cannot take part") == 1);
+}
+
+TEST_CASE("the worker of a deterministic job that cannot take part any more is said to be that, and not to back off") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
+  bool lost = true;
+  c.lacks = [&](const FakeWorker&, const v1::Grant& g) {
+    return lost && Trains(g) && c.Status().closures_succeeded() >= 4 ? v1::INPUT : v1::NO_LACK;
+  };
+  v1::Hello other;
+  other.set_compute("of another build");
+  c.AddWorker("0");
+  c.AddWorker("1", other);
+  c.AddServer("0");
+  c.job->Start();
+  c.Run([] { return false; }, std::chrono::seconds(10));
+  CHECK(EventsWith(c, "deterministic: worker/0 cannot work now (it cannot take part)") == 1);
+  CHECK(c.job->state() == JobState::kRunning);
+  lost = false;
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
 TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") {
   FakeCluster c;
   c.lacks = [](const FakeWorker& w, const v1::Grant&) { return w.identity == "1" ? v1::INPUT : v1::NO_LACK; };
