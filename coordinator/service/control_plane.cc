@@ -679,10 +679,34 @@ void ControlPlane::ShareWorkers() {
   if (turn_over_) turn_ends_ = now + options_.share_turn;
   std::vector<Part> parts = Parted(workers);
   turn_over_ = false;
+  LendUnfit(parts);
   for (std::size_t i = 0; i < parts.size(); ++i) FillPart(parts, i, unserving);
   // Who serves nobody waits with one of them: it may have work in a moment.
   for (const TaskId task : unserving) Introduce(*jobs.front(), task);
   MoveWorkers();
+}
+
+// A job that lacks a worker has one that cannot take part in it: it goes to another job, beyond what that is to have, which then
+// has one to spare that can.
+void ControlPlane::LendUnfit(std::vector<Part>& parts) {
+  std::vector<std::pair<Job*, TaskId>> back;
+  for (auto& [task, serving] : serving_) {
+    const TaskEntry* entry = membership_.Find(task);
+    const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) { return one.job->uid() == serving.job; });
+    const auto facts = facts_.find(task);
+    if (serving.next || entry == nullptr || entry->leaving || its == parts.end() || facts == facts_.end() || its->missing() <= 0) continue;
+    if (!its->job->IsUnfit(facts->second.hello.process_uid())) continue;
+    const auto other = std::find_if(parts.begin(), parts.end(), [&](const Part& one) {
+      return one.job != its->job && !one.job->keeps_its_worker() && Suits(one, task) &&
+             std::any_of(serving_.begin(), serving_.end(),
+                         [&](const auto& s) { return !s.second.next && s.second.job == one.job->uid() && Suits(*its, s.first); });
+    });
+    if (other == parts.end()) continue;
+    ++other->has;
+    serving.next = other->job->uid();
+    back.emplace_back(its->job, task);
+  }
+  for (const auto& [job, task] : back) job->CallBack(task);
 }
 
 void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving) {

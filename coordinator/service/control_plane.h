@@ -178,6 +178,7 @@ class ControlPlane final : private JobHost {
   std::vector<TaskId> SharedWorkers() const;
   bool Suits(const Part& part, TaskId worker) const;
   void ShareWorkers();
+  void LendUnfit(std::vector<Part>& parts);
   void FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
   void MoveWorkers();
   void Introduce(Job& job, TaskId task);  // one that registered before

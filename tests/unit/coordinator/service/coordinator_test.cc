@@ -231,6 +231,73 @@ TEST_CASE("a worker that cannot take part in one of two jobs works for the other
   CHECK(ended->closures_succeeded() == 16);
 }
 
+TEST_CASE("a job whose only worker cannot take part in it changes it for one of another job's, which goes on with that") {
+  Mutex mu;
+  std::uint64_t easy = 0;
+  bool holds = true;
+  std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
+  TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
+  const auto work = [&](TestTask& task, const v1::CoordinatorMessage& m, bool lame) {
+    v1::TaskMessage message;
+    {
+      MutexLock lock(&mu);
+      if (m.has_grant() && lame && easy != 0 && m.grant().job_uid() != easy) {
+        v1::Failed* failed = message.mutable_failed();
+        failed->set_job_uid(m.grant().job_uid());
+        failed->set_closure(m.grant().closure());
+        *failed->mutable_attempt() = m.grant().attempt();
+        failed->set_kind(m.grant().kind());
+        failed->set_user_error(true);
+        failed->set_lack(v1::ABILITY);
+        failed->mutable_cause()->set_message("no such device");
+      } else if (m.has_grant() && m.grant().kind() == v1::TRAIN && holds) {
+        held[&task].push_back(m);
+        return;
+      } else if (m.has_recall()) {
+        const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
+        if (std::erase_if(held[&task], of_it) == 0) return;
+        message.mutable_dropped()->set_job_uid(m.recall().job_uid());
+        message.mutable_dropped()->set_closure(m.recall().closure());
+        *message.mutable_dropped()->mutable_attempt() = m.recall().attempt();
+      }
+    }
+    message.has_failed() || message.has_dropped() ? task.Send(message) : TestCluster::Work(task, m);
+  };
+  c.AddServer("0", 1);
+  TestTask& fit =
+      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2), [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, false); });
+  TestTask& lame =
+      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "1", 3), [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, true); });
+  auto first = c.Submit(TestCluster::CountingYaml("easy"));
+  REQUIRE(first.ok());
+  {
+    MutexLock lock(&mu);
+    easy = first->job_uid();
+  }
+  const auto both_hold = [&] {
+    MutexLock lock(&mu);
+    return !held[&fit].empty() && !held[&lame].empty();
+  };
+  for (int i = 0; i < 200 && !both_hold(); ++i) runtime::Event().WaitFor(std::chrono::milliseconds(5));
+  REQUIRE(both_hold());
+  REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());  // the newest worker is the first that is moved
+  REQUIRE(c.WaitState("picky", "RUNNING").ok());               // while the first job has not ended: what it has is held
+  std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
+  {
+    MutexLock lock(&mu);
+    holds = false;
+    for (auto& [task, messages] : held) {
+      for (const v1::CoordinatorMessage& m : messages) now.emplace_back(task, m);
+    }
+  }
+  for (const auto& [task, m] : now) TestCluster::Work(*task, m);
+  for (const char* name : {"easy", "picky"}) {
+    auto ended = c.WaitState(name, "SUCCEEDED");
+    REQUIRE(ended.ok());
+    CHECK(ended->closures_succeeded() == 16);
+  }
+}
+
 TEST_CASE("a worker without functions trains, and one that has them is moved to the functions job that wants one, whoever had it before") {
   Mutex mu;
   std::map<std::string, std::set<std::uint64_t>> trained;  // jobs, by worker
