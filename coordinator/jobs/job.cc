@@ -349,6 +349,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         worker.stuck = old->second.stuck;
         worker.aside_until = old->second.aside_until;
       } else {
+        NoteLeft(old->second);
         unfit_.erase(old->second.process);
       }
       workers_.erase(old);
@@ -507,11 +508,17 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
+void Job::NoteLeft(const Worker& worker) {
+  const auto sum = per_worker_.find(worker.identity);
+  if (UnfitOf(worker) == nullptr && sum != per_worker_.end() && sum->second.steps > 0) fit_left_ = host_->Now();
+}
+
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   auto found = workers_.find(task);
   if (found == workers_.end()) return;
   Worker worker = std::move(found->second);
   workers_.erase(found);
+  NoteLeft(worker);
   unfit_.erase(worker.process);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
   SayPauses(worker.identity);

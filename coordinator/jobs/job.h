@@ -68,9 +68,10 @@ struct JobOptions {
   // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A step is a batch: seconds at most
   // where it is sized well; describing and exporting count as one step.
   std::chrono::milliseconds step_timeout{300'000};
-  std::chrono::milliseconds aside_max{60'000};          // how long it gets nothing afterwards, once it computes nothing
-  std::chrono::milliseconds server_lost_after{30'000};  // as membership has it; for what is told
-  std::uint64_t server_memory_bytes_max = 0;            // of one job's variables, slots included; 0: any
+  std::chrono::milliseconds aside_max{60'000};  // how long it gets nothing afterwards, once it computes nothing
+  // As membership has it; for what is told, and as long is a worker waited for that could run again what nobody here can.
+  std::chrono::milliseconds server_lost_after{30'000};
+  std::uint64_t server_memory_bytes_max = 0;  // of one job's variables, slots included; 0: any
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
@@ -376,6 +377,7 @@ class Job {
   void SetFit(const Worker& worker);
   bool NobodyFits() const;
   bool SetUnfit(Worker& worker, const v1::Failed& failed);
+  void NoteLeft(const Worker& worker);  // before what is known of its process is forgotten
   struct Pin {
     bool on = false;           // a deterministic job:
     Worker* worker = nullptr;  // the only one that gets work; null: nobody may
@@ -613,6 +615,7 @@ class Job {
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   std::uint32_t other_deaths_ = 0;
+  std::optional<MonoTime> fit_left_;                // the last worker that could do this job went, or this life began
   std::map<std::uint64_t, Unfit> unfit_;            // by process
   std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
   bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now

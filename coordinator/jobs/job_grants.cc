@@ -275,8 +275,8 @@ bool Job::NobodyFits() const {
 }
 
 // False: nobody here can do it, and what it failed of is to be judged as the user's error that it then is. That is so while nobody has described
-// the job, for a function, whose caller is to be told, and for a repair whose input is gone [33]; whatever else waits for a worker that can, who may
-// be away as anybody may.
+// the job, for a function, whose caller is to be told, and for a repair whose input is gone [33], once who left lately has had the time in which a
+// server may come back; whatever else waits for a worker that can, who may be away as anybody may.
 bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
   const MonoTime now = host_->Now();
   std::erase_if(unfit_, [&](const auto& one) { return now > one.second.again_at + kUnfitKept && one.first != worker.process; });
@@ -300,6 +300,10 @@ bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
   if (!NobodyFits()) return true;
   const bool repair = failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
   if (plan_ && !functions_ && !repair) return true;
+  if (plan_ && !functions_ && fit_left_ && now < *fit_left_ + options_.server_lost_after) {
+    unfit.again_at = std::min<MonoTime>(unfit.again_at, *fit_left_ + options_.server_lost_after);
+    return true;
+  }
   unfit.again_at = now;  // the next one is judged at once, too
   return false;
 }

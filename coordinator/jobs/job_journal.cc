@@ -509,6 +509,7 @@ void Job::Resume(Term term) {
   revision_ = std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
   if (!active()) return;
   const MonoTime now = host_->Now();
+  fit_left_ = now;
   window_open_ = true;
   resume_phase_ = true;
   BeginRate();

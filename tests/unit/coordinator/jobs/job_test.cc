@@ -1571,3 +1571,39 @@ TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at on
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.Status().closures_lost() == (one_has_it ? 0 : trained));
 }
+
+TEST_CASE("a re-run that only a worker without the input is here for waits for those that left lately, as long as for a server") {
+  const bool returns = GENERATE(false, true), restarted = GENERATE(false, true);
+  CAPTURE(returns, restarted);
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(10); }, store);
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
+  c.lacks = [](const FakeWorker& w, const v1::Grant& g) { return w.identity == "lame" && Trains(g) ? v1::INPUT : v1::NO_LACK; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
+  const std::uint64_t trained = c.Status().closures_succeeded();
+  c.AddWorker("lame");
+  c.KillWorker("0");
+  if (restarted) c.Restart();
+  c.AddServer("1");  // another process: its two shards are gone
+  c.Run([] { return false; }, std::chrono::seconds(9));
+  CHECK(c.job->state() == JobState::kRunning);
+  CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/lame (not here: worker/lame)"));
+  if (!returns) {
+    REQUIRE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3)));
+    CHECK(c.job->state() == JobState::kFailed);
+    CHECK(c.Status().first_cause().message() == "not here: worker/lame");
+    return;
+  }
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.AddWorker("0");
+  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["lame"].held)) c.Finish(c.workers["lame"], g);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_lost() == 0);
+  CHECK(c.Status().closures_rerun() >= trained);
+}
