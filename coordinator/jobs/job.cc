@@ -13,6 +13,8 @@
 namespace evergrad::coordinator {
 namespace {
 
+std::string Shards(std::size_t number) { return absl::StrCat(number, number == 1 ? " shard" : " shards"); }
+
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kWaitsBytesMax = 512;
@@ -549,7 +551,7 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
   if (active() && drains) {
     Event("drain",
-          absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", shards, shards == 1 ? " shard is" : " shards are", " to be moved"));
+          absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", Shards(shards), shards == 1 ? " is" : " are", " to be moved"));
   }
   // What was on its way to it goes elsewhere.
   for (auto it = moves_.begin(); it != moves_.end();) {
@@ -570,7 +572,7 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
   EndMovesOf(task);
   if (active() && !server->leaving.empty()) {
     if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0; shards > 0)
-      Event("away", absl::StrCat("ps_server/", server->identity, " has gone after its notice and held ", shards, shards == 1 ? " shard" : " shards"));
+      Event("away", absl::StrCat("ps_server/", server->identity, " has gone after its notice and held ", Shards(shards)));
   } else if (active()) {
     Event("away", absl::StrFormat("ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)", server->identity, reason,
                                   std::chrono::duration<double>(options_.server_lost_after).count()));
@@ -932,9 +934,10 @@ std::string Job::WaitingFor() const {
     bool ready = false, usable = false;
     std::string stalled, unfit;
     for (const auto& [task, worker] : workers_) {
+      const Unfit* const of = UnfitOf(worker);
       ready |= worker.ready && !worker.leaving;
-      usable |= Usable(worker) && UnfitOf(worker) == nullptr;
-      if (const Unfit* of = UnfitOf(worker); of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
+      usable |= Usable(worker) && of == nullptr;
+      if (of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
         absl::StrAppend(&unfit, unfit.empty() ? "" : ", ", "worker/", worker.identity, " (", of->why, ")");
       if (worker.stuck || worker.aside_until > host_->Now()) absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
@@ -985,20 +988,20 @@ std::string Job::WaitingForServers() const {
     return phase_ == Phase::kPlacing ? "servers: none is here" : "";
   }
   std::string text;
-  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", unplaced_.size(), unplaced_.size() == 1 ? " shard" : " shards");
+  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", Shards(unplaced_.size()));
   for (const auto& [task, server] : servers_) {
     if (server.ready || book_ == nullptr) continue;
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away),
-                    " s and holds ", shards, shards == 1 ? " shard" : " shards");
+                    " s and holds ", Shards(shards));
   }
   for (const auto& [identity, lost_at] : awaited_) {
     const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
     if (shards == 0) continue;
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not come back since the coordinator was started again and holds ", shards, shards == 1 ? " shard" : " shards");
+                    " has not come back since the coordinator was started again and holds ", Shards(shards));
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;
@@ -1008,8 +1011,7 @@ std::string Job::WaitingForServers() const {
     if (server != nullptr && server->ready) ++silent[server->identity];
   }
   for (const auto& [identity, shards] : silent) {
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", shards,
-                    shards == 1 ? " shard" : " shards");
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", Shards(shards));
   }
   return text;
 }

@@ -941,14 +941,18 @@ TEST_CASE("workers that wait for room: the job says where and for what, takes no
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a worker that waits for room and dies: the job does not say that it goes on") {
-  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+void BothTrain(FakeCluster& c) {
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+}
+
+TEST_CASE("a worker that waits for room and dies: the job does not say that it goes on") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
+  BothTrain(c);
   const auto beat = [&](const std::string& identity, const std::string& waits) {
     Beat(c, c.workers[identity], c.workers[identity].held[0], 1, false, waits);
   };
@@ -964,12 +968,7 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
 
 TEST_CASE("a coordinator that begins anew while a worker waits for room does not say that the job goes on") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
-  c.AddWorker("0");
-  c.AddWorker("1");
-  c.AddServer("0");
-  c.job->Start();
-  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  BothTrain(c);
   const v1::Grant grant = c.workers["1"].held[0];
   Beat(c, c.workers["0"], c.workers["0"].held[0], 1, false, "room at ps_server/0");
   c.job->BeginAnew(Term(9));

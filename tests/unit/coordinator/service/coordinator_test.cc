@@ -84,6 +84,29 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   CHECK(c.WaitState("second", "SUCCEEDED").ok());
 }
 
+// What a worker says of a grant that it cannot do, and of one that it gives back.
+v1::TaskMessage Cannot(const v1::Grant& grant) {
+  v1::TaskMessage message;
+  v1::Failed* failed = message.mutable_failed();
+  failed->set_job_uid(grant.job_uid());
+  failed->set_closure(grant.closure());
+  *failed->mutable_attempt() = grant.attempt();
+  failed->set_kind(grant.kind());
+  failed->set_all_targets(grant.all_targets());
+  failed->set_user_error(true);
+  failed->set_lack(v1::ABILITY);
+  failed->mutable_cause()->set_kind("user");
+  failed->mutable_cause()->set_message("no such device");
+  return message;
+}
+v1::TaskMessage GivenBack(const v1::Recall& recall) {
+  v1::TaskMessage message;
+  message.mutable_dropped()->set_job_uid(recall.job_uid());
+  message.mutable_dropped()->set_closure(recall.closure());
+  *message.mutable_dropped()->mutable_attempt() = recall.attempt();
+  return message;
+}
+
 TEST_CASE("two jobs with equal variable names run side by side, each with a worker of its own, which is moved once it has given back its work") {
   Mutex mu;
   bool holds = true;
@@ -100,16 +123,12 @@ TEST_CASE("two jobs with equal variable names run side by side, each with a work
       }
     }
     if (!m.has_recall()) return TestCluster::Work(task, m);
-    v1::TaskMessage dropped;
     {
       MutexLock lock(&mu);
       const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
       if (std::erase_if(held[&task], of_it) == 0) return;
     }
-    dropped.mutable_dropped()->set_job_uid(m.recall().job_uid());
-    dropped.mutable_dropped()->set_closure(m.recall().closure());
-    *dropped.mutable_dropped()->mutable_attempt() = m.recall().attempt();
-    task.Send(dropped);
+    task.Send(GivenBack(m.recall()));
   };
   c.AddServer("0", 1);
   TestTask& one = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2), work);
@@ -178,16 +197,7 @@ TEST_CASE("a worker that cannot take part in one of two jobs works for the other
         if (m.has_grant()) ++done_by_lame[m.grant().job_uid()];
       } else {
         ++refused[m.grant().job_uid()];
-        v1::Failed* failed = message.mutable_failed();
-        failed->set_job_uid(m.grant().job_uid());
-        failed->set_closure(m.grant().closure());
-        *failed->mutable_attempt() = m.grant().attempt();
-        failed->set_kind(m.grant().kind());
-        failed->set_all_targets(m.grant().all_targets());
-        failed->set_user_error(true);
-        failed->set_lack(v1::ABILITY);
-        failed->mutable_cause()->set_kind("user");
-        failed->mutable_cause()->set_message("no such device");
+        message = Cannot(m.grant());
       }
     }
     message.has_failed() ? task.Send(message) : TestCluster::Work(task, m);
@@ -242,23 +252,14 @@ TEST_CASE("a job whose only worker cannot take part in it changes it for one of 
     {
       MutexLock lock(&mu);
       if (m.has_grant() && lame && easy != 0 && m.grant().job_uid() != easy) {
-        v1::Failed* failed = message.mutable_failed();
-        failed->set_job_uid(m.grant().job_uid());
-        failed->set_closure(m.grant().closure());
-        *failed->mutable_attempt() = m.grant().attempt();
-        failed->set_kind(m.grant().kind());
-        failed->set_user_error(true);
-        failed->set_lack(v1::ABILITY);
-        failed->mutable_cause()->set_message("no such device");
+        message = Cannot(m.grant());
       } else if (m.has_grant() && m.grant().kind() == v1::TRAIN && holds) {
         held[&task].push_back(m);
         return;
       } else if (m.has_recall()) {
         const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
         if (std::erase_if(held[&task], of_it) == 0) return;
-        message.mutable_dropped()->set_job_uid(m.recall().job_uid());
-        message.mutable_dropped()->set_closure(m.recall().closure());
-        *message.mutable_dropped()->mutable_attempt() = m.recall().attempt();
+        message = GivenBack(m.recall());
       }
     }
     message.has_failed() || message.has_dropped() ? task.Send(message) : TestCluster::Work(task, m);
