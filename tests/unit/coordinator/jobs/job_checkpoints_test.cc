@@ -379,7 +379,7 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
     REQUIRE(d.Run([&] { return d.Status().state() == "RUNNING"; }));
     CHECK(d.Status().steps_done() == 22);
     d.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-    for (const v1::Grant& g : std::vector<v1::Grant>(d.workers["w"].held)) d.Finish(d.workers["w"], g);
+    d.FinishHeld(d.workers["w"]);
     REQUIRE(d.RunToEnd());
     REQUIRE(d.Status().state() == "SUCCEEDED");
     std::vector<std::uint64_t> trained;

@@ -357,6 +357,10 @@ class FakeCluster {
     if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
   }
   std::vector<absl::Status> refused;
+  // All that it has in hand now, not what it is granted for it.
+  void FinishHeld(FakeWorker& worker) {
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) Finish(worker, grant);
+  }
   void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user, v1::Lack lack = v1::NO_LACK) {
     v1::TaskMessage message;
     v1::Failed* failed = message.mutable_failed();

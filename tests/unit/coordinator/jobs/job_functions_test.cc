@@ -178,7 +178,7 @@ TEST_CASE("the first error wins, is told once, and not before every owner has an
   const std::uint64_t early = c.Schedule("0");
   c.Deliver();
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.Run([&] { return c.Joined(); }));
   std::vector<std::uint64_t> closures;
@@ -396,7 +396,7 @@ TEST_CASE("closures cancelled by their client are told as such once every owner 
   // A Done that crossed the cancelling is superseded.
   for (auto& [identity, worker] : c.workers) {
     CHECK(c.HeldBy(worker, a) == nullptr);
-    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(keep).state() == v1::RESULT_SUCCEEDED);
@@ -464,7 +464,7 @@ TEST_CASE("a restart keeps queue, results and the error that is still to be told
     CHECK(next > open.back() + 1);
     c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
     for (auto& [identity, worker] : c.workers) {
-      for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+      c.FinishHeld(worker);
     }
     REQUIRE(c.Run([&] { return c.Joined(); }));
     CHECK(c.Fetch(next).result() == "f(new)");
@@ -530,7 +530,7 @@ TEST_CASE("a job of functions taken up again at any moment runs each closure to 
     }
     c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
     for (auto& [identity, worker] : c.workers) {
-      for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+      c.FinishHeld(worker);
     }
     REQUIRE(c.Run([&] { return c.Joined(); }));
     for (const auto& [closure, result] : wanted) CHECK(c.Fetch(closure).result() == result);

@@ -20,7 +20,7 @@ std::string AllEvents(const FakeCluster& c) {
 
 void FinishHeld(FakeCluster& c) {
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+    c.FinishHeld(worker);
   }
 }
 

@@ -120,7 +120,7 @@ TEST_CASE("Dones that come together are one commit, and none of them is answered
   }
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.RunToEnd());
   CheckFiles(c, 32, 2);
@@ -162,7 +162,7 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
     c.turns_held = false;
     c.job->EndTurn();
     for (auto& [identity, worker] : c.workers) {
-      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+      c.FinishHeld(worker);
     }
     const bool ended = c.RunToEnd();
     INFO(c.Status().ShortDebugString());
@@ -235,7 +235,7 @@ TEST_CASE("a server that does not come back with the coordinator is waited for b
   CHECK_THAT(c.Status().waiting_for(), Contains("ps_server/1 has not come back since the coordinator was started again"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
@@ -288,7 +288,7 @@ TEST_CASE("the wall clock jumps an hour either way, also over a restart: nothing
   c.Restart();
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
@@ -323,8 +323,7 @@ TEST_CASE("a version that makes another plan of a job shows it if it has ended, 
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   CHECK_THAT(std::string(of_another_version().status().message()), Contains("this version makes another plan of it"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (auto& [identity, worker] : c.workers)
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
   const auto job = of_another_version();
   INFO(job.status());
@@ -365,8 +364,7 @@ TEST_CASE("a job that has ended is shown by a version that refuses its YAML or m
   CHECK(living.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(living.message()), Contains("job=0000000000abcdef name=" + c.Status().name() + " reason=" + why));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (auto& [identity, worker] : c.workers)
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
   const auto job = by_another_version();
   INFO(job.status());
@@ -415,8 +413,7 @@ TEST_CASE("a shard that is adopted from its newest owner is dropped by the one t
   CHECK(c.servers["0"].shards.empty());
   CHECK(c.servers["1"].shards.size() == 4);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (auto& [identity, worker] : c.workers)
-    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
 }

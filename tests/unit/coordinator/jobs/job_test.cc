@@ -214,7 +214,7 @@ TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
   c.Deliver();
   CHECK(back.answered.count(grant.attempt().n()) == 1);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(back.held)) c.Finish(back, g);
+  c.FinishHeld(back);
   REQUIRE(c.RunToEnd());
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["deaths"].empty());
@@ -240,7 +240,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
     if (Trains(g)) CHECK(g.closure() <= 7);
   }
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+    c.FinishHeld(worker);
   }
   c.Deliver();
   CHECK(c.Status().phase() == "evaluating");
@@ -249,7 +249,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
   }
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
-    for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+    c.FinishHeld(worker);
   }
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -289,7 +289,7 @@ TEST_CASE("a server that registers without its shards gets them from the seed, a
   c.AddServer("1");
   CHECK(c.Run([&] { return c.servers["1"].shards.size() == 2; }));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   std::set<std::uint64_t> repaired;
@@ -332,7 +332,7 @@ TEST_CASE("a re-run that a user's error makes impossible ends the job, or is los
     if (!report) break;
   }
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
@@ -369,7 +369,7 @@ TEST_CASE("a server whose session was cut keeps its shards") {
   CHECK(c.job->WaitingFor().find("ps_server/1 is away") != std::string::npos);
   c.AddServer("1", true);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().closures_rerun() == 0);
   CHECK(Json::parse(c.host.files.at("/runs/fake/result.json"))["deaths"].empty());
@@ -388,7 +388,7 @@ TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
   c.servers.erase("0");
   c.job->OnServerLost(lost, "0", "away for longer than server_lost_after", false);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   if (!two) {
     CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(2)));
     CHECK(c.job->WaitingFor().find("servers: none for 4 shards") != std::string::npos);
@@ -420,7 +420,7 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   CHECK(c.workers["0"].superseded.count(first_round[0].attempt().n()) == 1);
   c.eval_count = 7;
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
 }
@@ -438,7 +438,7 @@ TEST_CASE("a rollback while weights are exported sends the job back to repair, e
   c.Finish(c.workers["0"], old);
   REQUIRE(c.Run([&] { return c.Status().phase() == "repairing" && !c.workers["0"].held.empty(); }));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+  c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.workers["0"].superseded.count(old.attempt().n()) == 1);
@@ -936,7 +936,7 @@ TEST_CASE("workers that wait for room: the job says where and for what, takes no
   CHECK(c.Status().waiting_for().empty());
   CHECK(EventsWith(c, "goes on: no push waits for room any more") == 1);
   held = false;
-  for (const v1::Grant& g : std::vector<v1::Grant>(worker.held)) c.Finish(worker, g);
+  c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
 }
@@ -1361,7 +1361,7 @@ TEST_CASE("while nothing is trained on, neither examples per second nor a remain
   SECTION("a shard is repaired") {
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
     c.AddServer("1");
-    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["0"].held)) c.Finish(c.workers["0"], g);
+    c.FinishHeld(c.workers["0"]);
     c.Deliver();
     CHECK(c.Status().phase() == "repairing");
   }
@@ -1411,7 +1411,7 @@ TEST_CASE("a worker that cannot take part fails no job while another can: its wo
     CHECK(tried.size() <= 7);
   }
   holds = false;
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["1"].held)) c.Finish(c.workers["1"], g);
+  c.FinishHeld(c.workers["1"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.Status().closures_succeeded() == 16);
@@ -1490,7 +1490,7 @@ TEST_CASE("workers that can train and not evaluate are told of once, not at each
   c.job->Start();
   while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {  // the others are tried, and do something, before it goes on
     REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
-    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["2"].held)) c.Finish(c.workers["2"], g);
+    c.FinishHeld(c.workers["2"]);
   }
   CHECK(c.job->state() == JobState::kSucceeded);
   for (const char* identity : {"0", "1"}) CHECK(lacked[identity] >= 2);
@@ -1564,7 +1564,7 @@ TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at on
   CHECK(EventsWith(c, "cannot take part") <= 2);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (const char* identity : {"0", "1"}) {
-    for (const v1::Grant& g : std::vector<v1::Grant>(c.workers[identity].held)) c.Finish(c.workers[identity], g);
+    c.FinishHeld(c.workers[identity]);
   }
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -1600,7 +1600,7 @@ TEST_CASE("a re-run that only a worker without the input is here for waits for t
   }
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.AddWorker("0");
-  for (const v1::Grant& g : std::vector<v1::Grant>(c.workers["lame"].held)) c.Finish(c.workers["lame"], g);
+  c.FinishHeld(c.workers["lame"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.Status().closures_lost() == 0);
