@@ -30,6 +30,8 @@ inline constexpr char kListVariables[] = "/evergrad.v1.Control/ListVariables";
 inline constexpr char kReadTaskLogs[] = "/evergrad.v1.Control/ReadTaskLogs";
 inline constexpr char kGetClusterInfo[] = "/evergrad.v1.Control/GetClusterInfo";
 inline constexpr char kDrainTask[] = "/evergrad.v1.Control/DrainTask";
+inline constexpr char kListRunFiles[] = "/evergrad.v1.Control/ListRunFiles";
+inline constexpr char kReadRunFile[] = "/evergrad.v1.Control/ReadRunFile";
 inline constexpr char kScheduleClosure[] = "/evergrad.v1.Control/ScheduleClosure";
 inline constexpr char kJoinClosures[] = "/evergrad.v1.Control/JoinClosures";
 inline constexpr char kClosuresDone[] = "/evergrad.v1.Control/ClosuresDone";
@@ -41,6 +43,12 @@ inline constexpr char kFinishJob[] = "/evergrad.v1.Control/FinishJob";
 // Of closures of functions jobs.
 inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;  // registered in one worker
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
+
+// Files of a runs folder on their way (RunFileChunk, ReadRunFile). A heartbeat waits behind one window at most.
+inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
+inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
+// A file that the coordinator writes into each runs folder; its contents name the job and the coordinator's host.
+inline constexpr char kRunMarkFile[] = ".evergrad-run";
 
 template <class Tag>
 v1::Stamp ToProto(const Stamp<Tag>& stamp) {
