@@ -41,11 +41,19 @@ enum class Mutant {
   kCutInTwoTurns,          // the ledger is cut in one turn, the values in a later one (line 27)
   kReportedBeforeDurable,  // a file is reported before it is durable (line 27)
   kSourceGoesOn,           // the source of a move goes on serving (line 22)
+  kUnprovedAdmits,         // a push whose proof does not fit is let in (line 35)
+  kUnprovedRaisesBar,      // the proof is looked at after the ledger, so a DUPLICATE without one raises open[c].attempt (line 35)
+  // At whoever makes and checks proofs.
+  kProofOfAnyClosure,  // the proof does not cover the closure (line 34)
+  kProofOfAnyAttempt,  // the proof does not cover the attempt (line 34)
+  kProofOfAnyWorker,   // the proof does not cover the worker's name (line 34)
   // At a worker.
   kStaleSettles,  // STALE counts as settled (line 15)
   kDoneNotKept,   // a Done is sent once and forgotten (line 16)
   kKeepsUnnamed,  // an attempt that Registered does not name is kept (line 26)
   // At the coordinator.
+  kKeyOfEachLife,          // each life of the coordinator draws a key of its own (line 36)
+  kEndsUncompared,         // a job ends without a look at the number of updates (line 38)
   kTermNotSynced,          // the first message leaves before the term is durable (line 18)
   kAckBeforeCommit,        // messages leave before the commits that they follow from are durable (line 19)
   kAnyAttemptDone,         // a Done of another attempt than the current one is taken (line 19)
