@@ -11,6 +11,7 @@
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
 #include "common/transport/grpc_transport.h"
+#include "common/transport/tls_files.h"
 
 namespace evergrad::daemon {
 namespace {
@@ -39,7 +40,11 @@ Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
                "when this file appears, whatever it holds, the machine will be taken away: hand over and leave, as after SIGTERM; empty: none is "
                "looked for");
-  table_.Add("metrics_listen", &common_.metrics_listen, "serve Prometheus text at http://ADDRESS/metrics; empty: off");
+  table_.Add("metrics_listen", &common_.metrics_listen,
+             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz: plain HTTP on loopback and with --insecure-listen; off "
+             "loopback with TLS it is HTTPS, and /metrics wants a client certificate; empty: off");
+  table_.Add("insecure_metrics", &common_.insecure_metrics,
+             "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or authentication, whatever --listen does");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");
   table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
@@ -88,14 +93,26 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   log_options.file = common_.log_file;
   logger_ = std::make_unique<log::Logger>(log_options);
   registry_ = std::make_unique<metrics::Registry>();
-  if (!common_.metrics_listen.empty()) {
-    auto exporter = metrics::HttpExporter::Start(common_.metrics_listen, registry_.get());
-    if (!exporter.ok()) return Fail(absl::Status(exporter.status().code(), absl::StrCat("--metrics-listen: ", exporter.status().message())));
-    exporter_ = *std::move(exporter);
-  }
+  if (const absl::Status status = StartExporter(); !status.ok()) return Fail(status);
   logger_->Info(VersionLine(table_.program()));
   if (failpoints_->AnyArmed()) logger_->Warning(absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
   return std::nullopt;
+}
+
+absl::Status Daemon::StartExporter() {
+  const MetricsDoor door = MetricsDoorOf(common_);
+  if (door == MetricsDoor::kOff) return absl::OkStatus();
+  metrics::ExporterOptions options;
+  options.listen = common_.metrics_listen;
+  options.plain_off_loopback = door == MetricsDoor::kPlainOffLoopback;
+  if (door == MetricsDoor::kTls) {
+    EG_ASSIGN_OR_RETURN(const std::optional<transport::TlsPems> pems, transport::LoadTls(common_.tls));
+    if (pems) options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
+  }
+  auto exporter = metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_);
+  if (!exporter.ok()) return absl::Status(exporter.status().code(), absl::StrCat("--metrics-listen: ", exporter.status().message()));
+  exporter_ = *std::move(exporter);
+  return absl::OkStatus();
 }
 
 void Daemon::RequestDrain(absl::string_view reason) {
@@ -138,6 +155,10 @@ int Daemon::Fail(const absl::Status& status) {
 
 std::string Daemon::metrics_address() const { return exporter_ == nullptr ? "" : exporter_->address(); }
 
+std::string Daemon::metrics_url() const {
+  return exporter_ == nullptr ? "" : absl::StrCat(exporter_->tls() ? "https://" : "http://", exporter_->address(), "/metrics");
+}
+
 transport::ServerOptions Daemon::server_options() const {
   transport::ServerOptions options;
   options.listen = common_.listen;
@@ -155,10 +176,13 @@ transport::ChannelOptions Daemon::channel_options() const {
 absl::Status Daemon::ReportListening(const std::string& bound_address) {
   advertised_ = common_.advertise.empty() ? bound_address : common_.advertise;
   logger_->Info(absl::StrCat("listening on ", bound_address, advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
-                             exporter_ == nullptr ? "" : absl::StrCat(", metrics at http://", metrics_address(), "/metrics")));
+                             exporter_ == nullptr ? "" : absl::StrCat(", metrics at ", metrics_url())));
   if (insecure())
     logger_->Warning(absl::StrCat("--insecure-listen: anyone who reaches ", bound_address,
                                   " can read, change and stop everything here; TLS closes it (psctl cert init)"));
+  if (MetricsDoorOf(common_) == MetricsDoor::kPlainOffLoopback)
+    logger_->Warning(absl::StrCat(common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen", ": anyone who reaches ", metrics_address(),
+                                  " can read this daemon's metrics"));
   if (!common_.address_file.empty()) EG_RETURN_IF_ERROR(fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));
   return absl::OkStatus();
 }

@@ -27,8 +27,10 @@
 #include "common/daemon/option_table.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
+#include "common/metrics/http_exporter.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
+#include "common/time/clock.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::daemon {
@@ -42,6 +44,7 @@ struct CommonOptions {
   std::string coordinator;             // tasks only
   std::string preemption_notice_file;  // tasks only; "": none is looked for
   std::string metrics_listen;          // "": off
+  bool insecure_metrics = false;       // plain HTTP at metrics_listen off loopback
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
   std::string failpoints;
@@ -53,6 +56,9 @@ struct CommonOptions {
 const char* ProgramName(Role role);
 // Whether "host:port" is reachable from this machine only: 127.0.0.0/8, ::1, localhost.
 bool IsLoopback(absl::string_view host_port);
+// How --metrics-listen is served. Pure.
+enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
+MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need loopback), TLS files all or
 // none, tasks need --coordinator, a wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
@@ -96,6 +102,7 @@ class Daemon {
   bool failpoints_allowed() const { return !common_.failpoints.empty(); }  // daemons "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
   std::string metrics_address() const;              // as bound, "" when off
+  std::string metrics_url() const;                  // http or https, "" when off
   transport::ServerOptions server_options() const;  // listen, insecure_listen and TLS filled in
   transport::ChannelOptions channel_options() const;
 
@@ -108,6 +115,9 @@ class Daemon {
   const Role role_;
   CommonOptions common_;
   OptionTable table_;
+  absl::Status StartExporter();
+
+  RealClock clock_;
   std::unique_ptr<log::Logger> logger_;
   std::unique_ptr<metrics::Registry> registry_;
   std::unique_ptr<fault::Failpoints> failpoints_;

@@ -32,6 +32,16 @@ bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == ":
 
 absl::Status Refuse(std::string text) { return UserError(absl::InvalidArgumentError(text)); }
 
+absl::Status CheckMetricsOptions(const CommonOptions& options) {
+  if (options.insecure_metrics && options.metrics_listen.empty())
+    return Refuse("--insecure-metrics says how the address of --metrics-listen is served; give --metrics-listen as well");
+  if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics || !options.insecure_listen.empty())
+    return absl::OkStatus();
+  return Refuse(absl::StrCat("--metrics-listen: ", options.metrics_listen,
+                             " is off loopback. Add --insecure-metrics to serve plain HTTP there, where the network itself is trusted; or give "
+                             "TLS (--tls-ca, --tls-cert, --tls-key) for HTTPS, where /metrics wants a client certificate"));
+}
+
 }  // namespace
 
 const char* ProgramName(Role role) {
@@ -49,6 +59,12 @@ bool IsLoopback(absl::string_view host_port) {
   if (split->host == "localhost" || split->host == "::1") return true;
   // A name may begin with "127." too: only four numbers are an address.
   return absl::StartsWith(split->host, "127.") && split->host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+MetricsDoor MetricsDoorOf(const CommonOptions& options) {
+  if (options.metrics_listen.empty()) return MetricsDoor::kOff;
+  if (IsLoopback(options.metrics_listen)) return MetricsDoor::kPlainOnLoopback;
+  return options.insecure_metrics || options.tls.empty() ? MetricsDoor::kPlainOffLoopback : MetricsDoor::kTls;
 }
 
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
@@ -72,9 +88,7 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   }
   const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
   if (!options.failpoints.empty() && !IsLoopback(bound)) return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
-  if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !tls && options.insecure_listen.empty()) {
-    return Refuse("--metrics-listen: an address off loopback is opened only by a daemon that is open itself (TLS or --insecure-listen)");
-  }
+  if (const absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
   if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutex.h"
@@ -111,7 +112,7 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Counter>> counters;
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
-    std::map<std::string, std::function<double()>> callbacks;
+    std::map<std::string, std::function<std::string()>> callbacks;                 // the value as text
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;  // may be null; shared by its members
     std::size_t member = 0;
   };
@@ -158,7 +159,12 @@ Histogram& Registry::GetHistogram(absl::string_view name, absl::string_view help
 
 void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read) {
   MutexLock lock(&impl_->mu);
-  impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] = std::move(read);
+  impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] = [read = std::move(read)] { return Number(read()); };
+}
+
+void Registry::AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels, std::function<std::uint64_t()> read) {
+  MutexLock lock(&impl_->mu);
+  impl_->FamilyOf(name, help, Kind::kCounter).callbacks[LabelText(labels)] = [read = std::move(read)] { return absl::StrCat(read()); };
 }
 
 void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read) {
@@ -180,7 +186,7 @@ std::string Registry::PrometheusText() const {
   struct Sample {
     std::string labels;
     std::string value;
-    std::function<double()> read;
+    std::function<std::string()> read;
     const Histogram* histogram = nullptr;
   };
   struct Page {
@@ -215,7 +221,7 @@ std::string Registry::PrometheusText() const {
     }
     for (const Sample& sample : page.samples) {
       if (sample.histogram == nullptr) {
-        absl::StrAppend(&out, page.name, Braced(sample.labels), " ", sample.read ? Number(sample.read()) : sample.value, "\n");
+        absl::StrAppend(&out, page.name, Braced(sample.labels), " ", sample.read ? sample.read() : sample.value, "\n");
         continue;
       }
       const Histogram::Snapshot s = sample.histogram->Read();

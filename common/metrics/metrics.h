@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace evergrad::metrics {
@@ -65,7 +64,9 @@ class Registry {
   // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of the registry. The same
   // name and labels again replace `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read);
-  // As above, of things that come and go (jobs): as many samples as there are now. `read` bounds their number.
+  // The same of a count that its owner keeps: `read` never falls.
+  void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels, std::function<std::uint64_t()> read);
+  // As AddCallbackGauge, of things that come and go (jobs): as many samples as there are now. `read` bounds their number.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read);
   // Several at once, {name, help}: `read` is asked once a scrape and returns the samples of each, in their order.
@@ -84,21 +85,6 @@ struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
   Gauge& current;
   Counter& refused;
-};
-
-// Serves GET /metrics and GET /healthz with cpp-httplib on threads of its own.
-class HttpExporter {
- public:
-  // `listen` is host:port or [v6]:port, port 0 allowed; `registry` outlives the exporter and what its callbacks read.
-  // InvalidArgument: not host:port, or off loopback without `allow_off_loopback` (P10). Unavailable when it cannot bind.
-  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(absl::string_view listen, Registry* registry, bool allow_off_loopback = false);
-  ~HttpExporter();
-  std::string address() const;  // host:port as bound
-
- private:
-  struct Impl;
-  explicit HttpExporter(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace evergrad::metrics

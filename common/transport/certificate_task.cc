@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/transport/openssl_ptr.h"
+#include "common/base/openssl_ptr.h"
 
 namespace evergrad::transport {
 namespace {

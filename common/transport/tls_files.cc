@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/openssl_ptr.h"
 #include "common/base/status.h"
 #include "common/transport/certificate_task.h"
-#include "common/transport/openssl_ptr.h"
 
 namespace evergrad::transport {
 namespace {

@@ -1,4 +1,5 @@
-// The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is named. Private to the room.
+// The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is named.
+// For the room, and for the daemon's metrics listener, which serves with the same certificate.
 #pragma once
 
 #include <optional>

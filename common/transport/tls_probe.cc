@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/transport/openssl_ptr.h"
+#include "common/base/openssl_ptr.h"
 
 namespace evergrad::transport {
 namespace {

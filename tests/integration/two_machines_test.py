@@ -16,35 +16,8 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from machines import INSIDE, Machine, can, run_inside_if_needed, signed_by_openssl, skip_without_namespaces  # noqa: E402
 from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
-
-
-def can(*command):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-
-
-class Machine:
-    """A network namespace, held by a process that waits on its stdin: it goes when the test goes, however that ends."""
-
-    def __init__(self, test):
-        self.holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        test.addCleanup(self._end)
-        own = os.readlink("/proc/self/ns/net")
-
-        def entered():
-            # `unshare` becomes `cat` once it is in its own namespace.
-            return os.readlink("/proc/%d/ns/net" % self.holder.pid) != own and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
-        wait_for("a network namespace", entered)
-        self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
-        subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
-
-    def address(self, device, address):
-        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
-        subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
-
-    def _end(self):
-        self.holder.stdin.close()
-        self.holder.wait()
 
 
 class TwoMachines(Case):
@@ -52,8 +25,7 @@ class TwoMachines(Case):
 
     def setUp(self):
         super().setUp()
-        if not can("unshare", "-n", "true"):
-            raise unittest.SkipTest("network namespaces need root or `unshare -Urnm`, and neither is to be had here")
+        skip_without_namespaces()
         self.near, self.far = Machine(self), Machine(self)
         subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
         self.near.address("wire", self.NEAR + "/24")
@@ -193,16 +165,11 @@ except OSError as error:
 
     def expired(self, name, host):
         """A certificate of the right authority whose last day was yesterday."""
-        self.signed(name, host, -1, ",URI:evergrad://worker/9")
+        self.signed(name, host, -1, "evergrad://worker/9")
 
-    def signed(self, name, host, days, more=""):
+    def signed(self, name, host, days, uri=None):
         """A certificate of the right authority, made by another tool."""
-        key, request, out = (self.path("certs", name + e) for e in (".key", ".csr", ".pem"))
-        extensions = write(self.path("extensions"), "subjectAltName=IP:%s%s\nextendedKeyUsage=serverAuth,clientAuth\n" % (host, more))
-        for command in (["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
-                        ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
-                        ["openssl", "x509", "-req", "-in", request, "-CA", self.path("certs", "ca.pem"), "-CAkey", self.path("certs", "ca.key"), "-days", str(days), "-extfile", extensions, "-out", out]):
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        signed_by_openssl(self.path("certs"), name, host, days, uri)
 
     def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):
         data = data_folder()
@@ -302,11 +269,7 @@ class OneMachine(Case):
 
 # gRPC hangs up on a certificate that it does not take and mostly loses the TLS alert that says why.
 REFUSED = r"^closed without a word$|reset|CERTIFICATE|UNKNOWN_CA"
-INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
 
 if __name__ == "__main__":
-    # Without root the whole file runs again in a user namespace of its own, where the machines can be made.
-    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
-        # The namespace's own loopback is down until somebody raises it.
-        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+    run_inside_if_needed()
     main()

@@ -37,6 +37,37 @@ TEST_CASE("P10: an address off loopback needs TLS or the insecure flag, and the 
   CHECK_THAT(Refusal(options), Catch::Contains("together with TLS"));
 }
 
+TEST_CASE("P10: metrics off loopback are HTTPS with TLS, plain where a flag says so, and the refusal names that flag") {
+  CommonOptions options = Task();
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kOff);
+  options.metrics_listen = "127.0.0.1:0";
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOnLoopback);
+  options.tls = {"ca", "cert", "key"};
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOnLoopback);
+
+  options.metrics_listen = "10.0.0.7:9100";
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kTls);
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  options.insecure_metrics = true;
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOffLoopback);
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+
+  options = Task();
+  options.metrics_listen = "10.0.0.7:9100";
+  CHECK_THAT(Refusal(options), Catch::Contains("10.0.0.7:9100") && Catch::Contains("--insecure-metrics") && Catch::Contains("--tls-ca"));
+  options.insecure_metrics = true;
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOffLoopback);
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  options.insecure_metrics = false;
+  options.insecure_listen = "10.0.0.7:4000";
+  CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOffLoopback);
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+
+  options = Task();
+  options.insecure_metrics = true;
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--insecure-metrics") && Catch::Contains("give --metrics-listen"));
+}
+
 TEST_CASE("P10: failpoints are armed on loopback only") {
   CommonOptions options = Task();
   options.failpoints = "ledger.off=on";
@@ -61,7 +92,7 @@ TEST_CASE("settings that cannot work together are refused before anything starts
   CHECK(Refusal(options) == "--coordinator: expected host:port, got `somewhere`");
   options = Task();
   options.metrics_listen = "10.0.0.1:9100";
-  CHECK_THAT(Refusal(options), Catch::StartsWith("--metrics-listen: an address off loopback"));
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is off loopback"));
   options = Task();
   options.listen = "127.0.0.1:70000";
   CHECK(Refusal(options) == "--listen: expected host:port, got `127.0.0.1:70000`");

@@ -38,6 +38,17 @@ TEST_CASE("the Prometheus text of every kind of metric") {
         "evergrad_worker_steps_total 3\n");
 }
 
+TEST_CASE("a count that its owner keeps is shown as a counter, in full digits") {
+  Registry registry;
+  std::uint64_t count = 0;
+  registry.AddCallbackCounter("evergrad_worker_sent_bytes_total", "Bytes.", {}, [&] { return count; });
+  count = 12'345'678'901'234;
+  CHECK(registry.PrometheusText() ==
+        "# HELP evergrad_worker_sent_bytes_total Bytes.\n"
+        "# TYPE evergrad_worker_sent_bytes_total counter\n"
+        "evergrad_worker_sent_bytes_total 12345678901234\n");
+}
+
 TEST_CASE("a name and its labels are one metric, however often it is asked for") {
   Registry registry;
   Counter& a = registry.GetCounter("evergrad_x_total", "X.", {{"k", "1"}});

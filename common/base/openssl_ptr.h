@@ -1,0 +1,16 @@
+// Owners of OpenSSL's objects: std::unique_ptr<X509, Freer<X509_free>>. For .cc files; includes no OpenSSL header.
+#pragma once
+
+#include <memory>
+
+namespace evergrad {
+
+template <auto Free>
+struct Freer {
+  template <class T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+
+}  // namespace evergrad

@@ -1,0 +1,65 @@
+"""Network namespaces as machines, for the tests that need addresses off loopback.
+
+They need root, or a user namespace (`unshare -Urnm`), in which a test file then runs itself again: call `run_inside_if_needed()` first in its
+main. Tests are skipped, with the reason, where neither can be had.
+"""
+import os
+import subprocess
+import sys
+import unittest
+
+from support import read, wait_for
+
+INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
+
+
+def can(*command):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def run_inside_if_needed():
+    """Without root the whole file runs again in a user namespace of its own, where machines can be made."""
+    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
+        # The namespace's own loopback is down until somebody raises it.
+        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+
+
+def skip_without_namespaces():
+    if not can("unshare", "-n", "true"):
+        raise unittest.SkipTest("network namespaces need root or `unshare -Urnm`, and neither is to be had here")
+
+
+class Machine:
+    """A network namespace, held by a process that waits on its stdin: it goes when the test goes, however that ends."""
+
+    def __init__(self, test):
+        self.holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        test.addCleanup(self._end)
+        own = os.readlink("/proc/self/ns/net")
+
+        def entered():
+            # `unshare` becomes `cat` once it is in its own namespace.
+            return os.readlink("/proc/%d/ns/net" % self.holder.pid) != own and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
+        wait_for("a network namespace", entered)
+        self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
+        subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
+
+    def address(self, device, address):
+        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
+        subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
+
+    def _end(self):
+        self.holder.stdin.close()
+        self.holder.wait()
+
+
+def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
+    """A certificate of the authority in `certs`, made by another tool than psctl; `days` -1: its last day was yesterday."""
+    key, request, out, extensions = (os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext"))
+    with open(extensions, "w") as f:
+        f.write("subjectAltName=IP:%s%s\nextendedKeyUsage=serverAuth,clientAuth\n" % (host, ",URI:" + uri if uri else ""))
+    for command in (["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
+                    ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
+                    ["openssl", "x509", "-req", "-in", request, "-CA", os.path.join(certs, authority + ".pem"), "-CAkey", os.path.join(certs, authority + ".key"),
+                     "-days", str(days), "-extfile", extensions, "-out", out]):
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
