@@ -95,13 +95,16 @@ struct Server::Impl {
     const auto gauge = [&](absl::string_view name, absl::string_view help, std::uint64_t Stats::*field) {
       registry.AddCallbackGauge(name, help, {}, [counted = counted, field] { return static_cast<double>(counted->Read().*field); });
     };
+    const auto count = [&](absl::string_view name, absl::string_view help, std::uint64_t Stats::*field) {
+      registry.AddCallbackCounter(name, help, {}, [counted = counted, field] { return counted->Read().*field; });
+    };
     // Every `_max` setting: how full it is, what it allows, what it has refused.
     const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value, std::uint64_t Stats::*current,
                            std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
       if (current != nullptr) gauge(prefix + "_current", help, current);
       registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit")).Set(static_cast<double>(value));
-      gauge(prefix + "_refused_total", absl::StrCat(help, ": refused for the limit"), refused);
+      count(prefix + "_refused_total", absl::StrCat(help, ": refused for the limit"), refused);
     };
     bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used, &Stats::budget_refused);
     bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max, &Stats::small_used, &Stats::small_refused);
@@ -113,11 +116,11 @@ struct Server::Impl {
     registry.AddCallbackGauge("evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
                               [largest = host->largest_frame()] { return static_cast<double>(largest->load(std::memory_order_relaxed)); });
     gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant", &Stats::budget_waiting);
-    gauge("evergrad_ps_server_refused_total", "Requests and streams refused for any limit", &Stats::refused_total);
-    gauge("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
-    gauge("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message", &Stats::malformed_total);
-    gauge("evergrad_ps_server_received_bytes_total", "Bytes received on data streams", &Stats::bytes_received);
-    gauge("evergrad_ps_server_sent_bytes_total", "Bytes sent on data streams", &Stats::bytes_sent);
+    count("evergrad_ps_server_refused_total", "Requests and streams refused for any limit", &Stats::refused_total);
+    count("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
+    count("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message", &Stats::malformed_total);
+    count("evergrad_ps_server_received_bytes_total", "Bytes received on data streams", &Stats::bytes_received);
+    count("evergrad_ps_server_sent_bytes_total", "Bytes sent on data streams", &Stats::bytes_sent);
   }
 
   transport::Handlers MakeHandlers() {

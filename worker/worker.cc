@@ -77,16 +77,16 @@ struct Worker::Impl {
   void AddMetrics() {
     metrics::Registry& registry = *dependencies.registry;
     using Stats = client::ParameterClient::Stats;
-    const auto gauge = [&](absl::string_view metric, absl::string_view help, std::uint64_t Stats::*field) {
-      registry.AddCallbackGauge(metric, help, {}, [weak = std::weak_ptr<client::ParameterClient>(client), field] {
+    const auto count = [&](absl::string_view metric, absl::string_view help, std::uint64_t Stats::*field) {
+      registry.AddCallbackCounter(metric, help, {}, [weak = std::weak_ptr<client::ParameterClient>(client), field] {
         const auto alive = weak.lock();
-        return alive == nullptr ? 0.0 : static_cast<double>(alive->stats().*field);
+        return alive == nullptr ? 0 : alive->stats().*field;
       });
     };
-    gauge("evergrad_worker_sent_bytes_total", "Bytes of requests to servers", &Stats::bytes_sent);
-    gauge("evergrad_worker_received_bytes_total", "Bytes of answers from servers", &Stats::bytes_received);
-    gauge("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
-    gauge("evergrad_worker_call_failures_total", "Requests to servers that got no answer", &Stats::failures);
+    count("evergrad_worker_sent_bytes_total", "Bytes of requests to servers", &Stats::bytes_sent);
+    count("evergrad_worker_received_bytes_total", "Bytes of answers from servers", &Stats::bytes_received);
+    count("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
+    count("evergrad_worker_call_failures_total", "Requests to servers that got no answer", &Stats::failures);
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
   }
 };

@@ -119,6 +119,8 @@ struct Registry::Impl {
 
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     EG_CHECK_MSG(IsName(name), "metric name: " + std::string(name));
+    // Prometheus' convention, which its checker holds: exactly the counters end in _total.
+    EG_CHECK_MSG((kind == Kind::kCounter) == absl::EndsWith(name, "_total"), "metric name for its kind: " + std::string(name));
     auto [it, added] = families.try_emplace(std::string(name));
     Family& family = it->second;
     if (added) {

@@ -49,9 +49,9 @@ ShardHost::ShardHost(Options options)
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
   registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
-  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_refused_total",
-                            "Spare blocks for writing out of place: given back to the system for the limit", {},
-                            [pool = pool_] { return static_cast<double>(pool->refused()); });
+  registry.AddCallbackCounter("evergrad_ps_server_pool_bytes_refused_total",
+                              "Spare blocks for writing out of place: given back to the system for the limit", {},
+                              [pool = pool_] { return pool->refused(); });
   const auto by_job = [&](const char* name, const char* help, double (*read)(const JobTable::Job&)) {
     registry.AddCallbackGauges(name, help, [jobs = jobs_, read] {
       metrics::Registry::Samples samples;
@@ -72,8 +72,8 @@ ShardHost::ShardHost(Options options)
                             [budget = budget_] { return static_cast<double>(budget->used()); });
   registry.GetGauge("evergrad_ps_server_table_bytes_limit", "Rows of embedding tables, their index and their counters: limit")
       .Set(static_cast<double>(options_.memory_bytes_max));
-  registry.AddCallbackGauge("evergrad_ps_server_table_bytes_refused_total", "Rows of embedding tables: growth refused for the limit", {},
-                            [budget = budget_] { return static_cast<double>(budget->refusals()); });
+  registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total", "Rows of embedding tables: growth refused for the limit", {},
+                              [budget = budget_] { return budget->refusals(); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
     lane.executor = executor;
