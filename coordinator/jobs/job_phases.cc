@@ -137,7 +137,7 @@ void Job::BeginReport() {
       return;
     }
     final_ = answer;
-    BeginSaving();
+    if (UpdatesAgree()) BeginSaving();
   });
 }
 

@@ -313,6 +313,10 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kShardDurable: named = message.shard_durable().job_uid(); break;
     case v1::TaskMessage::kStopped: named = message.stopped().job_uid(); break;
     case v1::TaskMessage::kReceived: named = message.received().job_uid(); break;
+    case v1::TaskMessage::kRunFile:
+      if (session.role != Role::kWorker) return absl::InvalidArgumentError("a file of an export from a task that is no worker");
+      named = message.run_file().job_uid();
+      break;
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
   }
