@@ -16,7 +16,16 @@ std::string Describe(const TaskEntry& entry) {
   return absl::StrCat("pid ", entry.pid, " on ", entry.host.empty() ? "an unnamed host" : entry.host, ", registration ", entry.id.value());
 }
 
+RegistrationLimit::Options LimitOf(const MembershipOptions& options) {
+  RegistrationLimit::Options limit = options.registrations;
+  limit.all_burst = std::max(limit.all_burst, 2.0 * options.tasks_max);
+  limit.all_per_second = std::max(limit.all_per_second, options.tasks_max / 10.0);
+  return limit;
+}
+
 }  // namespace
+
+Membership::Membership(MembershipOptions options) : options_(options), registrations_(LimitOf(options)) {}
 
 absl::string_view TaskStateName(TaskState state) {
   switch (state) {
@@ -93,6 +102,23 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   if (!former_living && living() >= options_.tasks_max) {
     return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false, options_.lease);
   }
+  const std::string name = absl::StrCat(RoleName(hello.role), "/", identity);
+  if (const auto limited = registrations_.Take(now, name,
+                                               same_process                         ? RegistrationLimit::Who::kRenews
+                                               : former != nullptr && former->spoke ? RegistrationLimit::Who::kKnown
+                                                                                    : RegistrationLimit::Who::kNewcomer);
+      !limited.accepted) {
+    const RegistrationLimit::Options& limit = registrations_.options();
+    RegisterVerdict refused = Refuse("limit",
+                                     limited.of_all ? absl::StrCat("too many registrations of all tasks in a short time: at_once=", limit.all_burst,
+                                                                   " then_per_second=", limit.all_per_second)
+                                                    : absl::StrCat("too many registrations of ", name, " in a short time: at_once=", limit.each_burst,
+                                                                   " then_per_second=", limit.each_per_second),
+                                     false, limited.retry_after);
+    refused.too_often = true;
+    absl::StrAppend(&refused.message, "; the next try is due in ", limited.retry_after.count(), " ms");
+    return refused;
+  }
 
   RegisterVerdict verdict;
   verdict.accepted = true;
@@ -113,7 +139,9 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     verdict.former_was_gone = former->state == TaskState::kGone;
     verdict.former_leaving = former->leaving;
     entry.registrations = former->registrations + 1;
+    if (!same_process && former_living && !former->spoke) registrations_.EndedSilent(now);
     if (same_process) {
+      entry.spoke = former->spoke;
       entry.flaps = former->flaps;
       entry.backoff_until = former->backoff_until;
       entry.registered_at = former->registered_at;
@@ -137,6 +165,7 @@ void Membership::Heard(MonoTime now, TaskId task) {
   TaskEntry* entry = FindMutable(task);
   if (entry == nullptr || !entry->session_open || entry->state == TaskState::kGone) return;
   entry->last_heard = now;
+  entry->spoke = true;
   if (entry->state == TaskState::kSuspected) SetState(now, *entry, entry->leaving ? TaskState::kLeaving : TaskState::kAlive, "");
 }
 
@@ -187,6 +216,7 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
     if (entry.role == Role::kWorker) {
       const bool away = !entry.session_open && now - entry.closed_at >= options_.grace;
       if (!away && !lease_out) continue;
+      if (!entry.spoke) registrations_.EndedSilent(now);
       SetState(now, entry, TaskState::kGone,
                entry.leaving ? entry.reason
                : away        ? std::string("its session closed")

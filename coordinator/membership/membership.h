@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/time/clock.h"
+#include "coordinator/membership/registration_limit.h"
 
 namespace evergrad::coordinator {
 
@@ -29,6 +30,8 @@ struct MembershipOptions {
   std::uint32_t flaps_free = 3;       // Flaps in a row before the identity backs off.
   std::uint32_t tasks_max = 1024;     // Living tasks; beyond it a registration is refused.
   std::uint32_t gone_kept_max = 256;  // Gone tasks still listed.
+  // Registrations in a time; those of all are at least twice `tasks_max` at once and a tenth of it a second.
+  RegistrationLimit::Options registrations;
 };
 
 enum class TaskState { kAlive, kSuspected, kGone, kLeaving };
@@ -52,6 +55,7 @@ struct TaskEntry {
   std::string host;
   TaskState state = TaskState::kAlive;
   bool session_open = true;
+  bool spoke = false;    // It has said something since its Hello.
   bool leaving = false;  // A notice was given: its end is no death.
   MonoTime registered_at{0}, last_heard{0}, closed_at{0}, since{0};
   std::string reason;  // Why it is suspected, gone or leaving.
@@ -74,6 +78,7 @@ struct RegisterVerdict {
   // refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
+  bool too_often = false;  // "limit": registrations in a time, not living tasks
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
 };
@@ -95,7 +100,7 @@ struct MembershipChange {
 
 class Membership {
  public:
-  explicit Membership(MembershipOptions options) : options_(options) {}
+  explicit Membership(MembershipOptions options);
 
   // A new registration. A worker of a living identity replaces it; a server of a living identity is refused. The same process
   // (process_uid) returning replaces its own former registration.
@@ -118,6 +123,7 @@ class Membership {
   std::uint32_t living() const;
   std::uint64_t refused() const { return refused_; }
   std::uint64_t lease_restarts() const { return lease_restarts_; }
+  const RegistrationLimit& registrations() const { return registrations_; }
   const MembershipOptions& options() const { return options_; }
 
  private:
@@ -138,6 +144,7 @@ class Membership {
   RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after);
 
   const MembershipOptions options_;
+  RegistrationLimit registrations_;
   std::map<Key, TaskEntry> tasks_;
   std::map<TaskId, TaskEntry*> by_id_;        // into tasks_
   std::set<std::uint64_t> replaced_;          // process uids that may not come back

@@ -1,0 +1,45 @@
+// Finds two worker processes that were given one name and replace each other for ever, each restarted by its supervisor. Pure.
+//
+// The newer of two workers of one identity wins and the older exits, so such a pair changes places with each restart. One replacement of a living
+// process is normal (a worker is started again before its old session has ended); several in a short time are a mistake in somebody's configuration.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "common/time/clock.h"
+
+namespace evergrad::coordinator {
+
+class IdentityContest {
+ public:
+  struct Options {
+    std::uint32_t times = 3;  // living processes replaced within `within`
+    std::chrono::milliseconds within{30'000};
+    std::chrono::milliseconds said_every{60'000};
+    std::size_t identities_max = 256;
+  };
+  struct Process {
+    std::string host;
+    std::int64_t pid = 0;
+  };
+  explicit IdentityContest(Options options) : options_(options) {}
+  IdentityContest() : IdentityContest(Options()) {}
+
+  // `newer` has replaced `older`, whose session was open. What somebody must be told now, if anything: it names both.
+  std::optional<std::string> OnReplaced(MonoTime now, const std::string& task, const Process& older, const Process& newer);
+
+ private:
+  struct Row {
+    std::deque<MonoTime> replaced;  // the last `times` of them
+    std::optional<MonoTime> said;
+  };
+  const Options options_;
+  std::map<std::string, Row> rows_;
+};
+
+}  // namespace evergrad::coordinator
