@@ -45,7 +45,9 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("seal_timeout", &c.jobs.seal_timeout, "a server silent for this long at a job's early end is unmapped", milliseconds(10),
              milliseconds(600'000));
   table->Add("retries_max", &c.jobs.retries_max, "machine errors of one closure in a row; beyond it the job fails", {0, 1'000'000});
-  table->Add("deaths_max", &c.jobs.deaths_max, "deaths of tasks during one job that blame no closure; beyond it the job fails", {0, 1'000'000'000});
+  table->Add("deaths_max", &c.jobs.deaths_max,
+             "deaths of tasks that hold work of a job and blame no closure, while the job does not get further; beyond it the job fails",
+             {0, 1'000'000'000});
   table->Add("step_timeout", &c.jobs.step_timeout,
              "a worker that lives but whose work has not advanced a step for this long loses it to others; 0: never", milliseconds(0),
              milliseconds(86'400'000));

@@ -156,11 +156,13 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     logger->Info(absl::StrCat("registered with the coordinator: address=", options.coordinator_address,
                               " identity=", CleanText(registered.identity(), kQuotedBytesMax), " term=", registered.term(), " registration=",
                               registered.registration().term(), ".", registered.registration().n(), " lease_ms=", registered.lease_ms()));
-    ScheduleHeartbeat();
     // A session that ends at once does not count as a success: without this a coordinator that drops everybody would be
     // dialed in a tight loop.
     executor->PostAfter(options.backoff_max, IfStill(dial, [](Impl& me) { me.backoff = milliseconds(0); }));
+    const std::uint64_t session = dial;
     if (events.on_registered) events.on_registered(registered);
+    // The first one at once: a worker that has said nothing is given no work.
+    if (!stopped && dial == session) Beat();
   }
 
   void OnRejected(const v1::Rejected& rejected) {
@@ -183,17 +185,15 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(std::min(kept.retry_after_ms(), kRetryAfterMsMax)));
   }
 
-  void ScheduleHeartbeat() {
-    executor->PostAfter(heartbeat, IfStill(dial, [](Impl& me) {
-                          if (me.state != State::kRegistered) return;
-                          const std::uint64_t session = me.dial;
-                          v1::TaskMessage message;
-                          *message.mutable_heartbeat() = me.events.make_heartbeat ? me.events.make_heartbeat() : v1::Heartbeat();
-                          if (me.stopped || me.dial != session) return;
-                          message.mutable_heartbeat()->set_sequence(++me.heartbeats);
-                          me.Send(std::move(message));
-                          me.ScheduleHeartbeat();
-                        }));
+  void Beat() {
+    if (state != State::kRegistered) return;
+    const std::uint64_t session = dial;
+    v1::TaskMessage message;
+    *message.mutable_heartbeat() = events.make_heartbeat ? events.make_heartbeat() : v1::Heartbeat();
+    if (stopped || dial != session) return;
+    message.mutable_heartbeat()->set_sequence(++heartbeats);
+    Send(std::move(message));
+    executor->PostAfter(heartbeat, IfStill(dial, [](Impl& me) { me.Beat(); }));
   }
 
   bool Send(v1::TaskMessage message) {

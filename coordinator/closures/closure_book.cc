@@ -612,6 +612,12 @@ bool ClosureBook::BarrierReached(std::uint64_t limit) const {
   return state_.succeeded.Union(state_.dead).FirstMissing(0) >= std::min(limit, options_.closures);
 }
 
+std::uint64_t ClosureBook::RepairsLeft() const {
+  std::uint64_t left = 0;
+  for (const std::uint32_t p : with_todo_) left += state_.todo[p].size();
+  return left;
+}
+
 bool ClosureBook::Quiet() const {
   return !window_open_ && current_.empty() && with_todo_.empty() && AllEnded() &&
          std::none_of(state_.map.begin(), state_.map.end(), [](const ShardOwner& owner) { return owner.server.empty(); });

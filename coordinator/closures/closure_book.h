@@ -228,6 +228,7 @@ class ClosureBook {
   bool AllEnded() const;                                       // every closure of the plan is in succeeded or dead
   bool Quiet() const;                                          // AllEnded, todo empty, every shard owned, nothing current, window closed
   bool RepairsPending() const { return !with_todo_.empty(); }  // some todo not empty
+  std::uint64_t RepairsLeft() const;                           // what all todo hold together: a closure counts once for each shard that lacks it
   // [29] An evaluation after the closures below `limit` may begin: each has ended, none has a current attempt, nothing is to be
   // repaired. It begins again when a shard is rolled back.
   bool BarrierReached(std::uint64_t limit) const;

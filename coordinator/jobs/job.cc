@@ -18,6 +18,7 @@ std::string Shards(std::size_t number) { return absl::StrCat(number, number == 1
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kWaitsBytesMax = 512;
+constexpr std::size_t kHostBytesMax = 256;
 constexpr std::size_t kEventTextBytesMax = 2000;  // events_max of them fit into one answer to psctl
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
@@ -53,6 +54,7 @@ absl::string_view Job::PhaseName(Phase phase) {
     case Phase::kSealing: return "sealing";
     case Phase::kSealedReporting: return "reporting";
     case Phase::kSealedSaving: return "saving";
+    case Phase::kSealedExporting: return "exporting";
     case Phase::kWriting: return "writing";
     case Phase::kEnded: return "";
   }
@@ -69,6 +71,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       options_(options),
       id_(std::move(identity)),
       poison_({options.poison_deaths, options.together}),
+      death_backoff_(options.death_backoff),
       loss_curve_(options.curve_points_max),
       rate_curve_(options.curve_points_max),
       restoring_(restoring) {
@@ -97,6 +100,7 @@ void Job::Start() {
 }
 
 void Job::Cancel() {
+  if (phase_ == Phase::kSealedExporting) return GiveUpSealedExport("it was cancelled meanwhile");
   if (ended() || phase_ >= Phase::kSealing) return;
   Event("state", "cancel asked for");
   if (state_ == JobState::kQueued) {
@@ -132,37 +136,13 @@ void Job::Tick() {
       unplaced_.insert(retry.shard);
     }
   }
-  const PoisonRule::Verdict verdict = poison_.Judge(now);
-  other_deaths_ += verdict.others;
-  if (!grants_stopped()) {
-    if (verdict.poison) {
-      const std::uint64_t c = verdict.poison->closure.value();
-      std::string range;
-      if (functions_) {
-        const FunctionQueue::Entry* entry = functions_->Find(c);
-        range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
-      } else if (plan_ && c < plan_->closures()) {
-        const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
-        range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
-      }
-      Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
-                                                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
-                                                      " (a worker that stood "
-                                                      "still for step_timeout counts as one)")),
-                     "poison", ""),
-           false);
-    } else if (other_deaths_ > options_.deaths_max) {
-      Fail(MakeError(absl::ResourceExhaustedError(
-                         absl::StrCat("too many deaths of tasks during the job: deaths=", other_deaths_, " max=", options_.deaths_max)),
-                     "limit", ""),
-           false);
-    }
-  }
+  JudgeDeaths();
   SendMovedMap(true);
   CheckStalls();
   CheckQueries();
   CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
+  PumpSealedExport();
   if (ended()) return;
   if (now >= next_close_) {
     next_close_ = now + options_.close_every;
@@ -284,7 +264,8 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   Worker worker;
   worker.task = task;
   worker.identity = identity;
-  worker.backoff_until = backoff_until;
+  worker.host = client::CleanText(hello.host(), kHostBytesMax);
+  worker.backoff_until = std::max(backoff_until, death_backoff_.Until(Role::kWorker, identity));
   worker.last_done = worker.advanced_at = host_->Now();
   worker.process = hello.process_uid();
   worker.compute = absl::StrCat(hello.build_id(), " ", hello.compute());
@@ -344,7 +325,10 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   }
   if (former) {
     if (auto old = workers_.find(*former); old != workers_.end()) {
-      if (former_died) OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second);
+      if (former_died) {
+        OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second, old->second.host);
+        worker.backoff_until = std::max(worker.backoff_until, death_backoff_.Until(Role::kWorker, identity));
+      }
       worker.rate = old->second.rate;
       if (worker.process == old->second.process) {
         worker.progress = old->second.progress;  // until it says more
@@ -363,7 +347,6 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
   }
-  if (per_worker_[identity].tally.Begin(worker.process)) whole_due_ = true;
   workers_.insert_or_assign(task, std::move(worker));
   if (former) SayPauses(identity);
   Touch();
@@ -395,6 +378,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   server.task = task;
   server.identity = identity;
   server.endpoint = hello.endpoint();
+  server.host = client::CleanText(hello.host(), kHostBytesMax);
   server.process = hello.process_uid();
   server.loading = std::move(loading);
   server.stopped = std::move(stopped);
@@ -408,7 +392,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
         OnDeath(Role::kPsServer, identity,
                 old->second.ready ? std::string("another process has its identity")
                                   : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away),
-                false, nullptr);
+                false, nullptr, old->second.host);
       } else if (active() && !old->second.ready && !window_open_ && server.process == old->second.process) {
         Event("away", absl::StrFormat("ps_server/%s is back after %.1f s", identity,
                                       std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
@@ -426,7 +410,9 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   if (active()) {
     FillJobInfo(registered->mutable_job());
     if (book_ && placed_) {
-      ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held);
+      const bool restore = phase_ >= Phase::kSealing || !ServerBacksOff(identity);
+      ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held, restore);
+      if (!registration.unheld.empty()) kept_from_[task] = std::move(registration.unheld);
       if (!Persist(registration.change.record)) return absl::OkStatus();
       if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is gone is sealed
         for (const ClosureBook::AssignOrder& order : registration.change.assigns) unsealed_.erase(order.shard);
@@ -447,12 +433,14 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
 void Job::Ready(TaskId task) {
   if (Worker* worker = FindWorker(task)) {
     worker->ready = true;
+    if (!worker->silent) CountWorker(*worker);
     Pump();
     return;
   }
   Server* server = FindServer(task);
   if (server == nullptr) return;
   server->ready = true;
+  const auto kept = kept_from_.extract(task);
   const std::string identity = server->identity;
   auto admitted = admitted_.extract(task);
   if (!admitted.empty()) {
@@ -495,6 +483,7 @@ void Job::Ready(TaskId task) {
         // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
         if (change.map_changed)
           AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
+        if (!kept.empty()) KeepFromServer(identity, kept.mapped());
       }
     }
   }
@@ -522,7 +511,8 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   workers_.erase(found);
   NoteLeft(worker);
   unfit_.erase(worker.process);
-  OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker);
+  OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
+  ForgetWorker(worker);
   SayPauses(worker.identity);
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
@@ -583,12 +573,14 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving) {
   auto found = servers_.find(task);
   if (found == servers_.end()) return;
+  const std::string host = found->second.host;
   servers_.erase(found);
+  kept_from_.erase(task);
   if (book_) book_->EndServerSession(task);
   EndMovesOf(task);
   for (Query& query : queries_) query.waiting.erase(task);
   whole_due_ = true;
-  OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr);
+  OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
   GiveAwayShards(identity);
 }
 
@@ -597,7 +589,7 @@ void Job::OnServerMissing(const std::string& identity) {
   OnDeath(Role::kPsServer, identity,
           absl::StrCat("it has not come back since the coordinator was started again ",
                        std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(), " s ago"),
-          false, nullptr);
+          false, nullptr, "");
   GiveAwayShards(identity);
 }
 
@@ -758,37 +750,6 @@ void Job::SayPauses(absl::string_view gone) {
   }
 }
 
-void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker) {
-  if (!active()) return;
-  if (leaving) {
-    Event("state", absl::StrCat(RoleName(role), "/", identity, " left: ", reason));
-    return;
-  }
-  ++deaths_total_;
-  if (deaths_.size() < options_.events_max) {
-    deaths_.push_back({absl::StrCat(RoleName(role), "/", identity), identity, std::string(reason), role, host_->WallMillis()});
-    if (journals()) {
-      v1::JobDeath* death = Note().add_deaths();
-      death->set_role(client::ToProto(role));
-      death->set_identity(identity);
-      death->set_reason(std::string(reason));
-      death->set_wall_ms(deaths_.back().wall_ms);
-    }
-  }
-  std::optional<PoisonRule::Running> running;
-  if (worker != nullptr && worker->progress.state() == "running") {
-    const Attempt attempt = client::FromProto<Attempt>(worker->progress.running_attempt());
-    const auto held = worker->held.find(attempt);
-    if (held != worker->held.end() && held->second.kind == v1::TRAIN && held->second.closure.value() == worker->progress.running_closure()) {
-      running = PoisonRule::Running{held->second.closure, worker->progress.running_step()};
-    }
-  }
-  poison_.OnDeath(host_->Now(), running);
-  if (running) SayNotReproducible(absl::StrCat("worker/", identity, " died in closure ", running->closure.value(), " at step ", running->step));
-  Event("death", absl::StrCat(RoleName(role), "/", identity, ": ", reason,
-                              running ? absl::StrCat("; it last reported closure ", running->closure.value(), " step ", running->step) : ""));
-}
-
 Job::Worker* Job::FindWorker(TaskId task) {
   const auto found = workers_.find(task);
   return found == workers_.end() ? nullptr : &found->second;
@@ -853,7 +814,6 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       row->set_duplicates_refused(tally->second.total().duplicates);
     }
   }
-  status->set_updates_exact(ended() && updates_exact_);
   status->set_attempts(attempts_);
   status->set_steps_done(steps_done_);
   status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
@@ -878,6 +838,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     if (active() && row.epoch() == barrier_epochs_ && evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) break;
     *status->add_epoch_rows() = row;
   }
+  if (active()) FillBackoffs(status);
   std::map<std::string, v1::WorkerRow> rows;
   for (const auto& [identity, sum] : per_worker_) {
     v1::WorkerRow& row = rows[identity];
@@ -904,6 +865,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     if (event.number() > events_after) *status->add_events() = event;
   }
   status->set_result_json(ended() ? result_json_ : "");
+  status->set_weights_exported(weights_exported_);
   status->set_submitted_ms(submitted_ms_);
   status->set_started_ms(started_ms_);
   status->set_ended_ms(ended_ms_);
@@ -928,6 +890,7 @@ std::string Job::WaitingFor() const {
   if (std::string store = WaitingForStore(); !store.empty()) return store;
   if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
   if (phase_ == Phase::kSealedSaving) return round_waiting_.empty() ? "" : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
+  if (phase_ == Phase::kSealedExporting) return "a worker to write the weights of the failed job";
   if (phase_ >= Phase::kSealing) return "";
   std::string workers;
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
@@ -951,7 +914,7 @@ std::string Job::WaitingFor() const {
                                    " other jobs now");
     else if (!usable)
       workers = !unfit.empty()    ? absl::StrCat("workers: those here cannot take part: ", unfit)
-                : stalled.empty() ? "workers: those here back off after short lives"
+                : stalled.empty() ? absl::StrCat("workers: ", WaitingForBackoffs())
                                   : absl::StrCat("workers: set aside after standing still: ", stalled);
     else if (pin_waits_)
       workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
@@ -989,7 +952,14 @@ std::string Job::WaitingForServers() const {
     return phase_ == Phase::kPlacing ? "servers: none is here" : "";
   }
   std::string text;
-  if (!unplaced_.empty()) text = absl::StrCat("servers: none for ", Shards(unplaced_.size()));
+  if (!unplaced_.empty()) {
+    text = absl::StrCat("servers: none for ", Shards(unplaced_.size()));
+    for (const auto& [task, server] : servers_) {
+      const double left = std::chrono::duration<double>(death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now()).count();
+      if (server.ready && left > 0)
+        absl::StrAppend(&text, ", ps_server/", server.identity, absl::StrFormat(" backs off for %.1f s after repeated deaths", left));
+    }
+  }
   for (const auto& [task, server] : servers_) {
     if (server.ready || book_ == nullptr) continue;
     const std::size_t shards = book_->ShardsOf(server.identity).size();

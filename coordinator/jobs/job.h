@@ -31,9 +31,10 @@
 #include "common/time/clock.h"
 #include "coordinator/checkpoints/checkpoints.h"
 #include "coordinator/closures/closure_book.h"
-#include "coordinator/closures/update_account.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/curve.h"
+#include "coordinator/jobs/death_backoff.h"
+#include "coordinator/jobs/death_limit.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/tally.h"
@@ -63,7 +64,8 @@ struct JobOptions {
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
   std::uint32_t retries_max = 10;  // machine errors of one closure or one Assign, in a row
-  std::uint32_t deaths_max = 100;  // other deaths than a poison's
+  std::uint32_t deaths_max = 100;  // while the job does not get further (death_limit.h), a poison's not counted
+  DeathBackoff::Options death_backoff;
   std::uint32_t poison_deaths = 3;
   std::chrono::milliseconds together{200};  // deaths this close to one another blame nobody
   // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A step is a batch: seconds at most
@@ -132,9 +134,8 @@ class Job {
   struct Identity {
     JobUid uid;
     config::JobSpec spec;
-    std::string yaml;            // effective
-    std::string runs_folder;     // absolute
-    std::string grant_key = {};  // [34] secret: to servers and the store only, never logged or shown; "": servers check no grants
+    std::string yaml;         // effective
+    std::string runs_folder;  // absolute
   };
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
   // A job as the store has it, before this life of the coordinator has a term: Resume follows. DataLoss or InvalidArgument name the job.
@@ -165,6 +166,11 @@ class Job {
   absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                            v1::Registered* registered);
   void Ready(TaskId task);
+  // Between Admit and Ready: a worker that has said nothing since its Hello. Until Speaks it is given no work, and its end is nothing to this job.
+  void Withhold(TaskId task);
+  void Speaks(TaskId task);
+  std::chrono::milliseconds BacksOffFor(TaskId worker) const;  // it is given no work for so long, because it died again and again
+  void Warn(const std::string& text);                          // an event of kind warning, unless the job has ended
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told (Drained). A repeat: nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);
@@ -244,7 +250,8 @@ class Job {
     kSaving,  // the last checkpoint of a job that has succeeded
     kSealing,
     kSealedReporting,
-    kSealedSaving,  // each shard once more [20a]
+    kSealedSaving,     // each shard once more [20a]
+    kSealedExporting,  // the weights of a job that has failed
     kWriting,
     kEnded
   };
@@ -261,7 +268,9 @@ class Job {
   struct Worker {
     TaskId task;
     std::string identity;
+    std::string host;
     bool ready = false;        // Registered is on its way: grants may follow
+    bool silent = false;       // has said nothing since its Hello
     bool called_back = false;  // for another job
     bool leaving = false;
     std::uint64_t process = 0;        // uid
@@ -294,6 +303,7 @@ class Job {
     bool ready = false;  // its session is open and Registered is on its way
     MonoTime away_since{0};
     v1::Endpoint endpoint;
+    std::string host;
     std::uint64_t process = 0;        // uid
     std::uint32_t shards = 0;         // of this job, as it has said
     std::uint64_t bytes = 0;          // values and slots of them
@@ -398,20 +408,10 @@ class Job {
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
-  void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
+  void NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
   struct Step;
   static std::vector<Step> StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records, MonoTime now);
-  // What workers are not believed without a check (job_trust.cc).
-  std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind) const;
-  bool SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker);
-  absl::Status CheckTouched(const v1::Done& done) const;
-  void CountTouched(ClosureId closure, const v1::TouchedLess* said);  // null: its worker did not say
-  void TakeOverUpdates(const ResumePoint& point, bool same_plan);
-  UpdateAccount::Finding CompareUpdates() const;
-  bool UpdatesAgree();
-  void FillTrust(v1::JobSnapshot* snapshot) const;
-  void ReadTrust(const v1::JobSnapshot& snapshot);
   void FoldClosures(MonoTime now);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
@@ -424,7 +424,27 @@ class Job {
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void OnServerMissing(const std::string& identity);
   void GiveAwayShards(absl::string_view identity);
-  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker);
+
+  // job_deaths.cc
+  // `host`: where its process ran, "" if that is not known.
+  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker, const std::string& host);
+  void SayBacksOff(const DeathBackoff::Record& record);
+  void JudgeDeaths();
+  void CountWorker(const Worker& worker);   // its process is one of the job's from now on
+  void ForgetWorker(const Worker& worker);  // it is gone: if it has done nothing and there are too many such, it is not kept as one of the job's
+  // What a new process of a server that backs off was to hold goes to others, or waits for it.
+  void KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards);
+  bool ServerBacksOff(const std::string& identity) const;
+  void FillBackoffs(v1::JobStatus* status) const;
+  std::string WaitingForBackoffs() const;
+
+  // job_sealed_export.cc
+  bool WantsSealedExport() const;
+  bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
+  void PumpSealedExport();
+  void SealedExportFailed(Aux* aux, const v1::Failed& failed);
+  void GiveUpSealedExport(absl::string_view why);  // the job ends, as it would have
+  void SayNotExported(absl::string_view why);
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
@@ -622,18 +642,19 @@ class Job {
   std::size_t aux_first_ = 0, aux_done_ = 0;  // all before the first are done
   std::uint64_t aux_round_ = 0;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
-  static constexpr std::uint32_t kSupersededMax = 8;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded since: its newest attempt, by some shard
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;  // failpoint
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
-  std::uint32_t other_deaths_ = 0;
-  std::optional<MonoTime> fit_left_;                // the last worker that could do this job went, or this life began
-  std::map<std::uint64_t, Unfit> unfit_;            // by process
-  std::string pinned_, pinned_compute_;             // deterministic: whose work it is, and what makes its bits
-  bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
-  bool pause_said_ = false;                         // that a worker's pushes wait for room, and not yet that none does any more
+  DeathLimit death_limit_;
+  DeathBackoff death_backoff_;
+  bool repairs_ended_ = false;                        // since the last tick
+  std::map<TaskId, std::vector<ShardId>> kept_from_;  // servers that back off: what they were to hold, until they are Ready
+  std::optional<MonoTime> fit_left_;                  // the last worker that could do this job went, or this life began
+  std::map<std::uint64_t, Unfit> unfit_;              // by process
+  std::string pinned_, pinned_compute_;               // deterministic: whose work it is, and what makes its bits
+  bool pin_waits_ = false, pin_wait_said_ = false;    // nobody may do it now
+  bool pause_said_ = false;                           // that a worker's pushes wait for room, and not yet that none does any more
   std::optional<MonoTime> pause_said_at_;
   MonoTime next_stall_check_{0};
   bool window_full_ = false, window_said_ = false;
@@ -662,9 +683,7 @@ class Job {
   v1::CheckpointStatus checkpoint_;
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
-  IntervalSet resumed_;         // closures of a former job
-  UpdateAccount account_;       // [38]
-  bool updates_exact_ = false;  // as last compared
+  IntervalSet resumed_;  // closures of a former job
   std::uint64_t resumed_examples_ = 0;
   std::uint64_t shards_rolled_back_ = 0;
 
@@ -730,6 +749,13 @@ class Job {
   std::set<ShardId> unsealed_;
   std::set<ShardId> unsaved_;  // of a job that is sealed: no file of its end
   MonoTime seal_deadline_{0};
+  struct SealedExport {
+    MapVersion version;            // that it began with
+    MonoTime worker_by{0}, by{0};  // until when a worker is waited for, and all of it
+    std::set<TaskId> refused_by;
+    std::string why;  // the last error
+  } sealed_export_;
+  bool weights_exported_ = false;
   ShardAnswer final_;
   std::string result_json_;
   std::vector<Query> queries_;

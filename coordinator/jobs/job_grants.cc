@@ -51,8 +51,8 @@ bool Job::Worker::Drop(Attempt attempt) {
 }
 
 bool Job::Usable(const Worker& worker, MonoTime now) const {
-  return worker.ready && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now &&
-         !IsUnfit(worker.process, now);
+  return worker.ready && !worker.silent && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now &&
+         worker.aside_until <= now && !IsUnfit(worker.process, now);
 }
 
 // ---------------------------------------------------------------- beside other jobs
@@ -96,6 +96,7 @@ void Job::ReleaseWorker(TaskId task) {
 }
 
 std::uint32_t Job::useful_workers() const {
+  if (WantsSealedExport()) return 1;
   if (!active() || grants_stopped()) return 0;
   if (id_.spec.strategy.deterministic) return 1;
   std::uint64_t useful = 1;
@@ -348,7 +349,6 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->clear_function();
   grant->clear_arguments();
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
-  grant->set_proof(ProofOf(worker, closure, attempt, kind));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
   worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
   host_->Send(worker.task, grant_);
@@ -549,7 +549,6 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
   }
   if (done.result().size() > client::kResultBytesMax)
     return absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", done.result().size(), " max=", client::kResultBytesMax));
-  if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(CheckTouched(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
@@ -588,8 +587,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (result.counted && functions_) {
     CountFunction(worker->identity, closure, done);
   } else if (result.counted) {
-    if (journals()) NoteCounted(worker->identity, closure, done);
-    CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
+    if (journals()) NoteCounted(worker->identity, closure, done.metrics());
     CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(), StepsOf(done.metrics().step_records()), now);
   }
   if (!result.record.empty()) AppendRecord(result.record, &turn_);
@@ -599,9 +597,14 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   }
   worker->last_done = worker->advanced_at = now;
   SetFit(*worker);
+  if (result.counted) {
+    death_limit_.OnFirstSuccess();
+    death_backoff_.OnProgressOfAll(Role::kPsServer);
+  }
   if (result.acknowledged) {
+    death_backoff_.OnProgress(Role::kWorker, worker->identity);
+    repairs_ended_ |= repair;
     failures_.erase(closure.value());
-    superseded_.erase(closure.value());
     poison_.OnEnded(closure);
   }
   turn_answers_.push_back({worker->task, done.closure(), attempt, !result.acknowledged});
@@ -627,19 +630,27 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   SetFit(*worker);
   Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
-  const bool accepted = aux != nullptr && done.kind() == wanted && !grants_stopped();
+  const bool accepted = aux != nullptr && done.kind() == wanted && (!grants_stopped() || phase_ == Phase::kSealedExporting);
   turn_answers_.push_back({worker->task, done.closure(), attempt, !accepted});
   if (accepted) {
     aux->done = true;
     aux->metrics = done.metrics();
     ++aux_done_;
+    death_backoff_.OnProgress(Role::kWorker, worker->identity);
     Touch();
     switch (done.kind()) {
-      case v1::DESCRIBE: OnDescribed(done.describe()); break;
+      case v1::DESCRIBE:
+        death_limit_.OnFirstSuccess();
+        OnDescribed(done.describe());
+        break;
       case v1::EVALUATE:
+        death_limit_.OnLeft(DeathLimit::Again::kEvaluation, aux_.size() - aux_done_);
         if (aux_done_ == aux_.size()) FinishEvaluation();
         break;
-      default: FinishExport(done.export_()); break;
+      default:
+        death_limit_.OnLeft(DeathLimit::Again::kExport, 0);
+        FinishExport(done.export_());
+        break;
     }
   }
 }
@@ -649,6 +660,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
+  if (phase_ == Phase::kSealedExporting && failed.kind() == v1::EXPORT) {
+    if (Aux* aux = HeldAux(task, failed.closure(), attempt)) SealedExportFailed(aux, failed);
+    return;
+  }
   if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK)) return;
   const bool elsewhere = failed.lack() != v1::NO_LACK && SetUnfit(*worker, failed);
   v1::ErrorDetail cause = failed.cause();
@@ -757,10 +772,6 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     const auto current = book_->current().find(ClosureId(dropped.closure()));
     if (current != book_->current().end() && current->second.attempt == attempt && current->second.worker != task)
       return host_->ForeignMessage(task, "AttemptDropped of another's attempt");
-    const bool newest = current != book_->current().end() && current->second.attempt == attempt;
-    if (dropped.superseded() && newest && active() && !grants_stopped() &&
-        !SupersededNewest(ClosureId(dropped.closure()), ShardId(dropped.shard()), *worker))
-      return;
   }
   const MonoTime now = host_->Now();
   if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
@@ -779,16 +790,13 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
 
 // ---------------------------------------------------------------- what was measured
 
-void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done) {
-  const v1::ClosureMetrics& metrics = done.metrics();
+void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
   if (counting_ == nullptr) counting_ = std::make_unique<v1::CountedClosure>();
   counting_->set_closure(closure.value());
   counting_->set_worker(identity);
   counting_->set_examples(metrics.examples());
   counting_->set_loss_sum(metrics.loss_sum());
   *counting_->mutable_step_records() = metrics.step_records();
-  counting_->clear_touched();
-  if (done.has_touched()) *counting_->mutable_touched() = done.touched();
   AppendField(v1::JobNote::kCountedFieldNumber, *counting_, &counted_);
 }
 

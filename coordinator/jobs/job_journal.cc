@@ -86,7 +86,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_repairs(book_ ? repairs_granted() : reruns_);
   counters->set_updates_redone(updates_redone_);
   counters->set_deaths(deaths_total_);
-  counters->set_other_deaths(other_deaths_);
+  counters->set_other_deaths(death_limit_.deaths());
   counters->set_step_lines_dropped(step_lines_dropped_);
   counters->set_shards_rolled_back(shards_rolled_back_);
   counters->set_closures_lost(closures_lost_);
@@ -176,7 +176,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   // Reading rounds begin again after a restart: nothing that they asked for is lost.
   Phase phase = phase_;
   if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting || phase == Phase::kSaving) phase = Phase::kTraining;
-  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving) phase = Phase::kSealing;
+  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving || phase == Phase::kSealedExporting) phase = Phase::kSealing;
   s->set_phase(std::string(PhaseName(phase)));
   s->set_submitted_ms(submitted_ms_);
   s->set_started_ms(started_ms_);
@@ -270,12 +270,12 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   for (const std::string& server : final_.servers) s->add_final_servers(server);
   s->set_final_complete(final_.complete);
   s->set_scheduled(scheduled_);
+  s->set_weights_exported(weights_exported_);
   *s->mutable_checkpoint() = checkpoint_;
   s->set_checkpoints_off(checkpoints_off_);
   *s->mutable_resumed() = client::ToProto(resumed_);
   s->set_resumed_examples(resumed_examples_);
   if (functions_) functions_->Fill(s->mutable_functions());
-  FillTrust(s);
 }
 
 // ---------------------------------------------------------------- reading
@@ -299,8 +299,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
     if (snapshot.has_functions()) parsed.spec->type = "functions";
     parsed.spec->training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
   }
-  std::unique_ptr<Job> job(
-      new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key()}, true));
+  std::unique_ptr<Job> job(new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder()}, true));
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok()) return named(status);
   MonoTime last(snapshot.counters().mono_ns());
   std::string tail = snapshot.lines_unwritten();
@@ -338,7 +337,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   repairs_before_ = reruns_ = counters.repairs();
   updates_redone_ = counters.updates_redone();
   deaths_total_ = counters.deaths();
-  other_deaths_ = counters.other_deaths();
+  death_limit_.Restore(counters.other_deaths());
   step_lines_dropped_ = counters.step_lines_dropped();
   shards_rolled_back_ = counters.shards_rolled_back();
   closures_lost_ = counters.closures_lost();
@@ -460,11 +459,11 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
   if (final_.servers.size() != final_.shards.size()) return absl::InvalidArgumentError("shards of the result without their servers");
   scheduled_ = s.scheduled();
+  weights_exported_ = s.weights_exported();
   checkpoint_ = s.checkpoint();
   checkpoints_off_ = s.checkpoints_off();
   EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
   resumed_examples_ = s.resumed_examples();
-  ReadTrust(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
 }
@@ -474,7 +473,6 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   for (const v1::CountedClosure& counted : note.counted()) {
     if (ended()) continue;  // its snapshot has the sums
     if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
-    CountTouched(ClosureId(counted.closure()), counted.has_touched() ? &counted.touched() : nullptr);
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(), counted.loss_sum(), StepsOf(counted.step_records()), now);
   }
   if (functions_ && note.has_functions()) {

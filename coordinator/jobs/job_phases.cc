@@ -111,6 +111,7 @@ void Job::FinishEvaluation() {
 
 void Job::FinishExport(const v1::ExportResult& result) {
   aux_.clear();
+  weights_exported_ = true;
   // The worker's disk may not be ours: without a shared folder this line is all that says where the weights lie.
   constexpr std::size_t kTextMax = 1024;
   if (result.files_size() > 0) {
@@ -124,6 +125,7 @@ void Job::FinishExport(const v1::ExportResult& result) {
                                                              " --to FILE.npz writes their rows")
                                               : "checkpoints are off for this job, their rows end with it"));
   }
+  if (phase_ == Phase::kSealedExporting) return FinishJob();
   BeginReport();
 }
 
@@ -137,7 +139,7 @@ void Job::BeginReport() {
       return;
     }
     final_ = answer;
-    if (UpdatesAgree()) BeginSaving();
+    BeginSaving();
   });
 }
 
@@ -245,6 +247,7 @@ void Job::CheckSealed() {
 
 void Job::FinishJob() {
   if (phase_ == Phase::kSealedSaving) SayUnsaved();
+  if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport()) return;
   SetPhase(Phase::kWriting);
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();

@@ -91,7 +91,7 @@ void Job::TryPlace() {
   if (placed_ && unplaced_.empty()) return;
   std::vector<ServerLoad> loads;
   for (const auto& [task, server] : servers_) {
-    if (!server.ready || !server.leaving.empty()) continue;
+    if (!server.ready || !server.leaving.empty() || ServerBacksOff(server.identity)) continue;
     ServerLoad load{server.identity, 0};
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (unplaced_.count(p) == 0) load.bytes += shard_bytes_[p.value()];
@@ -146,7 +146,6 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   *assign->mutable_version() = client::ToProto(order.version);
   *assign->mutable_refused() = client::ToProto(order.refused);
   assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
-  assign->set_grant_key(id_.grant_key);
   if (const auto moved = moved_from_.find(order.shard); moved != moved_from_.end()) {
     if (moved->second.epoch == order.epoch)
       *assign->mutable_moved_from() = client::ToProto(moved->second.from);

@@ -2,7 +2,7 @@
 
 namespace evergrad::coordinator {
 
-void PoisonRule::OnDeath(MonoTime now, std::optional<Running> running) { waiting_.push_back({now, running}); }
+void PoisonRule::OnDeath(MonoTime now, std::optional<Running> running, bool counts) { waiting_.push_back({now, running, counts}); }
 
 void PoisonRule::OnEnded(ClosureId closure) { blames_.erase(closure); }
 
@@ -19,7 +19,7 @@ PoisonRule::Verdict PoisonRule::Judge(MonoTime now) {
     const bool together = (last_judged_ && with(*last_judged_)) || (judged + 1 < waiting_.size() && with(waiting_[judged + 1]));
     last_judged_ = death;
     if (!death.running || together) {
-      ++verdict.others;
+      verdict.others += death.counts;
       continue;
     }
     Blame& blame = blames_[death.running->closure];

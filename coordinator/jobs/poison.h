@@ -28,14 +28,15 @@ class PoisonRule {
     ClosureId closure;
     std::uint32_t step = 0;
   };
-  // `running`: what the worker last reported; nullopt for servers, idle workers, ends after a notice or by a newer process.
-  void OnDeath(MonoTime now, std::optional<Running> running);
+  // `running`: what the worker last reported; nullopt for servers, idle workers, ends after a notice or by a newer process. `counts`: it held work of
+  // the job, so that it is one of Verdict::others unless a closure is to blame.
+  void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
   // The closure has ended: nothing is held against it.
   void OnEnded(ClosureId closure);
 
   struct Verdict {
     std::optional<Running> poison;  // killed its workers `deaths` times in a row at this step
-    std::uint32_t others = 0;       // deaths judged now that are nobody's fault
+    std::uint32_t others = 0;       // deaths judged now that count and are nobody's fault
   };
   Verdict Judge(MonoTime now);
 
@@ -43,6 +44,7 @@ class PoisonRule {
   struct Death {
     MonoTime at{0};
     std::optional<Running> running;
+    bool counts = true;
   };
   struct Blame {
     std::uint32_t step = 0, count = 0;

@@ -165,6 +165,15 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                               {"bytes", row.bytes()},
                               {"bytes_moved", row.bytes_moved()},
                               {"duplicates_refused", row.duplicates_refused()}});
+  out["weights_exported"] = job.weights_exported();
+  out["backing_off"] = nlohmann::json::array();
+  for (const v1::TaskBackoff& backoff : job.backing_off())
+    out["backing_off"].push_back({{"task", backoff.task()},
+                                  {"deaths", backoff.deaths()},
+                                  {"idle_deaths", backoff.idle_deaths()},
+                                  {"for_ms", backoff.for_ms()},
+                                  {"reason", backoff.reason()},
+                                  {"host", backoff.host()}});
   out["events"] = nlohmann::json::array();
   for (const v1::Event& event : job.events())
     out["events"].push_back({{"number", event.number()}, {"wall_ms", event.wall_ms()}, {"kind", event.kind()}, {"text", event.text()}});

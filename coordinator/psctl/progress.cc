@@ -159,6 +159,18 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   return lines;
 }
 
+std::string BackoffLine(const v1::TaskBackoff& backoff) {
+  std::string line = absl::StrCat(Printable(backoff.task()), backoff.for_ms() == 0 ? " may be given work again" : " is given no work");
+  if (backoff.for_ms() > 0) absl::StrAppend(&line, " for ", ShowSeconds(static_cast<double>(backoff.for_ms()) / 1000));
+  absl::StrAppend(&line, ": ");
+  if (backoff.deaths() > 0) {
+    absl::StrAppend(&line, "it died ", backoff.deaths(), " times in a row while it held work, and ended none in between");
+    if (backoff.idle_deaths() > 0) absl::StrAppend(&line, ", then ", backoff.idle_deaths(), " times without work");
+    absl::StrAppend(&line, "; last death", backoff.host().empty() ? "" : absl::StrCat(" on host ", Printable(backoff.host())), ": ");
+  }
+  return line + Printable(backoff.reason());
+}
+
 std::string EventLine(const v1::Event& event) {
   const std::string time = ShowTime(event.wall_ms());
   return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()), ": ", Printable(event.text()));
@@ -227,6 +239,11 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   } else if (!job.checkpoint().trouble().empty()) {
     lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
   }
+  if ((job.state() == "FAILED" || job.state() == "CANCELLED") && job.steps_done() > 0 && !job.weights_exported()) {
+    lines.push_back(job.checkpoint().number() > 0
+                        ? absl::StrCat("its weights: psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to weights.npz")
+                        : "no weights of it are kept: it has no checkpoint");
+  }
   if (job.state() == "SUCCEEDED" && result.is_object() && result.contains("tables") && result["tables"].is_array() && !result["tables"].empty()) {
     std::vector<std::string> tables;
     for (const auto& table : result["tables"]) {
@@ -243,7 +260,8 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   if (!job.runs_folder().empty() && job.state() != "QUEUED") {
     std::vector<std::string> files = {"metrics.jsonl", "job.yaml"};
     if (IsEnded(job)) files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
-    if (job.state() == "SUCCEEDED") files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
+    if (job.state() == "SUCCEEDED" || job.weights_exported())
+      files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
     if (there) files.erase(std::remove_if(files.begin(), files.end(), [&](const std::string& name) { return !there(name); }), files.end());
     lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (",
                                  files.empty() ? "nothing could be written" : absl::StrJoin(files, ", "), ")"));

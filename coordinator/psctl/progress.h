@@ -27,6 +27,8 @@ std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<
 std::vector<std::string> EpochMetrics(const v1::JobStatus& job);
 // What the worker's device did, in two lines; none where it has none.
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker);
+// Of a task that gets no work of the job for a while: who, how long, why.
+std::string BackoffLine(const v1::TaskBackoff& backoff);
 std::string EventLine(const v1::Event& event);
 // After the end: the cause or the accuracy, what was applied, where the files lie.
 // `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.

@@ -54,6 +54,10 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       membership_(options_.membership),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
       tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)", options_.membership.tasks_max),
+      registrations_limit_(
+          *parts.registry, "evergrad_coordinator_registrations_recent",
+          "registrations accepted lately, those counted several times that ended without a word; refused: for being too many in a time",
+          membership_.registrations().options().all_burst),
       sessions_limit_(*parts.registry, "evergrad_coordinator_sessions", "open sessions, registered or not", options_.membership.tasks_max + 64.0),
       jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued", "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
       calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress", options_.calls_max),
@@ -270,6 +274,7 @@ void ControlPlane::Tick() {
 
 void ControlPlane::UpdateMetrics() {
   tasks_limit_.current.Set(membership_.living());
+  registrations_limit_.current.Set(membership_.registrations().recent(Now()));
   sessions_limit_.current.Set(static_cast<double>(sessions_.size()));
   jobs_limit_.current.Set(static_cast<double>(queue_.size()));
   calls_limit_.current.Set(calls_->load());
@@ -504,6 +509,7 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
   if (entry->role == Role::kWorker) {
     serving_.insert_or_assign(task, Serving{job.uid(), std::nullopt});
     job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &said);
+    if (!session->spoke) job.Withhold(task);
   } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &said); !status.ok()) {
     return;  // cannot be: its hello holds no sets any more
   }

@@ -27,6 +27,7 @@
 #include "common/transport/transport.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/state_store.h"
+#include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -101,7 +102,8 @@ class ControlPlane final : private JobHost {
     TaskId task;
     Role role = Role::kWorker;
     std::string identity;
-    std::string out;  // a CoordinatorBatch, as far as it has been written
+    bool spoke = false;  // it has said something since its Hello
+    std::string out;     // a CoordinatorBatch, as far as it has been written
     bool flush_posted = false;
   };
   // What `task list` shows beside membership; lives as long as the task is listed.
@@ -201,6 +203,7 @@ class ControlPlane final : private JobHost {
   void OnHello(Session& session, const v1::Hello& hello);
   absl::Status CheckHello(const v1::Hello& hello) const;
   void Register(std::uint64_t number);
+  void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
   bool CommitTurns();
   void EndTurn();  // of the jobs: once for all batches that have come
@@ -265,6 +268,9 @@ class ControlPlane final : private JobHost {
   std::uint64_t gate_bytes_ = 0;  // of messages in it
 
   Membership membership_;
+  IdentityContest contest_;
+  std::uint64_t too_often_ = 0;  // registrations refused since that was said
+  std::optional<MonoTime> too_often_said_;
   std::map<TaskId, TaskFacts> facts_;
   std::map<std::uint64_t, Session> sessions_;
   std::map<TaskId, std::uint64_t> session_of_;
@@ -307,7 +313,8 @@ class ControlPlane final : private JobHost {
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
 
-  metrics::Limit tasks_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_, gate_limit_;
+  metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_,
+      gate_limit_;
   metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
       &ended_total_;
   metrics::Limit jobs_running_;

@@ -61,6 +61,8 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
                                 " ms after ", entry->flaps, " short lives");
       }
       if (const Job* job = JobOf(entry->id)) {
+        if (const auto left = job->BacksOffFor(entry->id); now + left > entry->backoff_until && left.count() > 0)
+          activity = absl::StrCat("backs off for ", left.count(), " ms: it died again and again while it held work of this job");
         row->add_jobs()->set_name(job->name());
         row->mutable_jobs(0)->set_job_uid(job->uid().value());
       }

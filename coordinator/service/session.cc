@@ -17,6 +17,7 @@ constexpr std::uint64_t kBatchBytesMax = 1u << 20;
 constexpr std::uint64_t kTermMax = 1ull << 62;      // beyond it somebody makes numbers up
 constexpr std::uint64_t kTermStepMax = 1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
 constexpr int kHeldMax = 1 << 16;
+constexpr std::chrono::seconds kTooOftenSaidEvery{10};
 constexpr std::size_t kTextBytesMax = 1024;  // each text that a task says of itself; `task list` shows them
 
 }  // namespace
@@ -51,7 +52,12 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
     malformed_total_.Add();
     return Reject(number, "malformed", "not a batch of messages", false, options_.membership.lease);
   }
-  if (found->second.stage == Session::Stage::kRegistered) membership_.Heard(Now(), found->second.task);
+  if (found->second.stage == Session::Stage::kRegistered) {
+    membership_.Heard(Now(), found->second.task);
+    if (!std::exchange(found->second.spoke, true) && found->second.role == Role::kWorker) {
+      if (Job* job = JobOf(found->second.task)) job->Speaks(found->second.task);
+    }
+  }
   for (const v1::TaskMessage& message : batch->messages()) {
     found = sessions_.find(number);
     if (found == sessions_.end()) return;  // ended by one of its own messages
@@ -159,17 +165,21 @@ void ControlPlane::Register(std::uint64_t number) {
   said.host = hello.host().substr(0, 256);
   const RegisterVerdict verdict = membership_.Register(now, said);
   if (!verdict.accepted) {
-    if (verdict.kind == "limit") tasks_limit_.refused.Add();
-    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid,
-                                     " kind=", verdict.kind, " reason=", verdict.message));
+    SayRefused(said, verdict);
     return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after);
   }
   registrations_total_.Add();
   const bool former_died = verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving;
+  std::optional<std::string> contest;
   if (verdict.former) {
     if (Session* old = SessionOf(*verdict.former)) {
       const std::uint64_t old_number = old->number;
       const bool exit = !verdict.former_same_process && said.role == Role::kWorker;
+      if (exit) {
+        const v1::Hello& older = facts_[*verdict.former].hello;
+        contest = contest_.OnReplaced(now, absl::StrCat("worker/", verdict.identity), {client::CleanText(older.host(), 256), older.pid()},
+                                      {client::CleanText(said.host, 256), said.pid});
+      }
       Reject(old_number, "replaced",
              absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/", verdict.identity, ": pid ", said.pid, " on ", said.host),
              exit, std::chrono::milliseconds(0));
@@ -214,6 +224,8 @@ void ControlPlane::Register(std::uint64_t number) {
       jobs.push_back(job);
       serving_.insert_or_assign(verdict.task, Serving{job->uid(), std::nullopt});
       job->AdmitWorker(verdict.task, verdict.identity, entry->backoff_until, verdict.former, former_died, hello, registered);
+      job->Withhold(verdict.task);
+      if (contest) job->Warn(*contest);
     }
   } else {
     jobs = ActiveJobs();
@@ -266,8 +278,27 @@ void ControlPlane::Register(std::uint64_t number) {
     over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
     Queue(session, over);
   }
+  if (contest) parts_.logger->Warning(*contest);
   for (Job* job : jobs) job->Ready(verdict.task);
   CheckDrained(verdict.task);
+}
+
+void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verdict) {
+  if (!verdict.too_often) {
+    if (verdict.kind == "limit") tasks_limit_.refused.Add();
+    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid,
+                                     " kind=", verdict.kind, " reason=", verdict.message));
+    return;
+  }
+  // Whoever asks too often must not fill the log, either.
+  registrations_limit_.refused.Add();
+  ++too_often_;
+  const MonoTime now = Now();
+  if (too_often_said_ && now - *too_often_said_ < kTooOftenSaidEvery) return;
+  too_often_said_ = now;
+  parts_.logger->Warning(absl::StrCat("registrations are refused for a while: refused_since_last_said=", std::exchange(too_often_, 0),
+                                      " newest=", RoleName(said.role), "/", said.identity, " pid=", said.pid,
+                                      " host=", client::CleanText(said.host, 256), " reason=", verdict.message));
 }
 
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {

@@ -126,15 +126,15 @@ TEST_CASE("messages of one turn leave as one batch, in order") {
   stage.client->Start();
   stage.Register();
   for (std::uint64_t c = 0; c < 5; ++c) CHECK(stage.client->Send(DoneMessage(c)));
-  CHECK(stage.link().sent.size() == 1);  // The hello: the turn is not over.
+  CHECK(stage.link().sent.size() == 2);  // The hello and the first heartbeat: the turn is not over.
   stage.executor.RunReady();
-  REQUIRE(stage.link().sent.size() == 2);
+  REQUIRE(stage.link().sent.size() == 3);
   const auto received = stage.Received();
-  REQUIRE(received.size() == 6);
-  for (std::uint64_t c = 0; c < 5; ++c) CHECK(received[c + 1].done().closure() == c);
+  REQUIRE(received.size() == 7);
+  for (std::uint64_t c = 0; c < 5; ++c) CHECK(received[c + 2].done().closure() == c);
   CHECK(stage.client->Send(DoneMessage(9)));
   stage.executor.RunReady();
-  CHECK(stage.link().sent.size() == 3);
+  CHECK(stage.link().sent.size() == 4);
 }
 
 TEST_CASE("a batch stays under its bound, and a message that can never leave is refused") {
@@ -148,12 +148,21 @@ TEST_CASE("a batch stays under its bound, and a message that can never leave is 
   for (int i = 0; i < 10; ++i) CHECK(stage.client->Send(large));
   stage.executor.RunReady();
   for (const std::string& bytes : stage.link().sent) CHECK(bytes.size() <= 10000);
-  CHECK(stage.Received().size() == 11);
+  CHECK(stage.Received().size() == 12);  // with the hello and the first heartbeat
   v1::TaskMessage huge;
   huge.mutable_log_lines()->add_lines()->set_text(std::string(10001, 'x'));
   CHECK_FALSE(stage.client->Send(huge));
   CHECK(stage.client->registered());
   CHECK(stage.LinesWith("too large") == 1);
+}
+
+TEST_CASE("a task sends a heartbeat as soon as it is registered: the coordinator gives no work to a worker that has said nothing") {
+  Stage stage;
+  stage.client->Start();
+  stage.Register();
+  const auto received = stage.Received();
+  REQUIRE(received.size() == 2);
+  CHECK(received[1].heartbeat().sequence() == 1);
 }
 
 TEST_CASE("heartbeats follow at the interval that the coordinator named, numbered") {
@@ -162,8 +171,8 @@ TEST_CASE("heartbeats follow at the interval that the coordinator named, numbere
   stage.Register();
   stage.executor.Advance(350ms);
   const auto received = stage.Received();
-  REQUIRE(received.size() == 4);
-  for (std::uint64_t i = 1; i <= 3; ++i) CHECK(received[i].heartbeat().sequence() == i);
+  REQUIRE(received.size() == 5);
+  for (std::uint64_t i = 1; i <= 4; ++i) CHECK(received[i].heartbeat().sequence() == i);
   stage.End(absl::UnavailableError("gone"));
   Link& old = stage.link();
   const std::size_t before = old.sent.size();

@@ -62,7 +62,7 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   for (const auto& [key, value] : result.items()) keys.insert(key);
   CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
                                       "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "tables",
-                                      "shards", "updates_exact"});
+                                      "shards"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -729,7 +729,7 @@ TEST_CASE("a worker that backs off gets nothing until its time has come, and the
   c.job->Ready(TaskId(50));
   c.job->Start();
   c.job->Tick();
-  CHECK(c.job->WaitingFor() == "workers: those here back off after short lives");
+  CHECK(c.job->WaitingFor() == "workers: those here back off after repeated deaths: worker/0 for 1.0 s");
   const auto grants = [&] {
     int n = 0;
     for (const v1::CoordinatorMessage& m : c.host.sent[TaskId(50)]) n += m.has_grant();

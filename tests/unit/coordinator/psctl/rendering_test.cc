@@ -308,6 +308,62 @@ TEST_CASE("the summary claims exactly-once only when every shard's counter says 
   CHECK(SummaryLines(job)[0] == "failed: bad record: file=x offset=4 (from worker/1)");
 }
 
+TEST_CASE("the summary of a job that failed or was cancelled says where its weights are, or how they are made of its checkpoint") {
+  const std::string state = GENERATE("FAILED", "CANCELLED");
+  v1::JobStatus job = Running();
+  job.set_state(state);
+  job.set_runs_folder("/runs/x");
+  job.mutable_checkpoint()->set_number(7);
+  job.mutable_checkpoint()->set_uri("/runs/x/checkpoint/manifest-7.egmanifest");
+  const auto all = [&] {
+    std::string text;
+    for (const std::string& line : SummaryLines(job)) text += line + "\n";
+    return text;
+  };
+  CHECK_THAT(all(), Catch::Contains("its weights: psctl checkpoint export /runs/x/checkpoint/manifest-7.egmanifest --to weights.npz\n"));
+  CHECK_THAT(all(), !Catch::Contains("weights.safetensors"));
+  job.set_weights_exported(true);
+  CHECK_THAT(all(), !Catch::Contains("psctl checkpoint export"));
+  CHECK_THAT(all(), Catch::Contains("metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"));
+  job.set_weights_exported(false);
+  job.mutable_checkpoint()->set_number(0);
+  CHECK_THAT(all(), Catch::Contains("no weights of it are kept: it has no checkpoint\n"));
+  job.set_steps_done(0);
+  CHECK_THAT(all(), !Catch::Contains("weights"));
+  job.set_state("SUCCEEDED");
+  job.set_steps_done(10);
+  CHECK_THAT(all(), !Catch::Contains("its weights") && !Catch::Contains("no weights"));
+}
+
+TEST_CASE("a task that is given no work for a while is shown with who, how long and why") {
+  v1::TaskBackoff backoff;
+  backoff.set_task("worker/2");
+  backoff.set_deaths(7);
+  backoff.set_idle_deaths(30);
+  backoff.set_for_ms(12'300);
+  backoff.set_reason("its session closed");
+  backoff.set_host("far\x1b[31m");
+  CHECK_THAT(BackoffLine(backoff),
+             Catch::StartsWith("worker/2 is given no work for 12 s: it died 7 times in a row while it held work, and ended none in between, "
+                               "then 30 times without work; last death on host far") &&
+                 Catch::EndsWith(": its session closed") && !Catch::Contains("\x1b"));
+  backoff.set_for_ms(0);
+  backoff.set_idle_deaths(0);
+  CHECK_THAT(BackoffLine(backoff),
+             Catch::StartsWith("worker/2 may be given work again: it died 7 times in a row while it held work, and ended none in between; last"));
+  v1::TaskBackoff young;
+  young.set_task("worker/3");
+  young.set_for_ms(900);
+  young.set_reason("its processes were replaced or ended soon after their start");
+  CHECK(BackoffLine(young) == "worker/3 is given no work for 0.9 s: its processes were replaced or ended soon after their start");
+  v1::JobStatus job = Running();
+  *job.add_backing_off() = backoff;
+  const nlohmann::json json = JsonOf(job);
+  CHECK(json["backing_off"][0]["task"] == "worker/2");
+  CHECK(json["backing_off"][0]["deaths"] == 7);
+  CHECK(json["weights_exported"] == false);
+}
+
 TEST_CASE("what was lost is counted where a plan tells how much it is; of user closures it is said that it is not known") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");

@@ -1111,3 +1111,77 @@ TEST_CASE("a store that was full and then fails is not said to go on once there 
   late.Set(true, absl::DataLossError("the journal cannot be written"));
   CHECK(refusal("cannot be written") == "no new work is accepted: the journal cannot be written");
 }
+
+TEST_CASE("a session that says only Hello is given no work, and its end is nothing to the job; its first word brings work") {
+  TestCluster c;
+  c.AddServer("0", 1);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {}, /*silent=*/true);
+    REQUIRE(silent.Registered());
+    // Each call is a turn of the control executor behind whatever the registration led to.
+    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+    CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
+    if (i > 0) silent.Cut();
+  }
+  auto waits = c.WaitJob("count", [](const v1::JobStatus& s) { return s.waiting_for().find("said nothing") != std::string::npos; });
+  REQUIRE(waits.ok());
+  TestTask& worker = c.AddWorker("0", 2);
+  REQUIRE(worker.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
+  auto status = c.WaitState("count", "SUCCEEDED");
+  REQUIRE(status.ok());
+  for (const v1::Event& event : status->events()) CHECK_THAT(event.text(), !Contains("worker/f"));
+  for (const v1::WorkerRow& row : status->workers()) CHECK_THAT(row.identity(), !Contains("f"));
+  // The one that is still here is given work by the next job, once it has said something.
+  TestTask& first = *c.tasks[1];
+  first.Heartbeat();
+  worker.Cut();
+  REQUIRE(c.Submit(TestCluster::CountingYaml("next")).ok());
+  CHECK(first.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
+}
+
+TEST_CASE("registrations beyond the limit are refused with the time to come again, counted, and honest names go on") {
+  TestCluster c([](ControlOptions& o) {
+    o.membership.tasks_max = 10;
+    o.membership.registrations.all_burst = 20;
+    o.membership.registrations.all_per_second = 0.001;
+    o.membership.registrations.silent_cost = 1;
+  });
+  TestTask& honest = c.AddWorker("honest", 1);
+  REQUIRE(honest.Registered());
+  std::optional<v1::Rejected> rejected;
+  for (std::uint64_t i = 0; i < 40 && !rejected; ++i) {
+    TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f", 100 + i), {}, /*silent=*/true);
+    REQUIRE(silent.Wait([](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); }));
+    if (silent.Has([](const v1::CoordinatorMessage& m) { return m.has_rejected() && m.rejected().kind() == "limit"; })) rejected = silent.Rejected();
+  }
+  REQUIRE(rejected);
+  CHECK(rejected->retry_after_ms() > 0);
+  CHECK_FALSE(rejected->exit());
+  CHECK_THAT(rejected->message(), Contains("too many registrations of all tasks in a short time"));
+  CHECK_THAT(c.registry.PrometheusText(), Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
+  // The same process comes back at any time.
+  honest.Cut();
+  CHECK(c.AddWorker("honest", 1).Registered());
+}
+
+TEST_CASE("two hosts whose workers have one name are both named in an event of the job") {
+  TestCluster c;
+  c.AddServer("0", 1);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 100 + i);
+    hello.set_host(i % 2 == 0 ? "host-a" : "host-b");
+    REQUIRE(c.Add(hello).Registered());
+  }
+  auto status = c.WaitJob("count", [](const v1::JobStatus& s) {
+    return std::any_of(s.events().begin(), s.events().end(),
+                       [](const v1::Event& e) { return e.text().find("replace each other") != std::string::npos; });
+  });
+  REQUIRE(status.ok());
+  for (const v1::Event& event : status->events()) {
+    if (event.text().find("replace each other") == std::string::npos) continue;
+    CHECK(event.kind() == "warning");
+    CHECK_THAT(event.text(), Contains("worker/0") && Contains("on host host-a") && Contains("on host host-b"));
+  }
+}

@@ -27,7 +27,9 @@ namespace evergrad::coordinator {
 class TestTask {
  public:
   using OnDown = std::function<void(TestTask&, const v1::CoordinatorMessage&)>;
-  TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello, OnDown on_down = {}) : on_down_(std::move(on_down)) {
+  // A worker says something once it is registered, as the daemon does, unless it is `silent`.
+  TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello, OnDown on_down = {}, bool silent = false)
+      : on_down_(std::move(on_down)), speaks_(!silent && hello.role() == v1::ROLE_WORKER) {
     auto channel = transport->Dial({address, ""}, {});
     if (!channel.ok()) std::abort();
     channel_ = *std::move(channel);
@@ -107,10 +109,12 @@ class TestTask {
         down_.push_back(m);
         changed_.NotifyAll();
       }
+      if (speaks_ && m.has_registered()) Heartbeat();
       if (on_down_) on_down_(*this, m);
     }
   }
   const OnDown on_down_;
+  const bool speaks_;
   std::unique_ptr<transport::Channel> channel_;
   std::unique_ptr<transport::MessageStream> stream_;
   mutable Mutex mu_;
@@ -207,8 +211,8 @@ class TestCluster {
     if (role == v1::ROLE_PS_SERVER) hello.mutable_endpoint()->set_address("server:" + identity);
     return hello;
   }
-  TestTask& Add(const v1::Hello& hello, TestTask::OnDown on_down = {}) {
-    tasks.push_back(std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down)));
+  TestTask& Add(const v1::Hello& hello, TestTask::OnDown on_down = {}, bool silent = false) {
+    tasks.push_back(std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
     return *tasks.back();
   }
   // A worker that does at once what it is granted, and a server that takes what it is assigned.

@@ -1,0 +1,67 @@
+#include "coordinator/jobs/death_backoff.h"
+
+#include <algorithm>
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::uint32_t kDoublingsMax = 20;
+
+}  // namespace
+
+const DeathBackoff::Record* DeathBackoff::OnDeath(MonoTime now, Role role, absl::string_view identity, absl::string_view reason,
+                                                  absl::string_view host) {
+  const Key key{role, std::string(identity)};
+  MakeRoom(now, key);
+  Record& record = records_[key];
+  record.role = role;
+  record.identity = std::string(identity);
+  record.last = now;
+  record.reason = std::string(reason);
+  record.host = std::string(host);
+  record.idle_deaths = 0;
+  ++record.deaths;
+  if (record.deaths <= options_.free) return nullptr;
+  const std::uint32_t doublings = std::min(record.deaths - options_.free - 1, kDoublingsMax);
+  record.until = now + std::min<std::chrono::milliseconds>(options_.first * (1u << doublings), options_.longest);
+  return &record;
+}
+
+void DeathBackoff::OnIdleDeath(MonoTime now, Role role, absl::string_view identity) {
+  const auto found = records_.find(Key{role, std::string(identity)});
+  if (found == records_.end()) return;
+  ++found->second.idle_deaths;
+  found->second.last = now;
+}
+
+void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
+  if (records_.empty()) return;  // with a thousand workers this is called for each closure
+  records_.erase(Key{role, std::string(identity)});
+}
+
+void DeathBackoff::OnProgressOfAll(Role role) {
+  if (records_.empty()) return;
+  std::erase_if(records_, [&](const auto& one) { return one.first.first == role; });
+}
+
+MonoTime DeathBackoff::Until(Role role, absl::string_view identity) const {
+  if (records_.empty()) return MonoTime{0};
+  const auto found = records_.find(Key{role, std::string(identity)});
+  return found == records_.end() ? MonoTime{0} : found->second.until;
+}
+
+std::vector<DeathBackoff::Record> DeathBackoff::Shown(MonoTime now) const {
+  std::vector<Record> shown;
+  for (const auto& [key, record] : records_) {
+    if (record.deaths > options_.free && now - record.last <= options_.forgotten_after) shown.push_back(record);
+  }
+  return shown;
+}
+
+void DeathBackoff::MakeRoom(MonoTime now, const Key& key) {
+  std::erase_if(records_, [&](const auto& one) { return now - one.second.last > options_.forgotten_after; });
+  if (records_.size() < options_.tasks_max || records_.count(key) != 0) return;
+  records_.erase(std::min_element(records_.begin(), records_.end(), [](const auto& a, const auto& b) { return a.second.last < b.second.last; }));
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,205 @@
+// What follows for a job from the death of a task: which closure is to blame, whether the job gets further at all, and who gets no work for a while.
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kWorkersKeptMax = 4096;  // by name, of those that have done nothing and are gone
+constexpr std::size_t kBackoffsShownMax = 64;  // in a status
+constexpr std::size_t kBackoffsNamedMax = 4;   // in a text
+
+double Seconds(MonoTime span) { return std::max(0.0, std::chrono::duration<double>(span).count()); }
+
+}  // namespace
+
+// ---------------------------------------------------------------- who has said nothing yet
+
+void Job::Withhold(TaskId task) {
+  if (Worker* worker = FindWorker(task)) worker->silent = true;
+}
+
+void Job::Speaks(TaskId task) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr || !std::exchange(worker->silent, false)) return;
+  CountWorker(*worker);
+  Pump();
+}
+
+void Job::CountWorker(const Worker& worker) {
+  if (per_worker_[worker.identity].tally.Begin(worker.process)) whole_due_ = true;
+}
+
+void Job::ForgetWorker(const Worker& worker) {
+  if (per_worker_.size() <= kWorkersKeptMax) return;
+  const auto found = per_worker_.find(worker.identity);
+  if (found == per_worker_.end() || found->second.steps > 0 || found->second.tally.total().steps > 0) return;
+  per_worker_.erase(found);
+}
+
+std::chrono::milliseconds Job::BacksOffFor(TaskId worker) const {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return std::chrono::milliseconds(0);
+  return std::max(std::chrono::milliseconds(0), std::chrono::duration_cast<std::chrono::milliseconds>(found->second.backoff_until - host_->Now()));
+}
+
+void Job::Warn(const std::string& text) {
+  if (active()) Event("warning", text);
+}
+
+// ---------------------------------------------------------------- a death
+
+void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker, const std::string& host) {
+  if (!active()) return;
+  if (worker != nullptr && worker->silent) return;  // it was given nothing; the coordinator's log and metrics tell of it
+  const std::string name = absl::StrCat(RoleName(role), "/", identity);
+  if (leaving) {
+    Event("state", absl::StrCat(name, " left: ", reason));
+    return;
+  }
+  ++deaths_total_;
+  const MonoTime now = host_->Now();
+  const bool held_work = worker != nullptr ? !worker->held.empty() : book_ && placed_ && !book_->ShardsOf(identity).empty();
+  const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : ServerBacksOff(identity);
+  if (!held_work && kept_from_work) {
+    // A process that dies several times a second must not push everything else out of the events.
+    death_backoff_.OnIdleDeath(now, role, identity);
+    Touch();
+    return;
+  }
+  if (deaths_.size() < options_.events_max) {
+    deaths_.push_back({name, identity, std::string(reason), role, host_->WallMillis()});
+    if (journals()) {
+      v1::JobDeath* death = Note().add_deaths();
+      death->set_role(client::ToProto(role));
+      death->set_identity(identity);
+      death->set_reason(std::string(reason));
+      death->set_wall_ms(deaths_.back().wall_ms);
+    }
+  }
+  std::optional<PoisonRule::Running> running;
+  if (worker != nullptr && worker->progress.state() == "running") {
+    const Attempt attempt = client::FromProto<Attempt>(worker->progress.running_attempt());
+    const auto held = worker->held.find(attempt);
+    if (held != worker->held.end() && held->second.kind == v1::TRAIN && held->second.closure.value() == worker->progress.running_closure()) {
+      running = PoisonRule::Running{held->second.closure, worker->progress.running_step()};
+    }
+  }
+  poison_.OnDeath(now, running, held_work);
+  if (running) SayNotReproducible(absl::StrCat(name, " died in closure ", running->closure.value(), " at step ", running->step));
+  Event("death", absl::StrCat(name, ": ", reason,
+                              running ? absl::StrCat("; it last reported closure ", running->closure.value(), " step ", running->step) : ""));
+  if (!held_work) return;
+  if (const DeathBackoff::Record* record = death_backoff_.OnDeath(now, role, identity, reason, host)) SayBacksOff(*record);
+}
+
+void Job::SayBacksOff(const DeathBackoff::Record& record) {
+  Event("warning", absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, and has ended none in between: it is given none "
+                                   "for %.3g s (last death%s: %s)",
+                                   RoleName(record.role), record.identity, record.deaths, Seconds(record.until - host_->Now()),
+                                   record.host.empty() ? "" : absl::StrCat(" on host ", record.host), record.reason));
+}
+
+void Job::JudgeDeaths() {
+  if (std::exchange(repairs_ended_, false) && book_) death_limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
+  const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
+  death_limit_.OnDeaths(verdict.others);
+  if (verdict.others > 0 && journals()) Note();  // carries the count
+  if (grants_stopped()) return;
+  if (verdict.poison) {
+    const std::uint64_t c = verdict.poison->closure.value();
+    std::string range;
+    if (functions_) {
+      const FunctionQueue::Entry* entry = functions_->Find(c);
+      range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
+    } else if (plan_ && c < plan_->closures()) {
+      const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
+      range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
+    }
+    Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
+                                                    " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
+                                                    " (a worker that stood "
+                                                    "still for step_timeout counts as one)")),
+                   "poison", ""),
+         false);
+  } else if (death_limit_.deaths() > options_.deaths_max) {
+    Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("tasks that held work of the job died again and again, and the job did not get further "
+                                                             "meanwhile (--deaths-max): deaths=",
+                                                             death_limit_.deaths(), " max=", options_.deaths_max)),
+                   "limit", ""),
+         false);
+  }
+}
+
+// ---------------------------------------------------------------- who gets no work for a while
+
+bool Job::ServerBacksOff(const std::string& identity) const { return death_backoff_.Until(Role::kPsServer, identity) > host_->Now(); }
+
+void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards) {
+  std::size_t kept = 0;
+  for (const ShardId shard : shards) {
+    if (book_->durable().map[shard.value()].server != identity) continue;  // somebody else's meanwhile
+    assigned_[shard.value()] = false;
+    unplaced_.insert(shard);
+    ++kept;
+  }
+  if (kept == 0) return;
+  Event("rollback", absl::StrCat("ps_server/", identity, " is here again and backs off: ", kept, kept == 1 ? " shard is" : " shards are",
+                                 " given to other servers, or wait for it"));
+  AfterRollback("a server lost its shards");
+}
+
+void Job::FillBackoffs(v1::JobStatus* status) const {
+  const MonoTime now = host_->Now();
+  const auto add = [&](Role role, const std::string& identity, MonoTime until) {
+    v1::TaskBackoff* row = status->add_backing_off();
+    row->set_task(absl::StrCat(RoleName(role), "/", identity));
+    row->set_for_ms(
+        static_cast<std::uint64_t>(std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count())));
+    return row;
+  };
+  std::map<std::string, MonoTime> living;  // workers that membership's own rule, or this one, keeps from work
+  for (const auto& [task, worker] : workers_) {
+    if (worker.backoff_until > now) living[worker.identity] = worker.backoff_until;
+  }
+  for (const DeathBackoff::Record& record : death_backoff_.Shown(now)) {
+    if (static_cast<std::size_t>(status->backing_off_size()) == kBackoffsShownMax) return;
+    MonoTime until = record.until;
+    if (record.role == Role::kWorker) {
+      if (const auto here = living.extract(record.identity); !here.empty()) until = std::max(until, here.mapped());
+    }
+    v1::TaskBackoff* row = add(record.role, record.identity, until);
+    row->set_deaths(record.deaths);
+    row->set_idle_deaths(record.idle_deaths);
+    row->set_reason(record.reason);
+    row->set_host(record.host);
+  }
+  for (const auto& [identity, until] : living) {
+    if (static_cast<std::size_t>(status->backing_off_size()) == kBackoffsShownMax) return;
+    add(Role::kWorker, identity, until)->set_reason("its processes were replaced or ended soon after their start");
+  }
+}
+
+// Nobody is usable, and nobody is unfit or set aside.
+std::string Job::WaitingForBackoffs() const {
+  const MonoTime now = host_->Now();
+  std::string text;
+  std::size_t backing_off = 0;
+  for (const auto& [task, worker] : workers_) {
+    if (!worker.ready || worker.leaving || worker.backoff_until <= now || backing_off++ >= kBackoffsNamedMax) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " for ",
+                    absl::StrFormat("%.1f", Seconds(worker.backoff_until - now)), " s");
+  }
+  if (backing_off == 0) return "those here have said nothing since they registered";
+  return absl::StrCat("those here back off after repeated deaths: ", text, backing_off > kBackoffsNamedMax ? ", …" : "");
+}
+
+}  // namespace evergrad::coordinator

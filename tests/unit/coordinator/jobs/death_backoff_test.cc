@@ -1,0 +1,86 @@
+// Which tasks get no work for a while, because they die again and again.
+#include <catch2/catch.hpp>
+
+#include "coordinator/jobs/death_backoff.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_CASE("three deaths in a row cost nothing, each further one twice the time of the one before, up to a minute") {
+  DeathBackoff backoff;
+  MonoTime now = seconds(100);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(backoff.OnDeath(now, Role::kWorker, "2", "its session closed", "far") == nullptr);
+    CHECK(backoff.Until(Role::kWorker, "2") <= now);
+  }
+  for (const int want : {1, 2, 4, 8, 16, 32, 60, 60, 60}) {
+    now += seconds(100);
+    const DeathBackoff::Record* record = backoff.OnDeath(now, Role::kWorker, "2", "its session closed", "far");
+    REQUIRE(record != nullptr);
+    CHECK(record->until - now == seconds(want));
+    CHECK(backoff.Until(Role::kWorker, "2") == now + seconds(want));
+  }
+  REQUIRE(backoff.Shown(now).size() == 1);
+  CHECK(backoff.Shown(now)[0].deaths == 12);
+  CHECK(backoff.Shown(now)[0].reason == "its session closed");
+  CHECK(backoff.Shown(now)[0].host == "far");
+}
+
+TEST_CASE("work that a task ends clears its own record and nobody else's; a closure clears those of all servers") {
+  DeathBackoff backoff;
+  const MonoTime now = seconds(1);
+  for (int i = 0; i < 5; ++i) {
+    for (const char* name : {"0", "1"}) {
+      backoff.OnDeath(now, Role::kWorker, name, "", "");
+      backoff.OnDeath(now, Role::kPsServer, name, "", "");
+    }
+  }
+  backoff.OnProgress(Role::kWorker, "0");
+  CHECK(backoff.Until(Role::kWorker, "0") == MonoTime{0});
+  CHECK(backoff.Until(Role::kWorker, "1") > now);
+  CHECK(backoff.Until(Role::kPsServer, "0") > now);
+  backoff.OnProgressOfAll(Role::kPsServer);
+  CHECK(backoff.Until(Role::kPsServer, "0") == MonoTime{0});
+  CHECK(backoff.Until(Role::kPsServer, "1") == MonoTime{0});
+  CHECK(backoff.Until(Role::kWorker, "1") > now);
+  CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // counted anew
+}
+
+TEST_CASE("deaths without work are counted beside and keep nobody from work for longer") {
+  DeathBackoff backoff;
+  MonoTime now = seconds(1);
+  for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "2", "", "");
+  const MonoTime until = backoff.Until(Role::kWorker, "2");
+  for (int i = 0; i < 50; ++i) {
+    now += milliseconds(10);
+    backoff.OnIdleDeath(now, Role::kWorker, "2");
+    backoff.OnIdleDeath(now, Role::kWorker, "never heard of");
+  }
+  CHECK(backoff.Until(Role::kWorker, "2") == until);
+  REQUIRE(backoff.Shown(now).size() == 1);
+  CHECK(backoff.Shown(now)[0].deaths == 4);
+  CHECK(backoff.Shown(now)[0].idle_deaths == 50);
+}
+
+TEST_CASE("the table is bounded, and a record is forgotten after ten minutes without a death") {
+  DeathBackoff::Options options;
+  options.tasks_max = 10;
+  DeathBackoff backoff(options);
+  MonoTime now = seconds(1);
+  for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "mine", "", "");
+  for (int i = 0; i < 9; ++i) backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
+  CHECK(backoff.size() == 10);
+  CHECK(backoff.Until(Role::kWorker, "mine") > now);
+  for (int i = 9; i < 1000; ++i) backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
+  CHECK(backoff.size() == 10);
+  // A death of one that is in the full table pushes nobody out of it.
+  backoff.OnDeath(now, Role::kWorker, "f999", "", "");
+  CHECK(backoff.size() == 10);
+  for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "mine", "", "");
+  now += seconds(601);
+  CHECK(backoff.Shown(now).empty());
+  CHECK(backoff.OnDeath(now, Role::kWorker, "mine", "", "") == nullptr);
+  CHECK(backoff.size() == 1);
+}

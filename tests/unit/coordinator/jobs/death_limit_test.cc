@@ -1,0 +1,70 @@
+// How many deaths a job bears without getting further.
+#include <catch2/catch.hpp>
+
+#include "coordinator/jobs/death_limit.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+using Again = DeathLimit::Again;
+
+TEST_CASE("deaths are counted anew whenever a closure succeeds for the first time") {
+  DeathLimit limit;
+  for (int day = 0; day < 100; ++day) {
+    limit.OnDeaths(10);
+    CHECK(limit.deaths() == 10);
+    limit.OnFirstSuccess();
+    CHECK(limit.deaths() == 0);
+  }
+}
+
+TEST_CASE("repairs get the job further as long as fewer are left than ever before") {
+  DeathLimit limit;
+  for (std::uint64_t left = 1000; left > 0; --left) {
+    limit.OnDeaths(2);
+    CHECK(limit.OnLeft(Again::kRepairs, left - 1));
+    CHECK(limit.deaths() == 0);
+  }
+}
+
+TEST_CASE("a server that is rolled back again and again before its repairs are done reaches the limit") {
+  DeathLimit limit;
+  std::uint32_t most = 0;
+  for (int life = 0; life < 200; ++life) {
+    limit.OnDeaths(1);
+    // Of 50 repairs three end in each life, the same ones.
+    for (const std::uint64_t left : {49, 48, 47}) limit.OnLeft(Again::kRepairs, left);
+    most = std::max(most, limit.deaths());
+  }
+  CHECK(most == 199);
+  // The next closure that is new starts the count, and the measure of repairs, again.
+  limit.OnFirstSuccess();
+  limit.OnDeaths(1);
+  CHECK(limit.OnLeft(Again::kRepairs, 49));
+  CHECK(limit.deaths() == 0);
+}
+
+TEST_CASE("an evaluation and an export that begin again get the job further only by what had not been reached before") {
+  DeathLimit limit;
+  limit.OnFirstSuccess();
+  limit.OnDeaths(1);
+  CHECK(limit.OnLeft(Again::kEvaluation, 3));
+  CHECK(limit.OnLeft(Again::kEvaluation, 2));
+  limit.OnDeaths(4);
+  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // begun again
+  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 2));
+  CHECK(limit.deaths() == 4);
+  CHECK(limit.OnLeft(Again::kEvaluation, 1));
+  CHECK(limit.OnLeft(Again::kEvaluation, 0));
+  limit.OnDeaths(1);
+  CHECK(limit.OnLeft(Again::kExport, 0));
+  limit.OnDeaths(1);
+  CHECK_FALSE(limit.OnLeft(Again::kExport, 0));
+  CHECK(limit.deaths() == 1);
+}
+
+TEST_CASE("the count goes on after a restart of the coordinator") {
+  DeathLimit limit;
+  limit.Restore(70);
+  limit.OnDeaths(5);
+  CHECK(limit.deaths() == 75);
+}

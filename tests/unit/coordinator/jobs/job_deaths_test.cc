@@ -1,0 +1,299 @@
+// Deaths of tasks as a job sees them: which count, when they end it, and who gets no work for a while.
+#include <catch2/catch.hpp>
+
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using std::chrono::milliseconds;
+
+bool Trains(const v1::Grant& g) { return g.kind() == v1::TRAIN; }
+
+std::function<void(config::JobSpec&, JobOptions&)> DeathsMax(std::uint32_t max, std::uint32_t examples = 64) {
+  return [=](config::JobSpec& spec, JobOptions& options) {
+    options.deaths_max = max;
+    spec.counting.examples = examples;
+  };
+}
+
+void Wait(FakeCluster& c, milliseconds span) {
+  c.Run([] { return false; }, span);
+}
+
+bool Holds(const FakeWorker& worker) { return !worker.held.empty(); }
+
+std::vector<std::string> Events(const FakeCluster& c, const std::string& kind, const std::string& words = "") {
+  std::vector<std::string> texts;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& event : status.events()) {
+    if (event.kind() == kind && event.text().find(words) != std::string::npos) texts.push_back(event.text());
+  }
+  return texts;
+}
+
+// Holds closures, reports nothing, and is killed: nobody is to blame.
+void KillWithWork(FakeCluster& c, const std::string& name) {
+  FakeWorker& worker = c.AddWorker(name);
+  REQUIRE(c.Run([&] { return Holds(worker); }));
+  c.KillWorker(name);
+  Wait(c, milliseconds(500));
+}
+
+}  // namespace
+
+TEST_CASE("workers may die as often as they like in a job that advances between their deaths") {
+  FakeCluster c(DeathsMax(5, 640));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.AddWorker("steady");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["steady"]); }));
+  for (int i = 0; i < 40; ++i) {
+    KillWithWork(c, std::to_string(i));
+    INFO(c.Status().first_cause().message());
+    REQUIRE_FALSE(c.job->ended());
+    FakeWorker& steady = c.workers["steady"];
+    c.Finish(steady, v1::Grant(steady.held[0]));
+  }
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["steady"]);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a job whose tasks die while it does not get further fails, and the message names the option") {
+  FakeCluster c(DeathsMax(5));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.job->Start();
+  for (int i = 0; i < 5; ++i) KillWithWork(c, std::to_string(i));
+  REQUIRE_FALSE(c.job->ended());
+  KillWithWork(c, "last");
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK_THAT(c.Status().first_cause().message(), Contains("--deaths-max") && Contains("deaths=6 max=5"));
+}
+
+TEST_CASE("the count of deaths goes on when the coordinator is started again") {
+  MemoryStateStore::Options persistent;
+  persistent.persistent = true;
+  FakeCluster c(DeathsMax(5), persistent);
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.job->Start();
+  for (int i = 0; i < 5; ++i) KillWithWork(c, std::to_string(i));
+  c.Restart();
+  Wait(c, milliseconds(500));
+  REQUIRE_FALSE(c.job->ended());
+  KillWithWork(c, "last");
+  REQUIRE(c.RunToEnd());
+  CHECK_THAT(c.Status().first_cause().message(), Contains("deaths=6 max=5"));
+}
+
+TEST_CASE("deaths of tasks that held nothing of the job do not count against it") {
+  FakeCluster c([](config::JobSpec& spec, JobOptions& options) {
+    options.deaths_max = 2;
+    spec.training.epochs = 1;
+  });
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.AddWorker("steady");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["steady"]); }));
+  for (int i = 0; i < 10; ++i) {
+    v1::Registered registered;
+    const TaskId task(5000 + static_cast<std::uint64_t>(i));
+    // One that backs off by membership's rule, and one that has only just come.
+    c.job->AdmitWorker(task, "idle-" + std::to_string(i), c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt, false, {},
+                       &registered);
+    if (i % 2 == 1) c.job->Ready(task);
+    c.job->OnWorkerGone(task, "its session closed", false);
+    c.AddServer("idle-" + std::to_string(i));
+    c.job->OnServerLost(c.servers["idle-" + std::to_string(i)].task, "idle-" + std::to_string(i), "gone", false);
+    c.servers.erase("idle-" + std::to_string(i));
+    Wait(c, milliseconds(500));
+  }
+  REQUIRE_FALSE(c.job->ended());
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["steady"]);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a worker in a crash loop beside a steady one gets work ever more rarely, the job says who, how long and why, and it succeeds") {
+  FakeCluster c(DeathsMax(20, 8 * 400));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.AddWorker("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  std::vector<MonoTime> given;
+  for (int life = 0; life < 300; ++life) {
+    c.AddWorker("2");
+    Wait(c, milliseconds(350));
+    if (Holds(c.workers["2"])) given.push_back(c.host.clock.Now());
+    c.KillWorker("2");
+    Wait(c, milliseconds(50));
+    REQUIRE_FALSE(c.job->ended());
+    FakeWorker& steady = c.workers["0"];
+    if (life % 2 == 0) c.Finish(steady, v1::Grant(steady.held[0]));
+  }
+  // 120 s: three deaths for nothing, then pauses of 1, 2, 4, 8, 16, 32 and 60 s.
+  CHECK(given.size() >= 8);
+  CHECK(given.size() <= 10);
+  for (std::size_t i = 4; i < given.size(); ++i) {
+    INFO(i);
+    CHECK(given[i] - given[i - 1] >= std::chrono::seconds(1 << (i - 4)));
+  }
+  const v1::JobStatus status = c.Status();
+  REQUIRE(status.backing_off_size() == 1);
+  const v1::TaskBackoff& row = status.backing_off(0);
+  CHECK(row.task() == "worker/2");
+  CHECK(row.deaths() == given.size());
+  CHECK(row.idle_deaths() > 10);
+  CHECK(row.for_ms() > 0);
+  CHECK(row.reason() == "its session closed");
+  // 300 deaths do not push everything else out of the events.
+  CHECK(Events(c, "death", "worker/2").size() == given.size());
+  CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
+  CHECK_THAT(Events(c, "warning", "worker/2 has died")[0], Contains("4 times in a row") && Contains("none for 1 s"));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["0"]);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().backing_off_size() == 0);
+}
+
+TEST_CASE("a worker that backs off works again as soon as its time is over, and what it ends clears its record") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddServer("0");
+  c.job->Start();
+  for (int i = 0; i < 4; ++i) {
+    FakeWorker& worker = c.AddWorker("0");
+    REQUIRE(c.Run([&] { return Holds(worker); }));
+    c.KillWorker("0");
+  }
+  const MonoTime died = c.host.clock.Now();
+  FakeWorker& worker = c.AddWorker("0");
+  Wait(c, milliseconds(900));
+  CHECK_FALSE(Holds(worker));
+  CHECK_THAT(c.job->WaitingFor(), Contains("worker/0 for 0.1 s"));
+  REQUIRE(c.Run([&] { return Holds(worker); }));
+  CHECK(c.host.clock.Now() - died >= milliseconds(1000));
+  CHECK(c.host.clock.Now() - died <= milliseconds(1100));
+  CHECK(c.Status().backing_off_size() == 1);  // it has ended nothing yet
+  c.Finish(worker, v1::Grant(worker.held[0]));
+  CHECK(c.Status().backing_off_size() == 0);
+}
+
+TEST_CASE("a worker that has said nothing since its Hello is given nothing, and its end is nothing to the job") {
+  FakeCluster c(DeathsMax(3));
+  c.AddServer("0");
+  c.job->Start();
+  const std::size_t events = Events(c, "death").size() + Events(c, "requeue").size();
+  for (std::uint64_t i = 0; i < 130; ++i) {
+    v1::Registered registered;
+    v1::Hello hello;
+    hello.set_process_uid(7000 + i);
+    c.job->AdmitWorker(TaskId(7000 + i), "f" + std::to_string(i), MonoTime{0}, std::nullopt, false, hello, &registered);
+    c.job->Withhold(TaskId(7000 + i));
+    c.job->Ready(TaskId(7000 + i));
+    c.job->Tick();
+    CHECK_THAT(c.job->WaitingFor(), Contains("said nothing since they registered"));
+    c.job->OnWorkerGone(TaskId(7000 + i), "its session closed", false);
+    Wait(c, milliseconds(25));
+  }
+  CHECK(c.granted.empty());
+  CHECK(Events(c, "death").size() + Events(c, "requeue").size() == events);
+  CHECK(c.Status().workers_size() == 0);
+  REQUIRE_FALSE(c.job->ended());
+  FakeWorker& worker = c.AddWorker("0");
+  c.job->Withhold(worker.task);
+  Wait(c, milliseconds(100));
+  // It was Ready before it was withheld; what it is granted from now on waits for its first word.
+  const std::size_t granted = c.granted.size();
+  c.job->Speaks(worker.task);
+  c.job->Speaks(worker.task);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.granted.size() > granted);
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a server that dies again and again is kept from shards for a while: they go to another, and the job goes on") {
+  FakeCluster c(DeathsMax(20));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  REQUIRE(c.servers["1"].shards.size() == 2);
+  for (int life = 0; life < 3; ++life) {
+    c.AddServer("1");
+    Wait(c, milliseconds(500));
+    REQUIRE(c.servers["1"].shards.size() == 2);
+  }
+  c.AddServer("1");  // the fourth death
+  CHECK(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
+  CHECK(c.servers["1"].shards.empty());
+  REQUIRE(c.Status().backing_off_size() == 1);
+  CHECK(c.Status().backing_off(0).task() == "ps_server/1");
+  CHECK_THAT(Events(c, "rollback", "backs off")[0], Contains("2 shards are given to other servers"));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["0"]);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("the only server of a job that dies again and again gets its shards back once its time is over, and the job says for how long it waits") {
+  FakeCluster c(DeathsMax(20));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  for (int life = 0; life < 4; ++life) {
+    c.AddServer("0");
+    Wait(c, milliseconds(400));
+  }
+  CHECK(c.servers["0"].shards.empty());
+  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/0 backs off for 0.6 s after repeated deaths"));
+  REQUIRE(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["0"]);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().backing_off_size() == 0);
+}
+
+TEST_CASE("a server that is lost before its repairs are done, again and again, ends the job although repairs succeed") {
+  FakeCluster c(DeathsMax(10));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 8; };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
+  // From now on two of the eight repairs end in each life of the server.
+  int repairs = 0;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && (g.all_targets() || ++repairs > 2); };
+  for (int life = 0; life < 40 && !c.job->ended(); ++life) {
+    repairs = 0;
+    c.workers["0"].held.clear();
+    const std::string name = "1";
+    c.AddServer(name);
+    Wait(c, milliseconds(500));
+    const TaskId task = c.AddWorker("0").task;  // gives back what it holds
+    (void)task;
+    Wait(c, milliseconds(500));
+    c.Run([&] { return c.job->ended() || c.servers["1"].shards.size() == 2; }, std::chrono::seconds(70));
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK_THAT(c.Status().first_cause().message(), Contains("did not get further"));
+}
+
+}  // namespace evergrad::coordinator

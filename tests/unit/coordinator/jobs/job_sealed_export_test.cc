@@ -1,0 +1,206 @@
+// The weights of a job that has failed, and what is said of them.
+#include <catch2/catch.hpp>
+
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using std::chrono::milliseconds;
+
+bool Trains(const v1::Grant& g) { return g.kind() == v1::TRAIN; }
+
+std::size_t Exports(const FakeCluster& c) {
+  return static_cast<std::size_t>(std::count_if(c.granted.begin(), c.granted.end(), [](const v1::Grant& g) { return g.kind() == v1::EXPORT; }));
+}
+
+std::string AllEvents(const FakeCluster& c) {
+  std::string text;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
+  return text;
+}
+
+std::function<void(config::JobSpec&, JobOptions&)> Saving(bool on = true) {
+  return [on](config::JobSpec& spec, JobOptions&) {
+    spec.checkpoint.on = on;
+    spec.checkpoint.given = on;
+    spec.checkpoint.every = milliseconds(200);
+  };
+}
+
+// Trains four closures, then worker/0 finds a user's error in the fifth.
+void FailAfterFour(FakeCluster& c) {
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return (Trains(g) && g.closure() >= 4); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && !c.workers["0"].held.empty(); }));
+}
+void Fail(FakeCluster& c) { c.FailGrant(c.workers["0"], v1::Grant(c.workers["0"].held[0]), "bad record: line=7", true); }
+
+void EndsAsItFailed(const FakeCluster& c) {
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK(c.Status().state() == "FAILED");
+  CHECK(c.Status().first_cause().message() == "bad record: line=7");
+  for (const auto& [identity, server] : c.servers) CHECK(server.ended);
+}
+
+}  // namespace
+
+TEST_CASE("a job that fails has its weights exported by a worker that is left, after its checkpoint, and ends as it failed") {
+  FakeCluster c(Saving(GENERATE(true, false)));
+  FailAfterFour(c);
+  bool knows_again = false;
+  c.hold = [&](const FakeWorker& worker, const v1::Grant& g) {
+    if (g.kind() == v1::EXPORT) {
+      knows_again = worker.map.shards_size() == 4;
+      for (const auto& [identity, server] : c.servers) {
+        for (const auto& [p, shard] : server.shards) CHECK(shard.sealed);
+      }
+      CHECK(c.Status().phase() == "exporting");
+    }
+    return Trains(g);
+  };
+  Fail(c);
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(Exports(c) == 1);
+  CHECK(knows_again);
+  CHECK(c.Status().weights_exported());
+  CHECK_THAT(AllEvents(c), Contains("weights written on host far") && !Contains("not exported"));
+  CHECK((c.Status().checkpoint().number() > 0) == c.spec.checkpoint.on);
+  CHECK(c.workers["0"].ended_state == "FAILED");
+}
+
+TEST_CASE("a job that fails when no worker is left names its checkpoint and the command that exports it") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  Fail(c);
+  c.KillWorker("0");
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(Exports(c) == 0);
+  CHECK_FALSE(c.Status().weights_exported());
+  CHECK_THAT(AllEvents(c), Contains("not exported: no worker was left to write them; checkpoint ") &&
+                               Contains("psctl checkpoint export " + c.Status().checkpoint().uri() + " --to weights.npz"));
+}
+
+TEST_CASE("an export that fails after the job has failed is tried by each worker, and changes nothing in how the job ends") {
+  const bool user = GENERATE(true, false);
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.AddWorker("1");
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  Fail(c);
+  for (int i = 0; i < 20 && !c.job->ended(); ++i) {
+    c.Run([&] { return c.job->ended() || !c.workers["0"].held.empty() || !c.workers["1"].held.empty(); });
+    for (const char* name : {"0", "1"}) {
+      FakeWorker& worker = c.workers[name];
+      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.FailGrant(worker, grant, "the runs folder cannot be written", user);
+    }
+  }
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(Exports(c) == (user ? 2 : 3));
+  CHECK_THAT(AllEvents(c), Contains("not exported: the runs folder cannot be written; checkpoint "));
+  CHECK_FALSE(c.Status().weights_exported());
+}
+
+TEST_CASE("an export that does not end is given up after a time, and the worker is told") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  Fail(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  const MonoTime began = c.host.clock.Now();
+  REQUIRE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(120)));
+  EndsAsItFailed(c);
+  CHECK(c.host.clock.Now() - began >= std::chrono::seconds(59));
+  CHECK(c.host.clock.Now() - began <= std::chrono::seconds(65));
+  CHECK_THAT(AllEvents(c), Contains("not exported: it took too long"));
+  CHECK(c.workers["0"].superseded.size() == 1);
+}
+
+TEST_CASE("a worker that dies while it exports a failed job's weights is followed by another") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.hold = [](const FakeWorker& worker, const v1::Grant& g) { return Trains(g) || worker.identity == "0"; };
+  Fail(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  CHECK(c.workers["0"].held[0].kind() == v1::EXPORT);
+  c.KillWorker("0");
+  c.AddWorker("1");
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(c.Status().weights_exported());
+}
+
+TEST_CASE("a server that loses its shards while a failed job's weights are exported ends that, and the job") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  Fail(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  const MonoTime began = c.host.clock.Now();
+  c.AddServer("1");
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(c.host.clock.Now() - began <= std::chrono::seconds(2));
+  CHECK_THAT(AllEvents(c), Contains("not exported: a server lost its shards meanwhile; checkpoint "));
+}
+
+TEST_CASE("who cancels a failed job while its weights are exported does not wait for them") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  Fail(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  c.job->Cancel();
+  c.Deliver();
+  EndsAsItFailed(c);
+  CHECK_THAT(AllEvents(c), Contains("not exported: it was cancelled meanwhile"));
+}
+
+TEST_CASE("a job that fails before anything was trained exports nothing and says nothing of it") {
+  FakeCluster c(Saving());
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  Fail(c);
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(Exports(c) == 0);
+  CHECK_THAT(AllEvents(c), !Contains("exported"));
+}
+
+TEST_CASE("a cancelled job keeps a checkpoint of its end and exports nothing") {
+  FakeCluster c(Saving());
+  FailAfterFour(c);
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kCancelled);
+  CHECK(Exports(c) == 0);
+  CHECK(c.Status().checkpoint().number() > 0);
+}
+
+TEST_CASE("a coordinator that is started again while a failed job's weights are exported exports them again") {
+  MemoryStateStore::Options persistent;
+  persistent.persistent = true;
+  FakeCluster c(Saving(), persistent);
+  FailAfterFour(c);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  Fail(c);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Restart();
+  REQUIRE(c.RunToEnd());
+  EndsAsItFailed(c);
+  CHECK(c.Status().weights_exported());
+}
+
+}  // namespace evergrad::coordinator
