@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|loops|checker] [--long] [names …]
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
 $SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
@@ -530,28 +530,13 @@ def s12(c, r):
     c.extras.remove(second)
 
 
-@scenario("servers", "S13", "a worker reports work that it did not do: the job fails and says where updates are missing, the next one is not touched")
-def s13(c, r):
-    job = c.submit(examples=1600, step_ms=int(3 * c.scale))
-    job.wait_steps(5)
-    lies = r.randint(1, 4)
-    done = subprocess.run([os.path.join(c.bin, "evergrad-lying-worker"), "--coordinator", c.coordinator_address(), "--lies", str(lies)],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    if done.returncode != 0:
-        raise Failure("the lying worker ended with %d\n%s%s" % (done.returncode, done.stdout, done.stderr))
-    found = job.wait_miscounted()
-    if "expected=%d" % job.steps not in found or "found=" not in found:
-        raise Failure("%d closures were reported and not worked at, and the job says: %s" % (lies, found or "SUCCEEDED"))
-    c.wait_tasks()
-    c.submit(examples=300).finish()
-
-
 import canaries  # noqa: E402,F401  (these register their scenarios)
 import checkpoints  # noqa: E402,F401
 import drain  # noqa: E402,F401
 import functions  # noqa: E402,F401
 import jobs  # noqa: E402
 import limits  # noqa: E402,F401
+import loops  # noqa: E402
 
 
 # ------------------------------------------------------------------ network
@@ -1209,7 +1194,7 @@ def main():
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
         # The scenarios that need proxies, a disk that can lose power, workers with functions, or several jobs at once, have clusters of their own.
-        apart = ("proxy", "power", "functions", "jobs")
+        apart = ("proxy", "power", "functions", "jobs", "loops")
         groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
         groups = [g for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups if g]
         left_out = []
@@ -1222,7 +1207,7 @@ def main():
             proxied = group[0] in CHAINS["proxy"]
             more = ("--call-deadline", "%dms" % int(1000 * scale)) if proxied else ()
             c = Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS + more, keep=a.keep, proxied=proxied,
-                        coordinator_arguments=jobs.ARGUMENTS if group[0] in CHAINS["jobs"] + CHAINS["functions"] else (),
+                        coordinator_arguments=jobs.ARGUMENTS if group[0] in CHAINS["jobs"] + CHAINS["functions"] else loops.ARGUMENTS if group[0] in CHAINS["loops"] else (),
                         powered=group[0] in CHAINS["power"],
                         worker_binary="evergrad-example-worker" if group[0] in CHAINS["functions"] else "evergrad-worker").up()
             c.forms = 4 if a.long else 1  # in which each scenario runs: KILLS is for all of them together

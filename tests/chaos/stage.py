@@ -2,7 +2,7 @@
 from cluster import Failure
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "tables": [], "functions": [], "jobs": [], "checker": []}
+CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "tables": [], "functions": [], "jobs": [], "loops": [], "checker": []}
 
 METRICS = ("--metrics-listen", "127.0.0.1:0")
 
