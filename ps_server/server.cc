@@ -133,9 +133,9 @@ struct Server::Impl {
                          std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
       return std::nullopt;  // workers use data streams, the coordinator is dialed by us
     };
-    handlers.data = [host = host.get()](const transport::PeerInfo&, transport::ReceivedFrame frame,
+    handlers.data = [host = host.get()](const transport::PeerInfo& peer, transport::ReceivedFrame frame,
                                         std::unique_ptr<transport::DataResponder> responder) {
-      host->Handle(std::move(frame), std::move(responder));
+      host->Handle(std::move(frame), std::move(responder), peer.certificate_task);
     };
     return handlers;
   }
@@ -213,6 +213,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   images.bytes_max = config.snapshot_bytes_max;
   impl->images = std::make_unique<Images>(std::move(images));
   host.images = impl->images.get();
+  host.logger = dependencies.logger;
+  host.clock = dependencies.clock;
   impl->host = std::make_unique<ShardHost>(std::move(host));
   SnapshotWriter::Options writer;
   writer.files = dependencies.files;

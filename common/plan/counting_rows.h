@@ -7,6 +7,9 @@
 
 namespace evergrad::plan {
 
+// A counting job's dense variable whose shards are pushed to only where a batch has samples in them.
+inline constexpr char kCountingSamples[] = "counting/samples";
+
 // Of one table: nothing, or up to seven rows, ids of which may be there twice. With Mix of common/base/mix.h:
 //   k = Mix(4096 closure + update, table), of k % 8 rows row i draws d = Mix(k, i + 1); its id is Mix(d % table_ids, table) as an int64, or, where i
 //   % 3 = 2, that of row i - 1 once more; its element e is 1 + (d >> 32) % 3 + e.

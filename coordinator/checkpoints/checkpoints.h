@@ -69,6 +69,9 @@ struct ResumePoint {
   std::optional<std::uint64_t> open_closures;
   // Newer ones and why not: unreadable, or a file that they name is damaged; then files that cannot be seen from here, if it is so.
   std::vector<absl::Status> passed_over;
+  // Updates in each shard's file, applied and skipped, in order; nullopt: the files cannot be seen from here.
+  std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
+  bool whole = false;  // the files can be seen, hold the same closures, and none of them is open
 };
 // The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (every
 // byte is read here, so it takes as long as that; a server that loads one reads it again); one with files that cannot be seen from here only

@@ -64,15 +64,19 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, 
 struct Look {
   absl::Status damaged, unseen;  // the first of each
   std::uint64_t open_closures = 0;
+  std::vector<std::uint64_t> updates;  // by shard
 };
 Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Manifest& manifest) {
   Look look;
   for (int i = 0; i < manifest.shards_size() && look.damaged.ok(); ++i) {
+    look.updates.push_back(0);
     if (manifest.shards(i).file().empty()) continue;
     const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/true);
-    if (report.ok())
+    if (report.ok()) {
       look.open_closures += report->open_closures;
-    else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))
+      look.updates.back() += report->counters.updates_applied();
+      for (const v1::SkipCount& skip : report->counters.skips()) look.updates.back() += skip.count();
+    } else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))
       look.damaged = report.status();
     else
       look.unseen.Update(report.status());
@@ -255,6 +259,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
       ResumePoint point{*std::move(manifest), folder.uri, fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)), std::nullopt, {}};
       if (look.damaged.ok() && look.unseen.ok()) {
         point.open_closures = look.open_closures;
+        point.updates = look.updates;
+        point.whole = look.open_closures == 0 && snapshot::DoneSetsAreEqual(point.manifest);
         point.passed_over = std::move(passed_over);
         return point;
       }

@@ -814,6 +814,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       row->set_duplicates_refused(tally->second.total().duplicates);
     }
   }
+  status->set_updates_exact(ended() && updates_exact_);
   status->set_attempts(attempts_);
   status->set_steps_done(steps_done_);
   status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);

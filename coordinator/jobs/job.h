@@ -31,6 +31,7 @@
 #include "common/time/clock.h"
 #include "coordinator/checkpoints/checkpoints.h"
 #include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/update_account.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/death_backoff.h"
@@ -134,8 +135,9 @@ class Job {
   struct Identity {
     JobUid uid;
     config::JobSpec spec;
-    std::string yaml;         // effective
-    std::string runs_folder;  // absolute
+    std::string yaml;            // effective
+    std::string runs_folder;     // absolute
+    std::string grant_key = {};  // [34] secret: to servers and the store only, never logged or shown; "": servers check no grants
   };
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
   // A job as the store has it, before this life of the coordinator has a term: Resume follows. DataLoss or InvalidArgument name the job.
@@ -408,10 +410,20 @@ class Job {
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
-  void NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics);
+  void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
   struct Step;
   static std::vector<Step> StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records, MonoTime now);
+  // What workers are not believed without a check (job_trust.cc).
+  std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind) const;
+  bool SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker);
+  absl::Status CheckTouched(const v1::Done& done) const;
+  void CountTouched(ClosureId closure, const v1::TouchedLess* said);  // null: its worker did not say
+  void TakeOverUpdates(const ResumePoint& point, bool same_plan);
+  UpdateAccount::Finding CompareUpdates() const;
+  bool UpdatesAgree();
+  void FillTrust(v1::JobSnapshot* snapshot) const;
+  void ReadTrust(const v1::JobSnapshot& snapshot);
   void FoldClosures(MonoTime now);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
@@ -642,6 +654,8 @@ class Job {
   std::size_t aux_first_ = 0, aux_done_ = 0;  // all before the first are done
   std::uint64_t aux_round_ = 0;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
+  static constexpr std::uint32_t kSupersededMax = 8;
+  std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded since: its newest attempt, by some shard
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;  // failpoint
   MonoTime grants_held_until_{0};
@@ -683,7 +697,9 @@ class Job {
   v1::CheckpointStatus checkpoint_;
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
-  IntervalSet resumed_;  // closures of a former job
+  IntervalSet resumed_;         // closures of a former job
+  UpdateAccount account_;       // [38]
+  bool updates_exact_ = false;  // as last compared
   std::uint64_t resumed_examples_ = 0;
   std::uint64_t shards_rolled_back_ = 0;
 

@@ -533,6 +533,7 @@ void Job::LookForResume() {
 // What a former job has done counts as done; its losses of whole epochs are in the manifest, those of a part of one are not known.
 void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   resumed_ = book_->durable().succeeded;
+  TakeOverUpdates(point, resumption.same_plan);
   if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
     // A training job's user cancels no closure: what its shards refuse are updates that were lost with a server.
     std::string which = dead.ToString();

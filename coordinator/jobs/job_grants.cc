@@ -349,6 +349,7 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->clear_function();
   grant->clear_arguments();
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
+  grant->set_proof(ProofOf(worker, closure, attempt, kind));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
   worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
   host_->Send(worker.task, grant_);
@@ -549,6 +550,7 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
   }
   if (done.result().size() > client::kResultBytesMax)
     return absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", done.result().size(), " max=", client::kResultBytesMax));
+  if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(CheckTouched(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
@@ -587,7 +589,8 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (result.counted && functions_) {
     CountFunction(worker->identity, closure, done);
   } else if (result.counted) {
-    if (journals()) NoteCounted(worker->identity, closure, done.metrics());
+    if (journals()) NoteCounted(worker->identity, closure, done);
+    CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
     CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(), StepsOf(done.metrics().step_records()), now);
   }
   if (!result.record.empty()) AppendRecord(result.record, &turn_);
@@ -605,6 +608,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     death_backoff_.OnProgress(Role::kWorker, worker->identity);
     repairs_ended_ |= repair;
     failures_.erase(closure.value());
+    superseded_.erase(closure.value());
     poison_.OnEnded(closure);
   }
   turn_answers_.push_back({worker->task, done.closure(), attempt, !result.acknowledged});
@@ -772,6 +776,10 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     const auto current = book_->current().find(ClosureId(dropped.closure()));
     if (current != book_->current().end() && current->second.attempt == attempt && current->second.worker != task)
       return host_->ForeignMessage(task, "AttemptDropped of another's attempt");
+    const bool newest = current != book_->current().end() && current->second.attempt == attempt;
+    if (dropped.superseded() && newest && active() && !grants_stopped() &&
+        !SupersededNewest(ClosureId(dropped.closure()), ShardId(dropped.shard()), *worker))
+      return;
   }
   const MonoTime now = host_->Now();
   if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
@@ -790,13 +798,16 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
 
 // ---------------------------------------------------------------- what was measured
 
-void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::ClosureMetrics& metrics) {
+void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done) {
+  const v1::ClosureMetrics& metrics = done.metrics();
   if (counting_ == nullptr) counting_ = std::make_unique<v1::CountedClosure>();
   counting_->set_closure(closure.value());
   counting_->set_worker(identity);
   counting_->set_examples(metrics.examples());
   counting_->set_loss_sum(metrics.loss_sum());
   *counting_->mutable_step_records() = metrics.step_records();
+  counting_->clear_touched();
+  if (done.has_touched()) *counting_->mutable_touched() = done.touched();
   AppendField(v1::JobNote::kCountedFieldNumber, *counting_, &counted_);
 }
 

@@ -276,6 +276,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   *s->mutable_resumed() = client::ToProto(resumed_);
   s->set_resumed_examples(resumed_examples_);
   if (functions_) functions_->Fill(s->mutable_functions());
+  FillTrust(s);
 }
 
 // ---------------------------------------------------------------- reading
@@ -299,7 +300,8 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
     if (snapshot.has_functions()) parsed.spec->type = "functions";
     parsed.spec->training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
   }
-  std::unique_ptr<Job> job(new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder()}, true));
+  std::unique_ptr<Job> job(
+      new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key()}, true));
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok()) return named(status);
   MonoTime last(snapshot.counters().mono_ns());
   std::string tail = snapshot.lines_unwritten();
@@ -464,6 +466,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   checkpoints_off_ = s.checkpoints_off();
   EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
   resumed_examples_ = s.resumed_examples();
+  ReadTrust(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
 }
@@ -473,6 +476,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   for (const v1::CountedClosure& counted : note.counted()) {
     if (ended()) continue;  // its snapshot has the sums
     if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
+    CountTouched(ClosureId(counted.closure()), counted.has_touched() ? &counted.touched() : nullptr);
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(), counted.loss_sum(), StepsOf(counted.step_records()), now);
   }
   if (functions_ && note.has_functions()) {

@@ -220,6 +220,8 @@ std::string Job::ResultJson() const {
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_}, {"closures_rerun", reruns_}, {"updates_redone", updates_redone_}};
   // Succeeded, lost with a server, and not to be run again.
+  // Each update is in each shard that it touches exactly once: compared with the plan, and with what the workers reported of tables.
+  json["updates_exact"] = updates_exact_;
   json["lost"] = Json{{"closures", closures_lost_}, {"updates", updates_lost_}};
   json["checkpoint"] = checkpoint_.number() == 0 ? Json(nullptr)
                                                  : Json{{"number", checkpoint_.number()},

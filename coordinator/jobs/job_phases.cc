@@ -139,7 +139,7 @@ void Job::BeginReport() {
       return;
     }
     final_ = answer;
-    BeginSaving();
+    if (UpdatesAgree()) BeginSaving();
   });
 }
 

@@ -146,6 +146,7 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   *assign->mutable_version() = client::ToProto(order.version);
   *assign->mutable_refused() = client::ToProto(order.refused);
   assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
+  assign->set_grant_key(id_.grant_key);
   if (const auto moved = moved_from_.find(order.shard); moved != moved_from_.end()) {
     if (moved->second.epoch == order.epoch)
       *assign->mutable_moved_from() = client::ToProto(moved->second.from);

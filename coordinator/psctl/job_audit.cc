@@ -26,8 +26,6 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr char kSparse[] = "counting/samples";  // pushed only where a batch has samples
-
 // Whether update u of closure c has rows for this shard (LEDGER line 3); of a slot of a job that is not a counting one: whether it may have, for only
 // its data say.
 bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec, std::uint64_t counted_ids, ClosureId c,
@@ -43,7 +41,7 @@ bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::Sha
     }
     return false;
   }
-  if (spec.variable().name() != kSparse) return true;
+  if (spec.variable().name() != plan::kCountingSamples) return true;
   const std::vector<std::uint64_t> batch = plan.Batch(c, UpdateIndex(u));
   return std::any_of(batch.begin(), batch.end(), [&](std::uint64_t row) { return row >= spec.row_begin() && row < spec.row_end(); });
 }

@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
 #include "coordinator/service/control_plane.h"
 
@@ -38,6 +39,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   do {
     identity.uid = JobUid(random::EntropyFromOs());
   } while (identity.uid.value() == 0 || jobs_.count(identity.uid) != 0);
+  identity.grant_key = grants::NewKey();
   identity.yaml = config::EmitYaml(spec);
   identity.runs_folder = absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
   identity.spec = std::move(spec);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
+#include "common/fs/file_system.h"
 #include "common/runtime/executor.h"
 #include "coordinator/store/holder.h"
 #include "coordinator/store/record_codec.h"
@@ -190,6 +192,10 @@ struct SqliteStateStore::Impl {
     for (const char* pragma : {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
                                "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE", "PRAGMA foreign_keys=OFF"}) {
       EG_RETURN_IF_ERROR(Exec(pragma));
+    }
+    // It holds the keys that prove grants [34]. A -wal file that is made later is made with the file's own permissions.
+    for (const std::string& file : {path, path + "-wal"}) {
+      if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT) return fs::FileError(errno, "cannot keep the journal from others", file);
     }
     if (parts.failpoints->At("journal.sync").action == fault::Action::kDrop) {
       parts.logger->Warning("the journal does not sync (failpoint journal.sync): a loss of power takes what it has accepted");

@@ -181,6 +181,7 @@ void Control::OnAssign(const v1::Assign& assign) {
     return SendAssigned(key, epoch, problem);
   }
   options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()), assign.shards_total());
+  options_.host->jobs().SetGrantKey(job, assign.grant_key(), options_.host->mutant());
   const auto before = held_.find(key);
   if (before == held_.end() || !before->second.loading) ++loading_;
   if (before != held_.end()) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 #include "common/client/wire_type.h"
+#include "ps_server/service/data_sender.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -71,6 +72,20 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
     }
   } while (!copied_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
   return true;
+}
+
+bool DataCall::IsProved(grants::GrantGuard& guard, const v1::PushSection& push) {
+  const v1::RequestHeader& header = *request_.header;
+  for (int i = 0; i < header.grants_size(); ++i) {
+    const v1::GrantProof& grant = header.grants(i);
+    if (grant.closure() != push.closure() || grant.attempt().term() != push.attempt().term() || grant.attempt().n() != push.attempt().n()) continue;
+    const std::uint32_t bit = 1u << i;
+    if ((proved_.load(std::memory_order_relaxed) & bit) != 0) return true;
+    if (!guard.Fits(grant.mac(), ClosureId(push.closure()), client::FromProto<Attempt>(push.attempt()), WorkerOf(header))) continue;
+    proved_.fetch_or(bit, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
 }
 
 void DataCall::FinishSections(std::size_t count) {

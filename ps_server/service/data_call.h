@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/fault/failpoints.h"
+#include "common/grants/grant_guard.h"
 #include "common/transport/transport.h"
 #include "common/wire/data_frame.h"
 #include "ps_server/service/job_table.h"
@@ -45,6 +46,9 @@ class DataCall {
   // section is invalid with this text.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
+  // [35] Whether the request carries a proof that fits this push, which is one of its own. Any executor; the same guard each time.
+  bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
+
   // A test's failpoint takes the answer away: the caller gets Internal instead.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
   // So many more sections have their outcomes. The last one answers.
@@ -74,6 +78,7 @@ class DataCall {
   std::atomic<std::size_t> remaining_;
   std::atomic<bool> answer_lost_{false};
   std::atomic<std::uint64_t> copied_{0};  // bytes of values that were or are being copied for the answer
+  std::atomic<std::uint32_t> proved_{0};  // bit i: proof i of the header fits
 };
 
 }  // namespace evergrad::ps_server

@@ -13,6 +13,8 @@
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/fault/mutant.h"
+#include "common/grants/grant_guard.h"
 #include "ps_server/storage/memory_budget.h"
 
 namespace evergrad::ps_server {
@@ -27,11 +29,12 @@ struct JobCounters {
 class JobTable {
  public:
   struct Job {
-    MapVersion version;                     // (0,0): none heard of
-    std::uint32_t shards_total = 0;         // 0: unknown
-    std::shared_ptr<JobCounters> counters;  // null: the job is not known. Shared with requests in progress
-    std::string name;                       // "": not known
-    std::uint32_t shards = 0;               // held here when last looked, and their values and slots; of tables all memory
+    MapVersion version;                          // (0,0): none heard of
+    std::uint32_t shards_total = 0;              // 0: unknown
+    std::shared_ptr<JobCounters> counters;       // null: the job is not known. Shared with requests in progress
+    std::shared_ptr<grants::GrantGuard> grants;  // null: nobody's grants are checked. Shared with the job's shards
+    std::string name;                            // "": not known
+    std::uint32_t shards = 0;                    // held here when last looked, and their values and slots; of tables all memory
     std::uint64_t bytes = 0;
   };
   // `tables`: of the server.
@@ -62,6 +65,14 @@ class JobTable {
     }
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
+  }
+  // [34] The key that came with an Assign of a known job, before its shard is held; the first one stays. Empty: nothing is checked.
+  void SetGrantKey(JobUid uid, const std::string& key, fault::Mutant mutant) {
+    if (key.empty()) return;
+    MutexLock lock(&mu_);
+    const auto it = jobs_.find(uid);
+    if (it == jobs_.end() || it->second.grants != nullptr) return;
+    it->second.grants = std::make_shared<grants::GrantGuard>(uid, key, mutant);
   }
   // Of a job that is known; for whoever reads the metrics.
   void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {

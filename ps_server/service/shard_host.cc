@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/client/protocol.h"
+#include "ps_server/service/data_sender.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -12,6 +15,8 @@ namespace {
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
 // So is a request of so many bytes, its answer included, dealt with. (Not a push to tables: rows may have to give way to it.)
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
+constexpr std::chrono::seconds kSayEvery{10};
+constexpr std::size_t kNameBytesMax = 100;  // of what a stranger calls itself
 
 bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
   return request_bytes <= kRunInlineBytesMax && header.response_bytes_max() <= kRunInlineBytesMax - request_bytes &&
@@ -45,6 +50,10 @@ ShardHost::ShardHost(Options options)
   metrics_.push_bytes = &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
   metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls");
   malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total", "Requests that were not understood as a whole");
+  unproved_ =
+      &registry.GetCounter("evergrad_ps_server_unproved_pushes_total", "Pushes refused because the coordinator had not granted them to their sender");
+  senders_refused_ = &registry.GetCounter("evergrad_ps_server_senders_refused_total",
+                                          "Requests refused as a whole because their sender's certificate does not allow them");
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
   registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit")
@@ -83,26 +92,61 @@ ShardHost::ShardHost(Options options)
     lane.pool = pool_;
     lane.images = options_.images;
     lane.mutant = options_.mutant;
+    lane.on_unproved = [this](const v1::RequestHeader& header, const v1::PushSection& push) {
+      unproved_->Add();
+      Say(absl::StrCat("push refused, the coordinator has not granted this attempt to its sender: sender=",
+                       client::CleanText(header.client_name(), kNameBytesMax), " job=", JobUidString(JobUid(header.job_uid())),
+                       " shard=", push.shard(), " closure=", push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
+    };
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
   }
 }
 
-void ShardHost::Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+void ShardHost::Say(const std::string& what) {
+  if (options_.logger == nullptr || options_.clock == nullptr) return;
+  const MonoTime now = options_.clock->Now();
+  std::uint64_t unsaid = 0;
+  {
+    MutexLock lock(&said_mu_);
+    if (said_at_ && now - *said_at_ < kSayEvery) {
+      ++unsaid_;
+      return;
+    }
+    said_at_ = now;
+    unsaid = std::exchange(unsaid_, 0);
+  }
+  options_.logger->Warning(unsaid == 0 ? what : absl::StrCat(what, " (and ", unsaid, " refusals since the last such line)"));
+}
+
+void ShardHost::Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, const std::string& certificate_task) {
   DataCall::NoteFrame(frame.bytes.size(), largest_frame_.get());
-  if (HeaderBytes(frame) <= kParseInlineBytesMax) return Parse(std::move(frame), std::move(responder));
+  if (HeaderBytes(frame) <= kParseInlineBytesMax) return Parse(std::move(frame), std::move(responder), certificate_task);
   // Shared, because a posted task must be copyable.
   auto held =
       std::make_shared<std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(std::move(frame), std::move(responder));
   options_.executors[next_parser_.fetch_add(1, std::memory_order_relaxed) % options_.executors.size()]->Post(
-      [this, held] { Parse(std::move(held->first), std::move(held->second)); });
+      [this, held, certificate_task] { Parse(std::move(held->first), std::move(held->second), certificate_task); });
 }
 
-void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, absl::string_view certificate_task) {
   auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
   if (!request.ok()) {
     malformed_->Add();
     frame = {};
     return responder->Answer(DataCall::Refusal(request.status()));
+  }
+  absl::Status sender = CheckSender(certificate_task, *request->header);
+  if (!sender.ok()) {
+    senders_refused_->Add();
+    Say(absl::StrCat("request refused: ", sender.message()));
+  } else if (request->header->grants_size() > grants::kProofsPerRequestMax) {
+    malformed_->Add();
+    sender = absl::InvalidArgumentError(
+        absl::StrCat("too many proofs of grants in a request: max=", grants::kProofsPerRequestMax, " got=", request->header->grants_size()));
+  }
+  if (!sender.ok()) {
+    frame = {};
+    return responder->Answer(DataCall::Refusal(sender));
   }
   const std::uint64_t request_bytes = frame.bytes.size();
   std::shared_ptr<JobCounters> counters = jobs_->Find(JobUid(request->header->job_uid())).counters;

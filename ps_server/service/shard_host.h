@@ -8,12 +8,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
+#include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
+#include "common/time/clock.h"
 #include "common/transport/transport.h"
 #include "ps_server/service/job_table.h"
 #include "ps_server/service/shard_lane.h"
@@ -30,12 +34,15 @@ class ShardHost {
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
     std::uint64_t memory_bytes_max = 0;           // of embedding tables; 0: no limit
     const Images* images = nullptr;               // Of stopped shards; may be null. Outlives the executors.
+    log::Logger* logger = nullptr;                // Both may be null: what strangers try is counted only.
+    const Clock* clock = nullptr;
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);
 
-  // A whole request from the transport; answers through `responder`. Never blocks, may be called on a transport thread.
-  void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
+  // A whole request from the transport; answers through `responder`. Never blocks, may be called on a transport thread. `certificate_task`: as in
+  // PeerInfo.
+  void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, const std::string& certificate_task = "");
 
   JobTable& jobs() { return *jobs_; }
   // Spare blocks of all shards. Shared with them.
@@ -53,14 +60,19 @@ class ShardHost {
   std::uint64_t duplicates() const { return metrics_.updates[static_cast<int>(PushCode::kDuplicate)]->value(); }
 
  private:
-  void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder);
+  void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, absl::string_view certificate_task);
+  // One line in kSayEvery; what came meanwhile is counted in the next.
+  void Say(const std::string& what);
 
   const Options options_;
   const std::shared_ptr<storage::ChunkPool> pool_;       // shared with the lanes, their shards and the registry, which outlives the host
   const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
   LaneMetrics metrics_;
-  metrics::Counter* malformed_;
+  metrics::Counter *malformed_, *unproved_, *senders_refused_;
+  Mutex said_mu_;
+  std::optional<MonoTime> said_at_ ABSL_GUARDED_BY(said_mu_);
+  std::uint64_t unsaid_ ABSL_GUARDED_BY(said_mu_) = 0;
   std::vector<std::unique_ptr<ShardLane>> lanes_;
   std::atomic<std::size_t> next_parser_{0};
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_ = std::make_shared<std::atomic<std::uint64_t>>(0);

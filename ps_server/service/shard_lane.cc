@@ -11,8 +11,9 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::uint64_t kTurnBytes = 1 << 20;     // about a millisecond of applying
-constexpr std::uint64_t kSectionCost = 2048;      // of a section without bytes
+constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
+constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
+constexpr absl::string_view kUnproved = "the coordinator has not granted this attempt to the sender of the push";
 constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in a report
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
 
@@ -225,6 +226,7 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   push.skip_reason = from.skip_reason();
   push.wire = static_cast<tensor::WireType>(from.dtype());
   push.defect = defect;
+  if (slot->grants != nullptr && !section.call->IsProved(*slot->grants, from)) push.unproved = kUnproved;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
   outcome.result = shard->BeginApply(push);
   if (shard->applying()) {
@@ -233,6 +235,8 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   }
   if (outcome.result.code == PushCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
+  if (!push.unproved.empty() && outcome.result.code == PushCode::kInvalid && options_.on_unproved)
+    options_.on_unproved(*section.call->request().header, from);
   if (outcome.result.code == PushCode::kApplied) AfterApplied(section, slot);  // a skip
   section.call->FinishSection();
   return 0;
@@ -352,7 +356,7 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
     auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool, options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);
-    slots_[key].shard = *std::move(shard);
+    Hold(*std::move(shard));
     done(std::move(loaded));
   });
 }
@@ -364,9 +368,16 @@ void ShardLane::Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> 
     const ShardKey key{(*given)->settings().job, (*given)->settings().shard};
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
     Loaded loaded = LoadedOf(**given);
-    slots_[key].shard = std::move(*given);
+    Hold(std::move(*given));
     done(std::move(loaded));
   });
+}
+
+void ShardLane::Hold(std::unique_ptr<Shard> shard) {
+  const ShardKey key{shard->settings().job, shard->settings().shard};
+  Slot& slot = slots_[key];
+  slot.grants = options_.jobs->Find(key.job).grants;
+  slot.shard = std::move(shard);
 }
 
 void ShardLane::Vacate(ShardKey key, std::function<void()> vacated) {

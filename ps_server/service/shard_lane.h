@@ -51,6 +51,8 @@ class ShardLane {
     const Images* images = nullptr;            // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
+    // [35] A push came without the proof of its grant and was refused. On the executor; must not block.
+    std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit ShardLane(Options options) : options_(std::move(options)) {}
 
@@ -90,7 +92,8 @@ class ShardLane {
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
-    struct Traffic {  // as ShardState's
+    std::shared_ptr<grants::GrantGuard> grants;  // of its job, shared with the table of jobs; null: proofs are not asked for
+    struct Traffic {                             // as ShardState's
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;
     std::deque<Section> queue;                       // Bounded by the transport's budget: each entry is part of a request that it granted.
@@ -114,6 +117,7 @@ class ShardLane {
   void FinishReadings();
   tensor::SharedBytes RoomFor(const DataCall& call, std::uint64_t bytes);
   std::uint64_t ReadImage(Shard* shard, const Section& section);
+  void Hold(std::unique_ptr<Shard> shard);
   void AnswerUnheld(const Section& section);
   void Remove(std::map<ShardKey, Slot>::iterator it);
   void TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready);

@@ -115,6 +115,10 @@ PushResult Shard::BeginApply(const Push& push) {
     if (mutant_ == fault::Mutant::kSealEntersRefused) ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
     return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
   }
+  // Line 35: nothing of the ledger is shown to, or changed by, who was not granted this.
+  if (!push.unproved.empty() && mutant_ != fault::Mutant::kUnprovedAdmits && mutant_ != fault::Mutant::kUnprovedRaisesBar) {
+    return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(), " attempt=", push.attempt.ToString()));
+  }
   if (push.update.value() >= kUpdatesPerClosureMax) {
     return Invalid(absl::StrCat("update number out of range: ", Where(), " update=", push.update.value(), " max=", kUpdatesPerClosureMax - 1));
   }
@@ -129,6 +133,7 @@ PushResult Shard::BeginApply(const Push& push) {
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
+  if (!push.unproved.empty() && mutant_ == fault::Mutant::kUnprovedRaisesBar) return Invalid(std::string(push.unproved));
   // Line 11: decode, check, reserve. Nothing has changed when it fails.
   if (mutant_ == fault::Mutant::kRefusedPushLeavesBit) ledger_.Record(push.closure, push.update, push.attempt);
   if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));

@@ -55,6 +55,8 @@ struct Push {
   // out.
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // what a decoder before the shard found wrong: kInvalid with this text, at line 11 and not before
+  // [35] Not "": its sender has not proved that it was granted to him, and why not: kInvalid with this text, before the ledger is looked at.
+  absl::string_view unproved = {};
 };
 struct PushResult {
   PushCode code = PushCode::kInvalid;

@@ -34,6 +34,7 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/grants/grant_proof.h"
 #include "common/tensor/convert.h"
 #include "common/transport/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
@@ -47,6 +48,7 @@ using bench::Median;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kJob = 1;
+constexpr char kGrantKey[] = "known to the coordinator and the servers";
 constexpr ShardEpoch kEpoch{1, 1};
 constexpr std::uint64_t kValues = 256;      // float32: 1 KB each way
 constexpr std::uint64_t kLarge = 1u << 20;  // float32: 4 MB
@@ -122,6 +124,7 @@ void ServeChild(int out) {
   options.registry = &registry;
   ps_server::ShardHost host(std::move(options));
   host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, std::size(kShards));
+  host.jobs().SetGrantKey(JobUid(kJob), kGrantKey, fault::Mutant::kNone);  // as in a cluster, each push proves its grant
   for (std::uint32_t i = 0; i < std::size(kShards); ++i) {
     ps_server::ShardSettings shard;
     shard.job = JobUid(kJob);
@@ -186,12 +189,16 @@ class PushPulls {
     const std::uint64_t n = next_.fetch_add(1);
     v1::RequestHeader header;
     header.set_job_uid(kJob);
+    v1::GrantProof& grant = *header.add_grants();
+    grant.set_closure(n / 4096);
+    *grant.mutable_attempt() = client::ToProto(Attempt{1, 1 + n / 4096});
+    grant.set_mac(ProofOf(n / 4096));
     v1::PushSection& push = *header.add_pushes();
     push.set_shard(shard_);
     *push.mutable_epoch() = client::ToProto(kEpoch);
     push.set_closure(n / 4096);
     push.set_update(static_cast<std::uint32_t>(n % 4096));
-    *push.mutable_attempt() = client::ToProto(Attempt{1, 1});
+    *push.mutable_attempt() = grant.attempt();
     push.set_kind(v1::GRADIENT);
     push.set_dtype(static_cast<v1::DType>(kShards[shard_].wire));
     push.set_rows(kShards[shard_].values);
@@ -199,6 +206,15 @@ class PushPulls {
     pull.set_shard(shard_);
     *pull.mutable_epoch() = client::ToProto(kEpoch);
     return header;
+  }
+  // A worker has it with its grant.
+  std::string ProofOf(std::uint64_t closure) {
+    MutexLock lock(&mu_);
+    if (proof_.empty() || proof_of_ != closure) {
+      proof_ = grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure), Attempt{1, 1 + closure}, "0");
+      proof_of_ = closure;
+    }
+    return proof_;
   }
   void Send(v1::RequestHeader header) {
     client_.Send(endpoint_, std::move(header), {{gradient_, *gradient_}}, gradient_->size() + 64, std::chrono::seconds(10),
@@ -219,6 +235,8 @@ class PushPulls {
   Clock::time_point end_;
   Mutex mu_;
   CondVar idle_;
+  std::string proof_ ABSL_GUARDED_BY(mu_);
+  std::uint64_t proof_of_ ABSL_GUARDED_BY(mu_) = 0;
   int live_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

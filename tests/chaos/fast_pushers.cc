@@ -2,10 +2,9 @@
 //
 //   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64] [--each 2] [--again 64] [--lane BYTES]
 //
-// Zeros, so that the job's values stay what they are. Every push must be applied; then so many pushers send their last one again, which the
-// server must know. Prints what came of it; exit 0: nothing lost.
-#include <unistd.h>
-
+// Zeros, so that the job's values stay what they are, under a grant of a worker that this program registers: its servers take nothing else. The job's
+// number of updates is then not the plan's, so it can only be cancelled. Every push must be applied; then so many pushers send their last one again,
+// which the server must know. Prints what came of it; exit 0: nothing lost.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include "common/runtime/executor.h"
 #include "common/transport/grpc_transport.h"
 #include "evergrad/v1/api.pb.h"
+#include "tests/support/grant_holder.h"
 
 namespace {
 
@@ -59,6 +59,9 @@ struct Team {
   v1::Endpoint endpoint;
   Held held;
   std::shared_ptr<const std::vector<std::byte>> zeros;  // Shared with the frames on their way.
+  const test::GrantHolder* worker = nullptr;
+  v1::Grant grant;
+  int each = 0;
   v1::PushAnswer want = v1::APPLIED;
   std::atomic<int> good{0}, other{0}, live{0};
   runtime::Event over;
@@ -71,11 +74,11 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   v1::PushSection& push = *header.add_pushes();
   push.set_shard(team.held.state.shard());
   *push.mutable_epoch() = team.held.state.epoch();
-  // Far above what the job uses, and not what another run of this program has used.
-  push.set_closure((1ull << 40) + (static_cast<std::uint64_t>(getpid()) << 12) + static_cast<std::uint64_t>(pusher));
-  push.set_update(static_cast<std::uint32_t>(from));
-  push.mutable_attempt()->set_term(1ull << 50);
-  push.mutable_attempt()->set_n(1);
+  team.worker->Prove(team.grant, &header);
+  push.set_closure(team.grant.closure());
+  // Above those of the job's own, each pusher's apart.
+  push.set_update(static_cast<std::uint32_t>(1024 + pusher * team.each + from));
+  *push.mutable_attempt() = team.grant.attempt();
   push.set_kind(v1::GRADIENT);
   push.set_dtype(v1::DTYPE_FLOAT32);
   push.set_rows(team.held.state.row_end() - team.held.state.row_begin());
@@ -119,6 +122,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no shard to push to\n");
     return 2;
   }
+  test::GrantHolder worker(transport.get(), coordinator_address, "fast");
+  const auto grant = worker.WaitGrant(before->state.job_uid(), kAskDeadline);
+  if (!grant) {
+    std::fprintf(stderr, "nothing was granted to the pushers\n");
+    return 2;
+  }
   std::vector<std::unique_ptr<client::ParameterClient>> clients;
   for (int i = 0; i < pushers; ++i) {
     clients.push_back(std::make_unique<client::ParameterClient>(transport.get(), options, "worker/fast-" + std::to_string(i)));
@@ -129,6 +138,9 @@ int main(int argc, char** argv) {
     team.endpoint.set_address(servers[before->server]);
     team.held = *before;
     team.zeros = zeros;
+    team.worker = &worker;
+    team.grant = *grant;
+    team.each = each;
     team.want = want;
     team.live = count;
     for (int i = 0; i < count; ++i) Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);

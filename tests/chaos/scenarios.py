@@ -530,6 +530,22 @@ def s12(c, r):
     c.extras.remove(second)
 
 
+@scenario("servers", "S13", "a worker reports work that it did not do: the job fails and says where updates are missing, the next one is not touched")
+def s13(c, r):
+    job = c.submit(examples=1600, step_ms=int(3 * c.scale))
+    job.wait_steps(5)
+    lies = r.randint(1, 4)
+    done = subprocess.run([os.path.join(c.bin, "evergrad-lying-worker"), "--coordinator", c.coordinator_address(), "--lies", str(lies)],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise Failure("the lying worker ended with %d\n%s%s" % (done.returncode, done.stdout, done.stderr))
+    found = job.wait_miscounted()
+    if "expected=%d" % job.steps not in found or "found=" not in found:
+        raise Failure("%d closures were reported and not worked at, and the job says: %s" % (lies, found or "SUCCEEDED"))
+    c.wait_tasks()
+    c.submit(examples=300).finish()
+
+
 import canaries  # noqa: E402,F401  (these register their scenarios)
 import checkpoints  # noqa: E402,F401
 import drain  # noqa: E402,F401

@@ -4,7 +4,8 @@
 //   has any)
 //
 // Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile) every shard's digests of values and
-// slots, lsn, vlsn, counters and ledger sizes must be the same before and after. Prints a line a case; exit 0: all as wanted.
+// slots, lsn, vlsn, counters and ledger sizes must be the same before and after. Prints a line a case; exit 0: all as wanted. This program registers
+// as a worker and keeps what it is granted while it runs: what has no other fault than that nobody granted it is told apart from what is malformed.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -24,6 +25,7 @@
 #include "common/transport/grpc_transport.h"
 #include "common/wire/data_frame.h"
 #include "evergrad/v1/api.pb.h"
+#include "tests/support/grant_holder.h"
 
 namespace {
 
@@ -31,6 +33,7 @@ using namespace evergrad;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDeadline{10000};
+constexpr char kNotGranted[] = "the coordinator has not granted this attempt to the sender of the push";
 
 struct Cluster {
   std::unique_ptr<transport::Transport> transport = transport::MakeGrpcTransport(nullptr);
@@ -45,6 +48,9 @@ struct Held {
 };
 
 int failures = 0;
+// What this program was granted as a worker, and what a push needs to prove it.
+v1::Grant granted;
+v1::RequestHeader proved;
 
 void Say(bool good, const std::string& name, const std::string& got) {
   std::printf("%s %-34s %s\n", good ? "ok    " : "WRONG ", name.c_str(), got.c_str());
@@ -129,18 +135,16 @@ tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
   return {owned, std::span<const std::byte>(*owned)};
 }
 
-// One good push of ones to `held`, to be spoiled. Its closure and update are far above what the job uses, so that it would be
-// applied if only it were not wrong.
+// One good push of ones to `held`, to be spoiled. Its update is above those of the job, so that it would be applied if only it were not wrong.
 v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
-  v1::RequestHeader header;
+  v1::RequestHeader header = proved;
   header.set_job_uid(held.state.job_uid());
   v1::PushSection* push = header.add_pushes();
   push->set_shard(held.state.shard());
   *push->mutable_epoch() = held.state.epoch();
-  push->set_closure(1ull << 40);
-  push->set_update(7);
-  push->mutable_attempt()->set_term(1ull << 50);
-  push->mutable_attempt()->set_n(1);
+  push->set_closure(granted.closure());
+  push->set_update(4000);
+  *push->mutable_attempt() = granted.attempt();
   push->set_kind(v1::GRADIENT);
   push->set_dtype(v1::DTYPE_FLOAT32);
   push->set_rows(held.state.row_end() - held.state.row_begin());
@@ -202,7 +206,28 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
        },
        v1::INVALID, "needs a reason"},
       {"update number", [](H, P p, B) { p.set_update(4096); }, v1::INVALID, "update number out of range"},
-      {"closure number", [](H, P p, B) { p.set_closure(~0ull); }, v1::INVALID, "closure number out of range"},
+      {"closure number", [](H, P p, B) { p.set_closure(~0ull); }, v1::INVALID, kNotGranted},
+      {"a closure that nobody was granted", [](H, P p, B) { p.set_closure(1000000000); }, v1::INVALID, kNotGranted},
+      {"closure 2^63", [](H, P p, B) { p.set_closure(1ull << 63); }, v1::INVALID, kNotGranted},
+      {"an attempt that nobody was granted", [](H, P p, B) { p.mutable_attempt()->set_n(p.attempt().n() + 1); }, v1::INVALID, kNotGranted},
+      {"an attempt above all others",
+       [](H h, P p, B) {
+         p.mutable_attempt()->set_term(9);
+         p.mutable_attempt()->set_n(9);
+         *h.mutable_grants(0)->mutable_attempt() = p.attempt();
+       },
+       v1::INVALID, kNotGranted},
+      {"the true attempt, of another worker", [](H h, P, B) { h.set_client_name("worker/mallory"); }, v1::INVALID, kNotGranted},
+      {"the true attempt, without its proof", [](H h, P, B) { h.clear_grants(); }, v1::INVALID, kNotGranted},
+      {"a skip that nobody was granted",
+       [](H, P p, B b) {
+         p.set_closure(p.closure() + 1);
+         p.set_kind(v1::SKIP);
+         p.set_skip_reason("nan");
+         p.set_rows(0);
+         b[0] = {};
+       },
+       v1::INVALID, kNotGranted},
       {"older epoch", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() - 1); }, v1::STALE, ""},
       {"epoch to come", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() + 1); }, v1::STALE, ""},
       {"epoch of another term", [](H, P p, B) { p.mutable_epoch()->set_term(p.epoch().term() + 1); }, v1::STALE, ""},
@@ -224,7 +249,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     one({"a partition that another server holds", [](H, P, B) {}, v1::STALE, ""}, elsewhere);
   }
 
-  // Attempts: of what is done DUPLICATE, of what is open under a higher attempt SUPERSEDED, else it is looked at and found malformed.
+  // Who was not granted it is not told whether a closure is done or open.
   std::map<std::string, int> answers;
   for (std::uint64_t c = 0; c < 64; ++c) {
     std::vector<tensor::SharedBytes> payloads;
@@ -240,7 +265,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   int typed = 0;
   for (const auto& [name, n] : answers) {
     absl::StrAppend(&seen, name, " x", n, " ");
-    if (name == "DUPLICATE" || name == "SUPERSEDED" || name == "INVALID") typed += n;
+    if (name == "INVALID") typed += n;
   }
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
@@ -375,6 +400,17 @@ int Run(int argc, char** argv) {
     return 2;
   }
   cluster.coordinator = *std::move(channel);
+  std::optional<test::GrantHolder> worker;
+  if (const auto first = Shards(cluster)) {
+    worker.emplace(cluster.transport.get(), coordinator, "stranger");
+    const auto grant = worker->WaitGrant(first->front().state.job_uid(), kDeadline);
+    if (!grant) {
+      std::fprintf(stderr, "nothing of %s was granted\n", cluster.job.c_str());
+      return 2;
+    }
+    granted = *grant;
+    worker->Prove(granted, &proved);
+  }
   const auto before = quiet ? SettledShards(cluster) : Shards(cluster);
   if (!before) {
     std::fprintf(stderr, "the shards of %s did not all answer, or did not come to rest\n", cluster.job.c_str());

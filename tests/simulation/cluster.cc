@@ -9,7 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/grants/grant_guard.h"
+#include "common/grants/grant_proof.h"
+#include "common/plan/plan.h"
 #include "coordinator/closures/term_rule.h"
+#include "coordinator/closures/update_account.h"
 #include "tests/simulation/ground_truth.h"
 
 namespace evergrad::simulation {
@@ -32,6 +36,7 @@ constexpr std::size_t kManifestsKept = 2;    // of a job
 constexpr std::uint64_t kUndurableMax = 48;  // commits
 constexpr std::size_t kTailKept = 64;        // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
 constexpr std::uint64_t kJobsMax = 3;        // lives of the training: the first, and those that resume it
+constexpr std::size_t kGrantedKept = 64;     // grants that an attacker knows of
 
 // A queue whose storage is kept.
 template <class T>
@@ -90,6 +95,7 @@ struct Down {
   std::shared_ptr<const ShardMap> map{};
   Work work{};
   Attempt attempt{};
+  std::string key{};  // of an Assign [34]
   bool superseded = false;
   Term term{};
   std::uint64_t life = 0;
@@ -126,6 +132,7 @@ struct Up {
   std::vector<std::pair<JobUid, ClosureBook::HeldAttempt>> attempts{};
   std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
   std::shared_ptr<const Evaluated> evaluated{};              // of a Done: an evaluation closure's
+  coordinator::UpdateAccount::TouchedLess touched_less{};    // of a Done [38]
   coordinator::ReportedLife reported{};
 };
 
@@ -171,7 +178,8 @@ struct Server : Task {
     std::optional<Slicing> slicing = std::nullopt;
   };
   std::vector<Order> orders;
-  std::array<std::optional<Snapshot>, kShards> durable_file;  // of what it holds
+  std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards;  // [35] since the first Assign of the job
+  std::array<std::optional<Snapshot>, kShards> durable_file;     // of what it holds
   // Who answers a push of this job: nullptr is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) {
     if (shards[p] && shards[p]->job == job) return shards[p].get();
@@ -193,9 +201,10 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 struct Worker : Task {
   explicit Worker(Mutant mutant) : book(mutant, AttemptBook::OverBudget::kPause) {}
   AttemptBook book;
-  std::uint32_t declared = 0;                                     // updates of the running attempt
-  std::shared_ptr<Evaluated> reading;                             // by the running evaluation closure
-  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated;  // with Dones that are not answered
+  std::uint32_t declared = 0;                                               // updates of the running attempt
+  std::shared_ptr<Evaluated> reading;                                       // by the running evaluation closure
+  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated;            // with Dones that are not answered
+  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less;  // likewise
   std::array<MapVersion, kShards> wait_for{};
   std::array<Cached, kShards> cache;
 };
@@ -211,6 +220,7 @@ struct Call {
   Attempt attempt{};
   PushAnswer answer = PushAnswer::kApplied;
   MapVersion version{};
+  std::string worker_name{}, proof{};  // [35]
 };
 
 PushAnswer AnswerOf(PushCode code) {
@@ -225,6 +235,21 @@ PushAnswer AnswerOf(PushCode code) {
     case PushCode::kInvalid: return PushAnswer::kInvalid;
   }
   return PushAnswer::kInvalid;
+}
+
+std::uint64_t UpdatesIn(const ps_server::Shard& shard) {
+  std::uint64_t updates = shard.updates_applied();
+  for (const auto& [reason, count] : shard.skips()) updates += count;
+  return updates;
+}
+
+const plan::Plan& PlanOfWalk() {
+  plan::PlanSpec spec;
+  spec.train_examples = kClosures * kUpdates;
+  spec.steps_per_closure = kUpdates;
+  spec.shuffle = false;
+  static const plan::Plan plan = *plan::Plan::Create(spec);
+  return plan;
 }
 
 // Of one shard at one lsn: a DUPLICATE may have raised an attempt, which is no event [6].
@@ -289,6 +314,7 @@ class Cluster {
 
   // Data plane.
   void Serve(const Call& call);
+  void Forge();
   void Answered(const Call& call);
   void PullOne(Worker* w, std::uint32_t p);
   void FinishIfSettled(Worker* w);
@@ -406,9 +432,24 @@ class Cluster {
   std::set<std::uint32_t> unsealed_;
 
   // Durable, and kept by the job, not by the book: in a record of its own that no tear takes.
-  std::uint64_t evaluated_ = 0;  // barriers whose evaluation stands
+  std::string KeyOf(JobUid job) const;
+  coordinator::UpdateAccount AccountOf(const DurableState& state);
+  std::uint64_t evaluated_ = 0;                                                    // barriers whose evaluation stands
+  std::array<coordinator::UpdateAccount::TouchedLess, kClosures> touched_less_{};  // as last counted [38]
+  std::optional<coordinator::UpdateAccount::Before> taken_over_;
+  IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
   std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
+
+  // Who was granted what, of the jobs of all lives: what an attacker may have got hold of.
+  struct Granted {
+    JobUid job;
+    ClosureId closure;
+    Attempt attempt;
+    std::string worker, proof;
+  };
+  std::vector<Granted> granted_;  // the newest
+  Random forger_;                 // draws of its own: a forged push leaves no trace, and so the walk is what it is without
 
   // Checks.
   DurableState before_;                                                    // at the last commit [I4]
@@ -428,7 +469,8 @@ Cluster::Cluster(const WalkOptions& options)
     : options_(options),
       models_(ModelsOf(options.optimizer, options.tables)),
       random_(options.seed),
-      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})) {
+      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})),
+      forger_(options.seed ^ 0x9e3779b97f4a7c15ull) {
   for (auto& shard : touch_) {
     for (std::uint8_t& bits : shard) {
       for (std::uint32_t u = 0; u < kUpdates; ++u) bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
@@ -624,6 +666,7 @@ void Cluster::TryConnect(Worker* w) {
 // ---------------------------------------------------------------- one event
 
 void Cluster::Step(bool faults) {
+  if (faults && forger_.Chance(0.05)) Forge();
   const double x = random_.Unit();
   if (book_ && store_->accepted() != durable_ && (!faults || random_.Chance(0.1))) Settle();
   if (x < 0.40) {
@@ -743,6 +786,8 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   call.epoch = place.epoch;
   call.closure = c;
   call.attempt = work->attempt;
+  call.worker_name = work->granted_to;
+  call.proof = work->proof;
   calls_.push_back(call);
 }
 
@@ -810,6 +855,10 @@ void Cluster::CoordinatorActs(bool faults) {
     Down m;
     m.kind = Down::kGrant;
     m.work = Work{job_, granted->closure, granted->attempt, worker::WorkKind::kTrain, granted->all_targets, granted->targets};
+    m.work.granted_to = absl::StrCat("w", w->process);
+    m.work.proof = grants::MakeProof(KeyOf(job_), job_, granted->closure, granted->attempt, m.work.granted_to, options_.mutant);
+    if (granted_.size() >= kGrantedKept) granted_.erase(granted_.begin());
+    granted_.push_back({job_, granted->closure, granted->attempt, m.work.granted_to, m.work.proof});
     Send(w, std::move(m));
   } else if (y < 0.6) {
     for (auto& s : servers_) {
@@ -952,6 +1001,7 @@ void Cluster::Serve(const Call& call) {
       push.payload = std::as_bytes(std::span(more));
     }
     if (faults && random_.Chance(0.02)) push.defect = "a byte changed on the way";
+    if (!s->guards.at(call.job)->Fits(call.proof, call.closure, call.attempt, call.worker_name)) push.unproved = "not granted";
     const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
     const bool open = held->shard->ledger().open().contains(call.closure);
     const PushCode code = held->shard->Apply(push).code;
@@ -1012,6 +1062,58 @@ void Cluster::Serve(const Call& call) {
     if (code == PushCode::kApplied || (code == PushCode::kDuplicate && open)) held->seen[c] = std::max(held->seen[c], call.attempt);
   }
   if (calls_.size() < 2 * kCallsMax) calls_.push_back(answer);
+}
+
+// Line 35: a push by who was not granted it, made of what an attacker can know: true epochs, what is open, proofs of others, proofs of other work of
+// a worker's own.
+void Cluster::Forge() {
+  const Server& s = *servers_[forger_.Below(servers_.size())];
+  const auto p = static_cast<std::uint32_t>(forger_.Below(kShards));
+  if (!s.shards[p]) return;
+  HeldState& held = *s.shards[p];
+  ps_server::Shard& shard = *held.shard;
+  Granted forged{held.job, ClosureId(forger_.Below(kClosures)), Attempt{forger_.Below(4), forger_.Below(100)}, "mallory", std::string(16, 'x')};
+  if (forger_.Chance(0.2)) forged.closure = ClosureId(forger_.Chance(0.5) ? kClosures + forger_.Below(9) : std::uint64_t{1} << 63);
+  std::uint32_t update = static_cast<std::uint32_t>(forger_.Below(kUpdates));
+  if (const auto& open = shard.ledger().open(); !open.empty() && forger_.Chance(0.5)) {
+    auto it = open.begin();
+    std::advance(it, forger_.Below(open.size()));
+    forged.closure = it->first;
+  }
+  if (forger_.Chance(0.3)) forged.attempt = forger_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
+  if (!granted_.empty() && forger_.Chance(0.7)) {
+    const Granted& known = granted_[forger_.Below(granted_.size())];
+    forged.proof = known.proof;
+    // One of these three is not as it was granted; or it is another job's.
+    const std::uint64_t other = forger_.Below(4);
+    if (other != 0) forged.closure = known.closure;
+    if (other != 1) forged.attempt = known.attempt;
+    if (other != 2) forged.worker = known.worker;
+  } else if (forger_.Chance(0.5)) {
+    forged.proof.clear();
+  }
+  const auto is_his = [&](const Granted& g) {
+    return g.job == forged.job && g.closure == forged.closure && g.attempt == forged.attempt && g.worker == forged.worker;
+  };
+  if (std::any_of(granted_.begin(), granted_.end(), is_his)) return;
+  const std::uint64_t as = forged.closure.value() % kClosures;
+  alignas(64) float gradient[kElementsMax];
+  models_[p].Gradient(as, update, forged.attempt, gradient);
+  ps_server::Push push;
+  push.epoch = shard.epoch();
+  push.closure = forged.closure;
+  push.update = UpdateIndex(update);
+  push.attempt = forged.attempt;
+  models_[p].FillPush(as, update, std::span(gradient, models_[p].gradient_floats(as, update)), &push);
+  if (!s.guards.at(forged.job)->Fits(forged.proof, forged.closure, forged.attempt, forged.worker)) push.unproved = "not granted";
+  const ps_server::Ledger ledger = shard.ledger();
+  const std::uint64_t lsn = shard.lsn();
+  const PushCode code = shard.Apply(push).code;
+  const bool refused = code == PushCode::kInvalid || code == PushCode::kStale || code == PushCode::kRefused;
+  if (!refused || shard.lsn() != lsn || !(shard.ledger() == ledger))
+    Fail(absl::StrCat("I10 a push that its sender was not granted: c=", forged.closure.value(), " attempt=", forged.attempt.ToString(), " p=", p,
+                      refused ? " changed the shard" : " was answered as if it had been"));
+  Count("forged push refused");
 }
 
 void Cluster::Answered(const Call& call) {
@@ -1115,7 +1217,9 @@ void Cluster::Evaluate(Worker* w) {
 
 void Cluster::FinishIfSettled(Worker* w) {
   if (!w->book.MayFinish(w->declared == kUpdates)) return;
+  coordinator::UpdateAccount::TouchedLess less = w->book.TouchedLess();
   const worker::DoneReport report = w->book.Finish();
+  w->touched_less[report.work.attempt] = less;
   Trace("worker ", w->process, " done c=", report.work.closure.value(), " attempt=", report.work.attempt.ToString(), " V0=", report.v0.ToString(),
         " V1=", report.v1.ToString());
   if (!w->welcomed) return;
@@ -1126,10 +1230,16 @@ void Cluster::FinishIfSettled(Worker* w) {
   m.attempt = report.work.attempt;
   m.v0 = report.v0;
   m.v1 = report.v1;
+  m.touched_less = std::move(less);
   w->out.Push(std::move(m));
 }
 
 // ---------------------------------------------------------------- sessions: at the coordinator
+
+// [34], [36] The job's own, in the first of its records, which no tear takes.
+std::string Cluster::KeyOf(JobUid job) const {
+  return absl::StrCat("the key of job ", job.value(), options_.mutant == Mutant::kKeyOfEachLife ? absl::StrCat(" in life ", lives_) : "");
+}
 
 void Cluster::Commit(const Record& record) {
   if (record.empty()) return;
@@ -1274,6 +1384,7 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to, std::unique_
     m.version = order.version;
     m.epoch = order.epoch;
     m.start = order.start;
+    m.key = KeyOf(job_);
     if (moved) {
       m.state = std::move(moved);
       m.state->shard->BecomeOwned(order.epoch, order.start, order.refused);
@@ -1319,6 +1430,7 @@ void Cluster::HandleDone(Worker* w, const Up& m) {
   Commit(result.record);
   Trace("Done c=", m.closure.value(), " attempt=", m.attempt.ToString(), result.acknowledged ? " acknowledged" : " superseded");
   if (result.counted) {
+    touched_less_[m.closure.value()] = m.touched_less;
     Effect effect;
     effect.kind = Effect::kCounted;
     effect.closure = m.closure.value();
@@ -1541,6 +1653,7 @@ void Cluster::AtTask(Server* s, Down m) {
       loading.reset();
       s->sealed[m.p].reset();
       s->durable_file[m.p].reset();
+      s->guards.try_emplace(m.job, std::make_unique<grants::GrantGuard>(m.job, m.key, options_.mutant));
       if (m.state) {
         place = std::move(m.state);
         CheckState(*place, m.p, random_.Chance(0.25));
@@ -1953,8 +2066,12 @@ void Cluster::Resume(bool cluster_survives) {
     StartCoordinator();
   }
   book_->CloseWindow();  // nobody holds anything of it
+  taken_over_ = coordinator::UpdateAccount::Before{std::vector<std::uint64_t>{}, true, false};
   for (std::uint32_t p = 0; p < kShards; ++p) {
-    const ps_server::Ledger& ledger = files_.at(snapshots[p].Uri()).state->shard->ledger();
+    const ps_server::Shard& shard = *files_.at(snapshots[p].Uri()).state->shard;
+    taken_over_->updates->push_back(UpdatesIn(shard));
+    taken_over_->whole = taken_over_->whole && shard.ledger().open().empty() && snapshots[p].done == snapshots[0].done;
+    const ps_server::Ledger& ledger = shard.ledger();
     resumed_open_[p] = ledger.open().size();
     resumed_intervals_[p] = ledger.done().interval_count();
     snapshots[p].resumed = true;
@@ -1964,6 +2081,7 @@ void Cluster::Resume(bool cluster_survives) {
   const DurableState& state = book_->durable();
   book_->SetNewLimit(Barrier());
   cancelled_ = state.dead;
+  resumed_ = state.succeeded;
   told_.Clear();
   for (std::uint32_t c = 0; c < kClosures; ++c) counted_[c] = state.succeeded.Contains(c) ? 1 : 0;
 }
@@ -2003,6 +2121,7 @@ void Cluster::AtTask(Worker* w, Down m) {
         done.v0 = report.v0;
         done.v1 = report.v1;
         if (report.work.kind == worker::WorkKind::kEvaluate) done.evaluated = w->evaluated.at(report.work.attempt);
+        if (report.work.kind == worker::WorkKind::kTrain) done.touched_less = w->touched_less.at(report.work.attempt);
         w->out.Push(std::move(done));
       }
       break;
@@ -2012,10 +2131,12 @@ void Cluster::AtTask(Worker* w, Down m) {
     case Down::kDoneAnswer:
       w->book.OnDoneAnswer(m.attempt, m.superseded);
       w->evaluated.erase(m.attempt);
+      w->touched_less.erase(m.attempt);
       break;
     case Down::kJobEnded:
       w->book.DropJob(m.job);
       w->evaluated.clear();
+      w->touched_less.clear();
       break;
     default: break;
   }
@@ -2253,6 +2374,19 @@ bool Cluster::Finished() {
   return true;
 }
 
+// [38] As the end of a job makes it of what was counted.
+coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
+  coordinator::UpdateAccount account(options_.mutant);
+  for (std::uint64_t c = 0; c < kClosures; ++c) {
+    if (!state.succeeded.Contains(c) || resumed_.Contains(c)) continue;
+    if (const absl::Status status = coordinator::UpdateAccount::Check(touched_less_[c], kShards, kUpdates); !status.ok())
+      Fail(absl::StrCat("I11 a worker's report is refused: ", status.message()));
+    account.Count(kUpdates, touched_less_[c]);
+  }
+  if (taken_over_) account.TakeOver(*taken_over_);
+  return account;
+}
+
 // I7, and the whole of I1 to I3 once more.
 void Cluster::CheckEnd() {
   const DurableState& state = book_->durable();
@@ -2269,6 +2403,17 @@ void Cluster::CheckEnd() {
       }
     }
   }
+  std::vector<coordinator::UpdateAccount::Shard> shards;
+  for (std::uint32_t p = 0; p < kShards; ++p) {
+    const bool by_plan = std::all_of(touch_[p].begin(), touch_[p].end(), [](std::uint8_t bits) { return bits == (1u << kUpdates) - 1; });
+    shards.push_back({p, absl::StrCat("shard ", p), by_plan, UpdatesIn(*ConnectedServer(state.map[p].server, true)->shards[p]->shard)});
+  }
+  const auto finding = AccountOf(state).Compare(PlanOfWalk(), {state.succeeded, state.dead, resumed_, state.lost}, shards);
+  const bool unharmed =
+      state.dead.empty() && !taken_over_ && std::all_of(state.lost.begin(), state.lost.end(), [](const auto& l) { return l.empty(); });
+  if (finding.verdict == coordinator::UpdateAccount::Verdict::kDifferent) Fail(absl::StrCat("I11 an honest job would fail: ", finding.difference));
+  if (unharmed && finding.verdict != coordinator::UpdateAccount::Verdict::kExact) Fail("I11 an honest job that lost nothing is not called exact");
+  Count(finding.verdict == coordinator::UpdateAccount::Verdict::kExact ? "updates compared: exact" : "updates compared: within bounds");
   for (std::uint32_t c = 0; c < kClosures; ++c) {
     if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0))
       Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
@@ -2420,6 +2565,13 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"deletes_before_durable", Mutant::kDeletesBeforeDurable},
       {"half_admitted", Mutant::kHalfAdmitted},
       {"rows_after_cut", Mutant::kRowsAfterCut},
+      {"unproved_admits", Mutant::kUnprovedAdmits},
+      {"unproved_raises_bar", Mutant::kUnprovedRaisesBar},
+      {"proof_of_any_closure", Mutant::kProofOfAnyClosure},
+      {"proof_of_any_attempt", Mutant::kProofOfAnyAttempt},
+      {"proof_of_any_worker", Mutant::kProofOfAnyWorker},
+      {"key_of_each_life", Mutant::kKeyOfEachLife},
+      {"ends_uncompared", Mutant::kEndsUncompared},
   };
   return names;
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/plan/plan.h"
+#include "coordinator/closures/update_account.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/ground_truth.h"
 
@@ -83,6 +85,16 @@ TEST_CASE("reported_before_durable is caught") {
 TEST_CASE("source_goes_on is caught") { Caught(Mutant::kSourceGoesOn, 50, {"I3", "I4 lsn fell", "I8"}); }
 
 TEST_CASE("half_admitted is caught") { Caught(Mutant::kHalfAdmitted, 50, {"I2 values differ", "I2 digest"}); }
+TEST_CASE("unproved_admits is caught: a push that nobody was granted changes a shard") { Caught(Mutant::kUnprovedAdmits, 20, {"I10"}); }
+TEST_CASE("unproved_raises_bar is caught: a push without a proof raises the attempt of an open closure") {
+  Caught(Mutant::kUnprovedRaisesBar, 20, {"I10"});
+}
+TEST_CASE("proof_of_any_closure is caught: the proof of one closure serves for another") { Caught(Mutant::kProofOfAnyClosure, 20, {"I10"}); }
+TEST_CASE("proof_of_any_attempt is caught: the proof of one attempt serves for a higher one") { Caught(Mutant::kProofOfAnyAttempt, 20, {"I10"}); }
+TEST_CASE("proof_of_any_worker is caught: the proof of one worker serves another") { Caught(Mutant::kProofOfAnyWorker, 20, {"I10"}); }
+TEST_CASE("key_of_each_life is caught: an attempt in hand is refused after a restart of the coordinator") {
+  Caught(Mutant::kKeyOfEachLife, 50, {"a good push was refused as invalid"});
+}
 TEST_CASE("rows_after_cut is caught") { Caught(Mutant::kRowsAfterCut, 100, {"I2 values differ"}); }
 
 // At a worker.
@@ -134,6 +146,51 @@ struct Played {
     return held.shard->Apply(p).code;
   }
 };
+
+// Line 38: a worker answers Done for the only closure and has pushed one of its four updates, as `honest` says all of them. Whether the job may end.
+bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
+  const ShardModel model("counting", 0);
+  ClosureBook book(Played::Options(mutant), DurableState{});
+  book.BeginLife(Term{1});
+  book.CloseWindow();
+  const auto change = book.Rollback(ShardId(0), "x");
+  const auto held = HeldState::FromSeed(model, change.assigns.front().epoch, change.assigns.front().start, {}, mutant);
+  const auto granted = book.NextGrant(TaskId(1));
+  worker::AttemptBook lying(mutant);
+  lying.OnMap({book.durable().version, {{held->shard->epoch(), held->shard->start(), "x"}}, Played::kJob});
+  lying.OnGrant({Played::kJob, granted->closure, granted->attempt});
+  lying.Begin(granted->attempt);
+  for (std::uint32_t u = 0; u < kUpdates; ++u) lying.Expect(UpdateIndex(u), {ShardId(0)});
+  for (std::uint32_t u = 0; u < updates_pushed; ++u) {
+    ps_server::Push push;
+    std::array<float, kElementsMax> gradient{};
+    model.Gradient(0, u, granted->attempt, gradient.data());
+    push.epoch = held->shard->epoch();
+    push.closure = granted->closure;
+    push.update = UpdateIndex(u);
+    push.attempt = granted->attempt;
+    push.rows = model.elements();
+    push.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
+    CHECK(held->shard->Apply(push).code == PushCode::kApplied);
+  }
+  // It says that all is settled.
+  CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version, book.durable().version).acknowledged);
+  coordinator::UpdateAccount account(mutant);
+  account.Count(kUpdates, lying.TouchedLess());
+  plan::PlanSpec spec;
+  spec.train_examples = spec.steps_per_closure = kUpdates;
+  const DurableState& state = book.durable();
+  const auto finding = account.Compare(*plan::Plan::Create(spec), {state.succeeded, state.dead, {}, state.lost},
+                                       {{0, "the only shard", true, held->shard->updates_applied()}});
+  return finding.verdict != coordinator::UpdateAccount::Verdict::kDifferent;
+}
+
+TEST_CASE("ends_uncompared is caught: a worker that answers Done without working does not make a job succeed") {
+  CHECK(JobMayEnd(Mutant::kNone, kUpdates));
+  CHECK_FALSE(JobMayEnd(Mutant::kNone, 0));
+  CHECK_FALSE(JobMayEnd(Mutant::kNone, kUpdates - 1));
+  CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
+}
 
 // Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a worker to the owner before x.
 bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
@@ -422,6 +479,7 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "duplicate",
                            "ended early",
                            "evaluation",
+                           "forged push refused",
                            "evaluation void",
                            "file damaged",
                            "file deleted",
@@ -456,6 +514,8 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "snapshot given up",
                            "snapshot of an unchanged shard",
                            "stopped by a former life",
+                           "updates compared: exact",
+                           "updates compared: within bounds",
                            "worker killed"}) {
     INFO(what);
     CHECK(met.contains(what));

@@ -71,7 +71,13 @@ const Work* AttemptBook::running() const { return running_ ? &running_->work : n
 
 void AttemptBook::Expect(UpdateIndex update, const std::vector<ShardId>& shards) {
   EG_CHECK(running_.has_value());
+  ++running_->updates;
   if (shards.empty()) return;
+  std::vector<std::uint32_t>& touched = running_->touched;
+  for (const ShardId shard : shards) {
+    if (shard.value() >= touched.size()) touched.resize(shard.value() + 1);
+    ++touched[shard.value()];
+  }
   running_->unsettled.try_emplace(update.value(), shards.begin(), shards.end());
 }
 
@@ -108,6 +114,17 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
     case PushAnswer::kInvalid: return {Next::kFail, {}};
   }
   return {Next::kFail, {}};
+}
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> AttemptBook::TouchedLess() const {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> less;
+  if (!running_) return less;
+  const std::vector<std::uint32_t>& touched = running_->touched;
+  for (std::uint32_t p = 0; p < std::max(map_.shards.size(), touched.size()); ++p) {
+    const std::uint32_t updates = p < touched.size() ? touched[p] : 0;
+    if (updates < running_->updates) less.emplace_back(p, updates);
+  }
+  return less;
 }
 
 bool AttemptBook::MayFinish(bool all_declared) const {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -45,6 +46,8 @@ struct Work {
   std::set<ShardId> targets;
   std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
   bool first = false;                                      // as its Grant says
+  // [34], [36] What goes with its pushes: the proof of its Grant, and the name that this worker had then.
+  std::string proof = {}, granted_to = {};
 };
 
 // What is sent in Done, kept and resent unchanged until answered [16]. The payload (metrics, describe, …) is kept by the
@@ -114,6 +117,8 @@ class AttemptBook {
   bool AllSettled() const;
   // Line 15. `server_version`: V in a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer, MapVersion server_version);
+  // [38] Of the running attempt's declared updates: the shards that fewer than all of them touch, rising, with how many do.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
   // Every declared push settled and nothing more to come: makes the report and keeps it. EG_CHECK unless AllSettled()
   // (mutant kDoneBeforeSettled excepted, which the caller asks through MayFinish).
   bool MayFinish(bool all_declared) const;
@@ -130,6 +135,8 @@ class AttemptBook {
     Work work;
     MapVersion v0, v1;
     std::map<std::uint32_t, std::set<ShardId>> unsettled;  // update -> shards
+    std::uint32_t updates = 0;                             // declared
+    std::vector<std::uint32_t> touched = {};               // by shard: how many of them touch it
   };
   fault::Mutant mutant_;
   OverBudget over_budget_;

@@ -16,13 +16,14 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
+#include "common/plan/counting_rows.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/params/layout.h"
 #include "worker/params/weights.h"
 
 namespace evergrad::worker {
 
-inline constexpr char kCountingSamples[] = "counting/samples";
+using plan::kCountingSamples;
 inline constexpr char kCountingUpdates[] = "counting/updates";
 inline constexpr char kCountingTable[] = "counting/table";  // and its number
 

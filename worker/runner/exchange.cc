@@ -41,8 +41,14 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
 
 }  // namespace
 
-Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events)
-    : env_(std::move(environment)), layout_(std::move(layout)), attempt_(attempt), closure_(closure), events_(std::move(events)) {
+Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work, Events events)
+    : env_(std::move(environment)),
+      layout_(std::move(layout)),
+      attempt_(work.attempt),
+      closure_(work.closure),
+      proof_(work.proof),
+      client_name_(work.granted_to.empty() ? std::string() : absl::StrCat("worker/", work.granted_to)),
+      events_(std::move(events)) {
   for (std::uint32_t shard = 0; shard < layout_->dense_shards(); ++shard) pulls_[{0, shard}];
 }
 
@@ -168,6 +174,13 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   v1::RequestHeader& header = *packed;
   header.set_job_uid(env_.job.value());
   *header.mutable_client() = env_.registration;
+  header.set_client_name(client_name_);
+  if (!pushes.empty() && !proof_.empty()) {
+    v1::GrantProof& grant = *header.add_grants();
+    grant.set_closure(closure_.value());
+    *grant.mutable_attempt() = ToProto(attempt_);
+    grant.set_mac(proof_);
+  }
   std::vector<tensor::SharedBytes> payloads, ids;
   bool any_ids = false;
   const auto name_rows = [&](const SlotRows& rows, const SlotRows::Part& part, auto* section) {
@@ -309,7 +322,7 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
         if (push_answer == PushAnswer::kOverBudget) it->second.no_room = absl::StrCat("ps_server/", request->server, ": ", result.message());
         if (push_answer == PushAnswer::kBusy) busy_after_ms = std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
         break;
-      case Next::kDropAttempt: return events_.on_dropped();
+      case Next::kDropAttempt: return events_.on_dropped(push_answer == PushAnswer::kSuperseded ? std::optional(ShardId(key.second)) : std::nullopt);
       case Next::kFail:
         if (push_answer == PushAnswer::kOverBudget) {
           return events_.on_failed(
@@ -407,7 +420,7 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     if (it == pushes_.end() || it->second.serial != serial) continue;
     Count(env_.counters.answers[static_cast<int>(PushAnswer::kTransport)]);
     const Disposition disposition = env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), PushAnswer::kTransport, {});
-    if (disposition.next == Next::kDropAttempt) return events_.on_dropped();
+    if (disposition.next == Next::kDropAttempt) return events_.on_dropped(std::nullopt);
     EG_CHECK(disposition.next == Next::kBackoff);
     it->second.state = State::kBackoff;
     it->second.no_room.clear();

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -59,8 +60,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   // Called on the executor, last thing in a turn: the callee may destroy the exchange.
   struct Events {
-    std::function<void()> on_progress;            // something was settled or pulled
-    std::function<void()> on_dropped;             // SUPERSEDED or REFUSED: the book has dropped the attempt
+    std::function<void()> on_progress;  // something was settled or pulled
+    // SUPERSEDED or REFUSED: the book has dropped the attempt. `superseded_by`: the shard that answered SUPERSEDED.
+    std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
     std::function<void(absl::Status)> on_failed;  // INVALID, OVER_BUDGET under `fail`, or a server that cannot be talked to
   };
   struct Gradient {
@@ -71,7 +73,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const SlotRows::Part* part = nullptr;
   };
 
-  Exchange(Environment environment, std::shared_ptr<const Layout> layout, Attempt attempt, ClosureId closure, Events events);
+  // `work` is what the attempt was granted as.
+  Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work, Events events);
 
   // The first `count` pulls of every dense shard are wanted; a lower count than before changes nothing. Flush sends.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
@@ -155,6 +158,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   const std::shared_ptr<const Layout> layout_;
   const Attempt attempt_;
   const ClosureId closure_;
+  const std::string proof_, client_name_;  // [35]
   const Events events_;
   std::uint64_t pulls_wanted_ = 0;
   std::uint64_t serial_ = 0;

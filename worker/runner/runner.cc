@@ -395,6 +395,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     work.kind = kind.value_or(WorkKind::kTrain);
     work.all_targets = grant.all_targets();
     work.first = grant.first();
+    work.proof = grant.proof();
+    work.granted_to = identity;
     for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
     if (!grant.function().empty()) work.function = std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
     if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
@@ -451,12 +453,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ what is told
 
-  void SendDropped(const Work& work, absl::string_view reason) {
+  void SendDropped(const Work& work, absl::string_view reason, std::optional<ShardId> superseded_by = std::nullopt) {
     dropped_total.Add();
     env.logger->Info(absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason), About(work));
     v1::TaskMessage message;
     Name(work, message.mutable_dropped());
     message.mutable_dropped()->set_reason(std::string(reason));
+    message.mutable_dropped()->set_superseded(superseded_by.has_value());
+    if (superseded_by) message.mutable_dropped()->set_shard(superseded_by->value());
     Send(std::move(message));
   }
 
@@ -735,12 +739,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     environment.backoff_max = options.backoff_max;
     Exchange::Events events;
     events.on_progress = IfRun([](Impl& self) { self.Advance(); });
-    events.on_dropped = IfRun([](Impl& self) {
-      self.SendDropped(self.run->work, "superseded or refused by a server");
+    events.on_dropped = IfRun([](Impl& self, std::optional<ShardId> superseded_by) {
+      self.SendDropped(self.run->work,
+                       superseded_by ? absl::StrCat("superseded by a later attempt: shard=", superseded_by->value()) : "refused by a server",
+                       superseded_by);
       self.AbortRun();
     });
     events.on_failed = IfRun([](Impl& self, absl::Status status) { self.Fail(self.run->work, status); });
-    run->exchange = std::make_shared<Exchange>(std::move(environment), job->layout, work.attempt, work.closure, std::move(events));
+    run->exchange = std::make_shared<Exchange>(std::move(environment), job->layout, work, std::move(events));
     const bool fresh = work.kind == WorkKind::kTrain && job->fresh == book.map().version;
     job->fresh.reset();
     if (fresh) {
@@ -1347,6 +1353,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           FillSums(job->spec->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate, &run->metrics);
         }
         *done.mutable_metrics() = std::move(run->metrics);
+        if (run->work.kind == WorkKind::kTrain && run->work.all_targets) {
+          v1::TouchedLess& touched = *done.mutable_touched();
+          for (const auto& [shard, updates] : book.TouchedLess()) {
+            touched.add_shards(shard);
+            touched.add_updates(updates);
+          }
+        }
         break;
       }
       case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;

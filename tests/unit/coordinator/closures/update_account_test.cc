@@ -55,6 +55,8 @@ TEST_CASE("more than the plan has is a difference, too, and of a slot both ways;
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)}).difference.ends_with("found=0; 1 more shard differs"));
+  // The one that the plan speaks of comes first: of a slot there is only the workers' word.
+  CHECK(Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
 
 TEST_CASE("updates that were lost with a server and counted may be missing, as many as they are and no more") {

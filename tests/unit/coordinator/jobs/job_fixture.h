@@ -130,8 +130,8 @@ class FakeCluster {
     spec.checkpoint.on = false;
     if (change) change(spec, options);
     const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
-    job =
-        std::make_unique<Job>(&host, options, Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake"});
+    job = std::make_unique<Job>(&host, options,
+                                Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake", kGrantKey});
     // A submission is acknowledged once it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
@@ -226,6 +226,8 @@ class FakeCluster {
   std::vector<v1::Grant> granted;        // all grants in order
   std::uint64_t next_task = 1;
   std::int64_t eval_count = 7;  // what each evaluation closure counts
+  static constexpr char kGrantKey[] = "known to the job and its servers";
+  std::uint64_t updates_reported = 32;  // by each shard, at any time
   std::vector<v1::HeldAttempt> last_adopted;
 
   // Without `former_died` it is the process that was there before, if any.
@@ -694,7 +696,7 @@ class FakeCluster {
           *state->mutable_epoch() = shard.assign.epoch();
           *state->mutable_start() = shard.assign.start();
           state->set_lsn(40 + p);
-          state->set_updates_applied(32);
+          state->set_updates_applied(updates_reported);
           state->set_duplicates_refused(1);
           state->set_digest(1000 + p);
         }

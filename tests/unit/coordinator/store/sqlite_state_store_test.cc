@@ -48,6 +48,24 @@ TEST_CASE("a second coordinator on one folder is refused and told who holds it; 
   CHECK(stage.Open().ok());
 }
 
+TEST_CASE("nobody but its owner may read the journal, which holds the keys that prove grants; one that others could read is closed to them") {
+  SqliteStage stage;
+  namespace stdfs = std::filesystem;
+  const auto others = [&](const char* file) {
+    return stdfs::status(stage.options.folder + "/" + file).permissions() & (stdfs::perms::group_all | stdfs::perms::others_all);
+  };
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(0)).ok());
+  CHECK(others("journal.sqlite") == stdfs::perms::none);
+  CHECK(others("journal.sqlite-wal") == stdfs::perms::none);
+  store->reset();
+  stdfs::permissions(stage.options.folder + "/journal.sqlite", stdfs::perms::others_read, stdfs::perm_options::add);
+  store = stage.Open();
+  REQUIRE(store.ok());
+  CHECK(others("journal.sqlite") == stdfs::perms::none);
+}
+
 TEST_CASE("a torn tail is dropped as a whole and named: what was committed before it stays") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);

@@ -46,6 +46,17 @@ TEST_CASE("a Done carries the map of the first push and that of the last settlem
   CHECK(book.running() == nullptr);
 }
 
+TEST_CASE("what an attempt says of the shards that it touched counts updates, not pushes or answers") {
+  AttemptBook book = Running();
+  CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{2, 0}});
+  book.Expect(u1, {p1});
+  book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {});
+  book.OnPushAnswer(A(1), u0, p1, PushAnswer::kBusy, {});
+  CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {2, 0}});
+  book.Expect(UpdateIndex(2), {});  // one that has rows for nobody
+  CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
+}
+
 TEST_CASE("answers of a push, one by one") {
   struct Row {
     PushAnswer answer;

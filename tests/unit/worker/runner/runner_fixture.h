@@ -19,6 +19,7 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/grants/grant_proof.h"
 #include "common/plan/plan.h"
 #include "common/runtime/executor.h"
 #include "common/transport/inproc_transport.h"
@@ -43,6 +44,8 @@ struct SeenPush {
   ShardEpoch epoch;
   v1::UpdateKind kind;
 };
+
+inline constexpr char kGrantKey[] = "known to the coordinator and the servers";
 
 // One server: a real ShardHost behind a listener, with a place where a test answers in its stead.
 class Node {
@@ -107,6 +110,7 @@ class Node {
   }
   void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version, std::uint32_t total) {
     host_->jobs().Learn(JobUid(kJob), version, total);
+    host_->jobs().SetGrantKey(JobUid(kJob), kGrantKey, fault::Mutant::kNone);  // each push of these tests must prove its grant
     runtime::Event loaded;
     absl::Status status;
     host_->lane(ShardId(spec.shard()))
@@ -327,6 +331,7 @@ class Stage {
     grant.set_closure(closure);
     *grant.mutable_attempt() = client::ToProto(Attempt{1, ++attempts_});
     grant.set_kind(kind);
+    if (kind == v1::TRAIN) grant.set_proof(grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure), Attempt{1, attempts_}, "0"));
     grant.set_all_targets(targets.empty());
     for (const std::uint32_t t : targets) grant.add_targets(t);
     grant.set_function(function);

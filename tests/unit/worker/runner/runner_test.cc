@@ -119,6 +119,7 @@ TEST_CASE("the loss falls, every shard applies every update once, and the number
     CHECK(done[c].metrics().step_records(0).global_step() == stage.plan->Closure(ClosureId(c)).first_global_step);
     CHECK(done[c].metrics().sums(0).name() == "accuracy");
     CHECK(done[c].all_targets());
+    CHECK((done[c].has_touched() && done[c].touched().shards().empty()));  // each update touches each dense shard
     CHECK(done[c].v0().n() == 1);
     CHECK(done[c].v1().n() == 1);
     examples += done[c].metrics().examples();
@@ -413,10 +414,47 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   const std::uint64_t first = stage.Grant(0);
   const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
   CHECK(dropped.dropped().attempt().n() == first);
+  CHECK(dropped.dropped().superseded() == (answer == v1::SUPERSEDED));  // which no shard may say of the newest attempt
+  CHECK(dropped.dropped().shard() % 2 == 0);                            // one of the first server's
   CHECK(stage.HoldsNothing());
   const v1::Done done = stage.RunClosure(0);
   CHECK(done.attempt().n() == first + 1);
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
+}
+
+TEST_CASE("each push goes under the name and with the proof of its grant, also when it is sent again") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  std::vector<v1::RequestHeader> seen;
+  int lost = 0;
+  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+    if (header.pushes_size() == 0) return false;
+    seen.push_back(header);
+    if (lost++ % 2 == 1) return false;
+    responder.reset();  // its answer is lost
+    return true;
+  });
+  const v1::Done done = stage.RunClosure(0);
+  REQUIRE(seen.size() >= 2);
+  for (const v1::RequestHeader& header : seen) {
+    CHECK(header.client_name() == "worker/0");
+    REQUIRE(header.grants_size() == 1);
+    CHECK(header.grants(0).closure() == 0);
+    CHECK(client::FromProto<Attempt>(header.grants(0).attempt()) == client::FromProto<Attempt>(done.attempt()));
+    CHECK(header.grants(0).mac() == grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(0), client::FromProto<Attempt>(done.attempt()), "0"));
+  }
+}
+
+TEST_CASE("a worker whose grant proves nothing fails its closure with the server's words") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.OnControl([&] { stage.runner->SetIdentity("another"); });
+  stage.Grant(0);
+  const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
+  CHECK_FALSE(failed.user_error());
+  CHECK_THAT(failed.cause().message(), Catch::Matchers::Contains("the coordinator has not granted this attempt to the sender of the push"));
 }
 
 TEST_CASE("INVALID ends the attempt with the server's words, not as a user's error") {

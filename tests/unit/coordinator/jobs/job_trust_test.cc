@@ -1,0 +1,178 @@
+// What a job does not believe its workers without a check: LEDGER lines 34 to 38.
+#include <catch2/catch.hpp>
+
+#include "common/grants/grant_proof.h"
+#include "job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// Each Done says that every shard was touched by each of its updates: 16 closures of 2 are 32 in each shard.
+void ReportAllTouched(FakeCluster& c) {
+  c.on_done = [](const v1::Grant& grant, v1::Done* done) {
+    if (grant.kind() == v1::TRAIN) done->mutable_touched();
+  };
+}
+
+void Begin(FakeCluster& c) {
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+}
+
+TEST_CASE("each grant of training proves itself to the servers, which get the key with each Assign; no other work has a proof") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  Begin(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  REQUIRE_FALSE(c.assigns.empty());
+  for (const v1::Assign& assign : c.assigns) CHECK(assign.grant_key() == FakeCluster::kGrantKey);
+  std::map<v1::WorkKind, int> seen;
+  for (const v1::Grant& grant : c.granted) {
+    ++seen[grant.kind()];
+    const bool fits = grants::ProofFits(grant.proof(), FakeCluster::kGrantKey, c.job->uid(), ClosureId(grant.closure()),
+                                        client::FromProto<Attempt>(grant.attempt()), "0");
+    CHECK(fits == (grant.kind() == v1::TRAIN));
+    CHECK(grant.proof().empty() == (grant.kind() != v1::TRAIN));
+  }
+  CHECK(seen.size() == 4);  // described, trained, evaluated, exported
+}
+
+TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it to no client") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  ReportAllTouched(c);
+  c.hold = [&](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() == 5; };
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.job->open_closures() == 1; }));
+  const std::size_t assigned = c.assigns.size();
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Restart({"0"});
+  c.AddServer("1");
+  REQUIRE(c.RunToEnd());
+  REQUIRE(c.assigns.size() > assigned);
+  CHECK(c.assigns.back().grant_key() == FakeCluster::kGrantKey);
+  CHECK(c.granted.back().kind() == v1::EXPORT);
+  CHECK_THAT(c.Status().SerializeAsString(), !Contains(FakeCluster::kGrantKey));
+  v1::JobInfo info;
+  c.job->FillJobInfo(&info);
+  CHECK_THAT(info.SerializeAsString(), !Contains(FakeCluster::kGrantKey));
+}
+
+TEST_CASE("a worker that answers Done without working makes the job fail, with the shard, what was expected and what was found") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.updates_reported = 30;  // one closure of two updates is not there
+  Begin(c);
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "FAILED");
+  CHECK_FALSE(status.updates_exact());
+  CHECK_THAT(status.first_cause().message(), Contains("shard 0 (counting/samples rows 0-15)") && Contains("expected=32") && Contains("found=30") &&
+                                                 Contains("a worker reported work that it did not do"));
+}
+
+TEST_CASE("a job in which each update was applied once says so, in its status and its result") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  Begin(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(c.Status().updates_exact());
+  CHECK_THAT(c.host.files.at("/runs/fake/result.json"), Contains("\"updates_exact\": true"));
+}
+
+TEST_CASE("what workers reported of the shards that they touched is known after a restart of the coordinator") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.on_done = [](const v1::Grant& grant, v1::Done* done) {
+    if (grant.kind() != v1::TRAIN) return;
+    for (std::uint32_t shard = 0; shard < 4; ++shard) {
+      done->mutable_touched()->add_shards(shard);
+      done->mutable_touched()->add_updates(grant.closure() % 2);
+    }
+  };
+  c.updates_reported = 8;  // of 32: each closure touches the shard once, or not at all
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() >= 9; };
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.job->steps_done() == 18; }));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Restart();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(c.Status().updates_exact());
+}
+
+TEST_CASE("a report of touched shards that cannot be is refused and changes nothing") {
+  FakeCluster c;
+  bool spoiled = false;
+  c.on_done = [&](const v1::Grant& grant, v1::Done* done) {
+    if (grant.kind() != v1::TRAIN) return;
+    done->mutable_touched();
+    if (std::exchange(spoiled, true)) return;
+    done->mutable_touched()->add_shards(77);
+    done->mutable_touched()->add_updates(0);
+  };
+  Begin(c);
+  REQUIRE(c.Run([&] { return !c.refused.empty(); }));
+  CHECK_THAT(std::string(c.refused.front().message()), Contains("shards that a closure touches less often"));
+  CHECK(c.Status().state() == "RUNNING");
+}
+
+void SayDropped(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, bool superseded) {
+  v1::TaskMessage message;
+  v1::AttemptDropped& dropped = *message.mutable_dropped();
+  dropped.set_job_uid(grant.job_uid());
+  dropped.set_closure(grant.closure());
+  *dropped.mutable_attempt() = grant.attempt();
+  dropped.set_superseded(superseded);
+  dropped.set_shard(0);
+  std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
+  c.Say(worker.task, message);
+}
+
+TEST_CASE("a closure whose newest attempt is superseded again and again ends the job, naming closure and shard") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() == 5; };
+  Begin(c);
+  int drops = 0;
+  const bool ended = c.Run([&] {
+    FakeWorker& worker = c.workers.at("0");
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
+      if (grant.closure() != 5 || grant.kind() != v1::TRAIN) continue;
+      ++drops;
+      SayDropped(c, worker, grant, true);
+    }
+    return c.job->ended();
+  });
+  REQUIRE(ended);
+  CHECK(drops == 8);
+  CHECK(c.Status().state() == "FAILED");
+  CHECK_THAT(c.Status().first_cause().message(), Contains("closure=5") && Contains("shard=0") && Contains("was never granted"));
+}
+
+TEST_CASE("an attempt that is superseded now and then, or refused for another reason, costs the job nothing") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() % 4 == 1; };
+  Begin(c);
+  std::map<std::uint64_t, int> drops;
+  const bool ended = c.Run([&] {
+    FakeWorker& worker = c.workers.at("0");
+    for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
+      if (grant.kind() != v1::TRAIN || grant.closure() % 4 != 1) continue;
+      const int n = ++drops[grant.closure()];
+      if (n > 20)
+        c.Finish(worker, grant);
+      else
+        SayDropped(c, worker, grant, n <= 7);
+    }
+    return c.job->ended();
+  });
+  REQUIRE(ended);
+  CHECK(c.Status().state() == "SUCCEEDED");
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
