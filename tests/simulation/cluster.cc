@@ -2403,6 +2403,10 @@ void Cluster::CheckEnd() {
       }
     }
   }
+  for (std::uint32_t c = 0; c < kClosures; ++c) {
+    if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0))
+      Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
+  }
   std::vector<coordinator::UpdateAccount::Shard> shards;
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const bool by_plan = std::all_of(touch_[p].begin(), touch_[p].end(), [](std::uint8_t bits) { return bits == (1u << kUpdates) - 1; });
@@ -2414,10 +2418,6 @@ void Cluster::CheckEnd() {
   if (finding.verdict == coordinator::UpdateAccount::Verdict::kDifferent) Fail(absl::StrCat("I11 an honest job would fail: ", finding.difference));
   if (unharmed && finding.verdict != coordinator::UpdateAccount::Verdict::kExact) Fail("I11 an honest job that lost nothing is not called exact");
   Count(finding.verdict == coordinator::UpdateAccount::Verdict::kExact ? "updates compared: exact" : "updates compared: within bounds");
-  for (std::uint32_t c = 0; c < kClosures; ++c) {
-    if (!options_.torn && counted_[c] != (state.succeeded.Contains(c) ? 1 : 0))
-      Fail(absl::StrCat("P2 metrics counted ", counted_[c], " times: c=", c));
-  }
   if (!options_.torn) {
     const auto stored = store_->Load(job_);
     if (!stored.ok() || !(*stored == state)) Fail("the store does not hold the state");

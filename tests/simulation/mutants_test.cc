@@ -55,7 +55,9 @@ TEST_CASE("no_attempt_fence is caught by I9") { Caught(Mutant::kNoAttemptFence, 
 TEST_CASE("skip_applies is caught") { Caught(Mutant::kSkipApplies, 20, {"I2"}); }
 TEST_CASE("skip_leaves_no_bit is caught") { Caught(Mutant::kSkipLeavesNoBit, 20, {"I2 an applied update is not in the ledger"}); }
 TEST_CASE("seal_admits is caught") { Caught(Mutant::kSealAdmits, 500, {"20a a sealed shard took a push"}); }
-TEST_CASE("seal_enters_refused is caught") { Caught(Mutant::kSealEntersRefused, 500, {"20a what a sealed shard refused is in its ledger"}); }
+TEST_CASE("seal_enters_refused is caught") {
+  Caught(Mutant::kSealEntersRefused, 500, {"20a what a sealed shard refused is in its ledger", "I10 a push that its sender was not granted"});
+}
 TEST_CASE("snapshot_loses_open is caught") { Caught(Mutant::kSnapshotLosesOpen, 20, {"I2 the ledger and the state disagree"}); }
 TEST_CASE("term_ignores_tasks is caught") { Caught(Mutant::kTermIgnoresTasks, 1000, {"I4 a term is taken twice"}); }
 TEST_CASE("no_begin_anew is caught") { Caught(Mutant::kNoBeginAnew, 100, {"I4 the term fell for a task"}); }
