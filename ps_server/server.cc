@@ -147,6 +147,8 @@ struct Server::Impl {
     hello.set_process_uid(dependencies.process_uid);
     hello.mutable_endpoint()->set_address(identity.advertised_address);
     hello.mutable_endpoint()->set_unix_path(server->unix_path());
+    hello.mutable_endpoint()->set_budget_bytes_max(config.budget_bytes_max);
+    hello.mutable_endpoint()->set_frame_bytes_max(config.frame_bytes_max);
     hello.set_started_ms(started_ms);
     client::FillHello(identity, &hello);
     control->FillHello(&hello);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
@@ -19,8 +20,6 @@ using client::ToProto;
 // Errors that another try is not expected to cure: so many in a row, without an answer between them, end the attempt.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
-// Sections of a request and of an answer begin at multiples of this.
-constexpr std::uint64_t kSectionAlignment = 64;
 
 PushAnswer AnswerOf(v1::PushAnswer answer) {
   switch (answer) {
@@ -113,10 +112,6 @@ const ShardPlace* Exchange::PlaceFor(std::uint32_t shard, Item& item) {
 }
 
 void Exchange::Flush() {
-  struct Group {
-    std::vector<PushKey> pushes;
-    std::vector<PullKey> pulls;
-  };
   const bool sequential = Sequential();
   if (sequential && in_flight_ > 0) return;
   std::map<std::string, Group> groups;
@@ -135,41 +130,106 @@ void Exchange::Flush() {
     if (const ShardPlace* place = PlaceFor(key.second, pull)) groups[place->server].pulls.push_back(key);
   }
   for (const auto& [server, group] : groups) {
-    Send(server, group.pushes, group.pulls);
-    if (sequential) return;
+    if (!SendGroup(server, group) || (sequential && in_flight_ > 0)) return;
   }
+}
+
+SectionSize Exchange::SizeOfPush(const PushKey& key) const {
+  const PushItem& item = pushes_.at(key);
+  if (item.part == nullptr) return PushSize(key.second, item.bytes.bytes.size());
+  return PushSize(key.second, item.bytes.bytes.size(), item.part->rows * sizeof(std::int64_t), item.part->tables);
+}
+
+SectionSize Exchange::SizeOfPull(const PullKey& key) const {
+  const PullItem& pull = pulls_.at(key);
+  if (pull.part == nullptr) return PullSize(key.second, layout_->slice(ShardId(key.second)).wire_bytes());
+  return PullSize(key.second, pull.part->bytes, pull.part->rows * sizeof(std::int64_t), pull.part->tables);
+}
+
+bool Exchange::SendGroup(const std::string& server, const Group& group) {
+  std::vector<SectionSize> sizes;
+  sizes.reserve(group.pushes.size() + group.pulls.size());
+  for (const PushKey& key : group.pushes) sizes.push_back(SizeOfPush(key));
+  for (const PullKey& key : group.pulls) sizes.push_back(SizeOfPull(key));
+  const auto parts = parts_.find(server);
+  std::uint32_t under_way = parts == parts_.end() ? 0 : parts->second;
+  const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), sizes, under_way > 0);
+  if (plan.never_fits) {
+    // In a turn of its own: who flushes goes on with this exchange.
+    env_.executor->Post([weak = weak_from_this(), error = NeverFits(server, sizes[*plan.never_fits])] {
+      if (const auto self = weak.lock()) self->events_.on_failed(error);
+    });
+    return false;
+  }
+  if (!plan.in_parts) {
+    Send(server, group.pushes, group.pulls, /*is_part=*/false);
+    return true;
+  }
+  for (const std::vector<std::size_t>& sections : plan.requests) {
+    if (under_way >= client::kPartsUnderWayMax) break;  // the rest leaves as these are answered
+    Group part;
+    for (const std::size_t i : sections) {
+      if (i < group.pushes.size()) {
+        part.pushes.push_back(group.pushes[i]);
+      } else {
+        part.pulls.push_back(group.pulls[i - group.pushes.size()]);
+      }
+    }
+    under_way = ++parts_[server];
+    Send(server, part.pushes, part.pulls, /*is_part=*/true);
+    if (Sequential()) break;
+  }
+  return true;
+}
+
+std::string Exchange::NameOf(std::uint32_t shard) const {
+  if (!layout_->is_slot(ShardId(shard))) {
+    const ShardSlice& slice = layout_->slice(ShardId(shard));
+    return absl::StrCat("rows ", slice.row_begin, " to ", slice.row_end, " of variable ", layout_->variable_of(ShardId(shard)).name);
+  }
+  std::vector<std::string> names;
+  for (const LaidTable& table : layout_->tables()) names.push_back(table.name);
+  return absl::StrCat("the rows that one batch reads in slot ", shard - layout_->dense_shards(), " of ", absl::StrJoin(names, ", "));
+}
+
+absl::Status Exchange::NeverFits(const std::string& server, const SectionSize& section) const {
+  const client::RequestLimits limits = client::RequestLimits::Of(env_.endpoints->at(server));
+  const char* const remedy = layout_->is_slot(ShardId(section.shard)) ? "use a smaller spec.data.batch_size, or more spec.strategy.table_slots"
+                                                                      : "cut the variable into smaller shards (spec.strategy.partitioner)";
+  return WithOrigin(
+      UserError(absl::InvalidArgumentError(absl::StrCat(
+          NameOf(section.shard), " do not fit into one request to ps_server/", server, ": bytes=", section.request_bytes + section.response_bytes,
+          " max=", limits.section_bytes_max(), "; start that server with more than ", limits.section_flag(), ", or ", remedy))),
+      absl::StrCat("ps_server/", server));
 }
 
 void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
-  struct Size {
-    std::uint64_t sections = 0, payload = 0, response = 0;
-  };
   announced_.clear();
   const ShardMap& map = env_.book->map();
-  std::map<std::string, Size> sizes;
-  const auto padded = [this](std::uint32_t shard) { return layout_->slice(ShardId(shard)).wire_bytes() + kSectionAlignment; };
+  std::map<std::string, std::vector<SectionSize>> sections;
   for (const ShardId shard : shards) {
     if (shard.value() >= map.shards.size() || !env_.endpoints->contains(map.shards[shard.value()].server)) continue;
-    Size& size = sizes[map.shards[shard.value()].server];
-    ++size.sections;
-    size.payload += padded(shard.value());
+    sections[map.shards[shard.value()].server].push_back(PushSize(shard.value(), layout_->slice(shard).wire_bytes()));
   }
   for (std::uint32_t shard = 0; pulls && shard < layout_->dense_shards() && shard < map.shards.size(); ++shard) {
-    const auto it = sizes.find(map.shards[shard].server);
-    if (it == sizes.end()) continue;
-    ++it->second.sections;
-    it->second.response += padded(shard);
+    const auto it = sections.find(map.shards[shard].server);
+    if (it != sections.end()) it->second.push_back(PullSize(shard, layout_->slice(ShardId(shard)).wire_bytes()));
   }
-  for (const auto& [server, size] : sizes) {
-    announced_[server] = env_.client->Announce(env_.endpoints->at(server), client::ParameterClient::RequestBytesMax(size.sections, size.payload),
-                                               size.response, env_.deadline);
+  for (auto& [server, all] : sections) {
+    const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), all, parts_.contains(server));
+    if (plan.requests.empty()) continue;
+    std::vector<SectionSize> first;  // of parts, the one that leaves first
+    for (const std::size_t i : plan.requests.front()) first.push_back(all[i]);
+    const RequestSize size = SizeOf(first);
+    announced_[server] = env_.client->Announce(env_.endpoints->at(server), size.request_bytes, size.response_bytes, env_.deadline);
   }
 }
 
-void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls) {
+void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls, bool is_part) {
   const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
   request->server = server;
+  request->part = is_part;
   auto packed = wire::Packed<v1::RequestHeader>::OfSections(pushes.size() + pulls.size());
   v1::RequestHeader& header = *packed;
   header.set_job_uid(env_.job.value());
@@ -237,14 +297,13 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
       const std::shared_ptr<const SlotRows>& rows = row_pulls_.at(key.first).rows;
       name_rows(*rows, *pull.part, &section);
       ids.back() = SlotRows::Ids(rows, *pull.part);
-      response_bytes += pull.part->bytes + kSectionAlignment;
     } else {
       const PullCache::Held& held = env_.cache->held(ShardId(shard));
       section.set_has(held.has);
       *section.mutable_have_start() = ToProto(held.start);
       section.set_have_vlsn(held.vlsn);
-      response_bytes += layout_->slice(ShardId(shard)).wire_bytes() + kSectionAlignment;
     }
+    response_bytes += SizeOfPull(key).response_bytes;
     request->pulls.push_back({key, mark(pull, shard), pulls_wanted_});
   }
   if (!any_ids) ids.clear();
@@ -279,6 +338,9 @@ void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
 void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer) {
   const std::shared_ptr<Exchange> self = shared_from_this();  // an event may let go of us
   --in_flight_;
+  if (request->part) {
+    if (const auto it = parts_.find(request->server); --it->second == 0) parts_.erase(it);
+  }
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
   const client::ParameterClient::Answer& got = **answer;
   const v1::ResponseHeader& header = *got.header;
@@ -411,6 +473,12 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
 
 void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
   last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
+  // The server's whole budget, or frame, is too small for a request that cannot be divided any more: no other try mends it.
+  if (status.code() == absl::StatusCode::kOutOfRange && request.pushes.size() + request.pulls.size() == 1) {
+    const std::uint32_t shard = request.pushes.empty() ? request.pulls.front().key.second : request.pushes.front().first.second;
+    return events_.on_failed(WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(NameOf(shard), ": ", status.message()))),
+                                        absl::StrCat("ps_server/", request.server)));
+  }
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
   if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
   std::vector<PushKey> pushes;

@@ -1,6 +1,6 @@
 // The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14 and 15).
 //
-//   Push(u, …)  ─┐                   one request per server, push u and the next pull together
+//   Push(u, …)  ─┐                   one request per server, push u and the next pull together; several where the server cannot grant one so large
 //   WantPull(n) ─┴▶ Flush ──────────────────────────────────────────────▶ ParameterClient
 //                     ▲   waits for a map (STALE) or backs off (BUSY,          │ answers, per section
 //                     └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
@@ -8,7 +8,7 @@
 // What an answer means is AttemptBook's decision; this class remembers what is where. A pull that rides with a push counts only
 // once that push is settled, so a worker never misses its own update. Rows of embedding tables are pulled for one step at a time, by the ids of
 // its batch. Runs on the control executor; bounded by the attempt: at most two updates, one pull per dense shard and the rows of two steps are under
-// way.
+// way. Of a server that takes less at once than is to be sent, a few parts are under way at a time (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -33,6 +33,7 @@
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 #include "worker/runner/attempt_book.h"
+#include "worker/runner/request_split.h"
 
 namespace evergrad::worker {
 
@@ -133,6 +134,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // update, shard
   struct Request {
     std::string server;
+    bool part = false;                                      // one of several
     std::vector<std::pair<PushKey, std::uint64_t>> pushes;  // with serials
     struct Pull {
       PullKey key;
@@ -144,7 +146,20 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool Sequential() const;
   // Where the item goes now; null: it waits for a map from here on.
   const ShardPlace* PlaceFor(std::uint32_t shard, Item& item);
-  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls);
+  // What is ready to leave for one server.
+  struct Group {
+    std::vector<PushKey> pushes;
+    std::vector<PullKey> pulls;
+  };
+  // One request, or parts of it as far as there may be more of them under way. False: something in it never leaves, and the attempt is to end.
+  bool SendGroup(const std::string& server, const Group& group);
+  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls, bool is_part);
+  SectionSize SizeOfPush(const PushKey& key) const;
+  SectionSize SizeOfPull(const PullKey& key) const;
+  // What a section of `shard` holds, in the words of the job file.
+  std::string NameOf(std::uint32_t shard) const;
+  // The user's error that a section is larger than what `server` takes.
+  absl::Status NeverFits(const std::string& server, const SectionSize& section) const;
   // What a pull brought; an error ends the attempt.
   absl::Status AcceptDense(PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
                            const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer, std::size_t index);
@@ -167,6 +182,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they are here
   std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
+  std::map<std::string, std::uint32_t> parts_;                           // requests under way that are parts, by server; none is 0
   std::string last_error_;
 };
 

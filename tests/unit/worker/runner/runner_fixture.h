@@ -53,8 +53,9 @@ class Node {
   // Return true when the request has been dealt with.
   using Intercept = std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
 
-  Node(transport::Transport* transport, std::string identity, metrics::Registry* registry)
-      : identity_(std::move(identity)), transport_(transport), executor_({absl::StrCat("lane", identity_)}) {
+  // `budget_bytes_max` 0: the default, and the endpoint does not say it.
+  Node(transport::Transport* transport, std::string identity, metrics::Registry* registry, std::uint64_t budget_bytes_max = 0)
+      : identity_(std::move(identity)), transport_(transport), budget_bytes_max_(budget_bytes_max), executor_({absl::StrCat("lane", identity_)}) {
     ps_server::ShardHost::Options options;
     options.executors = {&executor_};
     options.registry = registry;
@@ -69,6 +70,7 @@ class Node {
   void Listen() {
     transport::ServerOptions options;
     options.listen = absl::StrCat("server-", identity_);
+    if (budget_bytes_max_ > 0) options.budget_bytes_max = budget_bytes_max_;
     transport::Handlers handlers;
     handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
       auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
@@ -97,8 +99,10 @@ class Node {
   v1::Endpoint endpoint() const {
     v1::Endpoint endpoint;
     endpoint.set_address(absl::StrCat("server-", identity_));
+    endpoint.set_budget_bytes_max(budget_bytes_max_);
     return endpoint;
   }
+  transport::Server::Stats stats() const { return server_->stats(); }
   const std::string& identity() const { return identity_; }
   void SetIntercept(Intercept intercept) {
     MutexLock lock(&mu_);
@@ -137,6 +141,7 @@ class Node {
  private:
   const std::string identity_;
   transport::Transport* const transport_;
+  const std::uint64_t budget_bytes_max_;
   runtime::ThreadExecutor executor_;
   std::unique_ptr<ps_server::ShardHost> host_;
   std::unique_ptr<transport::Server> server_;
@@ -169,6 +174,7 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
+    std::uint64_t budget_bytes_max = 0;  // of each server; 0: the default, and workers do not know it
     std::string failpoints;
     bool allow_counting = true;
     bool skip_not_finite = false;
@@ -180,7 +186,8 @@ class Stage {
   Stage() : Stage(Settings{}) {}
   explicit Stage(Settings settings) {
     if (!settings.failpoints.empty()) REQUIRE(failpoints.Arm(settings.failpoints, 1).ok());
-    for (int i = 0; i < settings.servers; ++i) nodes.push_back(std::make_unique<Node>(transport.get(), absl::StrCat(i), &server_registry));
+    for (int i = 0; i < settings.servers; ++i)
+      nodes.push_back(std::make_unique<Node>(transport.get(), absl::StrCat(i), &server_registry, settings.budget_bytes_max));
     Runner::Environment environment;
     environment.control = &control;
     environment.compute = &compute;
