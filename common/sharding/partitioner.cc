@@ -40,19 +40,20 @@ std::uint64_t CountOf(const Partitioner& partitioner, std::uint64_t rows, std::u
 
 }  // namespace
 
-absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape) {
+absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape, std::uint64_t partition_bytes_max) {
   EG_RETURN_IF_ERROR(Check(partitioner));
   EG_RETURN_IF_ERROR(tensor::Shape::Checked(shape.dims()).status());
   const std::uint64_t rows = shape.rows();
   const std::uint64_t row_bytes = shape.row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32);
   if (rows == 0 || row_bytes == 0)
     return UserError(absl::InvalidArgumentError(absl::StrCat("a variable has at least one element: shape=", shape.ToString())));
-  if (row_bytes > kPartitionBytesMax) {
+  partition_bytes_max = std::min(partition_bytes_max, kPartitionBytesMax);
+  if (row_bytes > partition_bytes_max) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("one row is larger than a partition may be: shape=", shape.ToString(),
-                                                             " row_bytes=", row_bytes, " limit=", kPartitionBytesMax)));
+                                                             " row_bytes=", row_bytes, " limit=", partition_bytes_max)));
   }
   if (shape.rank() == 0) return std::vector<RowRange>{{0, 1}};
-  const std::uint64_t count = std::max(CountOf(partitioner, rows, row_bytes), CeilDiv(rows, kPartitionBytesMax / row_bytes));
+  const std::uint64_t count = std::max(CountOf(partitioner, rows, row_bytes), CeilDiv(rows, partition_bytes_max / row_bytes));
   if (count > kPartitionsMax) {
     return UserError(
         absl::InvalidArgumentError(absl::StrCat("too many partitions: shape=", shape.ToString(), " partitions=", count, " limit=", kPartitionsMax)));

@@ -38,8 +38,9 @@ inline constexpr std::uint64_t kPartitionBytesMax = 64ull << 20;
 inline constexpr std::uint64_t kPartitionsMax = 65536;  // Of one variable.
 
 // Cuts `shape` (float32). The first (rows mod n) partitions get one more row. Scalars are not cut. A partition above
-// kPartitionBytesMax is cut further. InvalidArgument, the user's: a single row above it, a size or count < 1, a variable
-// without elements, more than kPartitionsMax partitions.
-absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape);
+// `partition_bytes_max`, which is at most kPartitionBytesMax, is cut further. InvalidArgument, the user's: a single row above it, a size or
+// count < 1, a variable without elements, more than kPartitionsMax partitions.
+absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape,
+                                          std::uint64_t partition_bytes_max = kPartitionBytesMax);
 
 }  // namespace evergrad::sharding

@@ -37,6 +37,7 @@
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/death_limit.h"
 #include "coordinator/jobs/poison.h"
+#include "coordinator/jobs/section_limit.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/tally.h"
 #include "coordinator/scheduler/grant_sizing.h"
@@ -460,6 +461,7 @@ class Job {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
+  SectionLimit ServersLimit() const;     // of those that are here
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
@@ -607,7 +609,8 @@ class Job {
   std::optional<plan::Plan> plan_;
   v1::Plan plan_message_;
   std::vector<std::uint64_t> shard_bytes_;
-  std::uint64_t server_bytes_ = 0;  // as planned, of all its variables
+  std::uint64_t partition_bytes_max_ = 0;  // that the plan was made with
+  std::uint64_t server_bytes_ = 0;         // as planned, of all its variables
   v1::DescribeResult described_;
   std::unique_ptr<ClosureBook> book_;
   bool window_open_ = false;

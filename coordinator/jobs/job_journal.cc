@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/sharding/partitioner.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
@@ -188,6 +189,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   // While it is looked for what to resume from, the plan has no book yet: after a restart it is described again.
   s->set_has_plan(plan_.has_value() && phase_ != Phase::kDescribing);
   if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
+  if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
   s->set_barrier_epochs(barrier_epochs_);
   s->set_evaluated_epochs(evaluated_epochs_);
   FillCounters(s->mutable_counters());
@@ -395,7 +397,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   ended_at_ = MonoTime(s.ended_mono_ns());
   described_ = s.described();
   if (s.has_plan() && refusal->empty()) {
-    absl::StatusOr<BuiltPlan> planned = BuildPlan(id_.spec, described_);
+    partition_bytes_max_ = s.partition_bytes_max() == 0 ? sharding::kPartitionBytesMax : s.partition_bytes_max();
+    absl::StatusOr<BuiltPlan> planned = BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
     if (!planned.ok()) *refusal = absl::StrCat("this version makes no plan of it: ", planned.status().message());
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/sharding/partitioner.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/plan_builder.h"
@@ -12,7 +13,8 @@
 namespace evergrad::coordinator {
 
 void Job::OnDescribed(const v1::DescribeResult& described) {
-  absl::StatusOr<BuiltPlan> built = BuildPlan(id_.spec, described);
+  const SectionLimit limit = ServersLimit();
+  absl::StatusOr<BuiltPlan> built = BuildPlan(id_.spec, described, limit);
   if (!built.ok()) {
     const bool user = BlameOf(built.status()) == Blame::kUser;
     Fail(MakeError(built.status(), user ? "user" : "internal", "coordinator"), user);
@@ -22,6 +24,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
+  partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
   const std::uint64_t bytes = server_bytes_ = built->server_bytes;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
@@ -36,6 +39,14 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   if (!journals()) described_.clear_variables();  // else the plan is made of them again after a restart
   if (checkpoints() && id_.spec.checkpoint.resume) return LookForResume();
   BeginPlan();
+}
+
+SectionLimit Job::ServersLimit() const {
+  std::map<std::string, v1::Endpoint> endpoints;
+  for (const auto& [task, server] : servers_) {
+    if (server.ready && server.leaving.empty()) endpoints[server.identity] = server.endpoint;
+  }
+  return SectionLimit::Of(endpoints);
 }
 
 ClosureBook::Options Job::BookOptions() const {
@@ -99,6 +110,7 @@ void Job::TryPlace() {
     loads.push_back(std::move(load));
   }
   if (loads.empty()) return;
+  if (const absl::Status fits = ServersLimit().CheckShards(plan_message_); !fits.ok()) return Fail(MakeError(fits, "user", "coordinator"), true);
   const bool first = !placed_;
   std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   if (!placed_) {

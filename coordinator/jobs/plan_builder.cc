@@ -151,7 +151,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
 }
 
-absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described) {
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described, const SectionLimit& limit) {
   plan::PlanSpec numbers;
   const bool functions = spec.type == "functions";
   numbers.train_examples = described.train_examples();
@@ -211,7 +211,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
     if (!shape.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
-    absl::StatusOr<std::vector<sharding::RowRange>> ranges = sharding::Cut(partitioner, *shape);
+    EG_RETURN_IF_ERROR(limit.CheckRow("variable", variable.name(), shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
+    absl::StatusOr<std::vector<sharding::RowRange>> ranges = sharding::Cut(partitioner, *shape, limit.bytes);
     if (!ranges.ok())
       return UserError(absl::Status(ranges.status().code(), absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
     if (message.shards_size() + ranges->size() > kShardsMax) {
@@ -235,6 +236,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     }
     ++index;
   }
+  for (const v1::TableSpec& table : described.tables())
+    EG_RETURN_IF_ERROR(limit.CheckRow("table", table.name(), std::uint64_t{table.dimension()} * sizeof(float) + sizeof(std::int64_t)));
   EG_RETURN_IF_ERROR(AddTables(described, spec.strategy.table_slots, &names, &built));
   message.set_data_fingerprint(described.data_fingerprint());
   // It travels in one message beside the job's YAML and the map.

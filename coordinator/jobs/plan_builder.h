@@ -9,6 +9,7 @@
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
 #include "common/plan/plan.h"
+#include "coordinator/jobs/section_limit.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::coordinator {
@@ -23,7 +24,8 @@ struct BuiltPlan {
 };
 
 // What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.
-absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described);
+// No part of a variable is larger than what the server of `limit` takes: it is cut further, or the plan is refused.
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described, const SectionLimit& limit = {});
 
 // What a server needs of a shard: as the plan has it, a slot with all tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);

@@ -207,6 +207,7 @@ class FakeCluster {
   std::unique_ptr<Job> job;
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
+  std::uint64_t server_budget_bytes_max = 0;  // that servers say in their Hello
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   // What keeps a worker from what it is granted: it fails at once.
   std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks = [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
@@ -252,6 +253,7 @@ class FakeCluster {
     std::optional<TaskId> former;
     v1::Hello hello;
     hello.mutable_endpoint()->set_address("inproc:" + identity + "." + std::to_string(next_task));
+    hello.mutable_endpoint()->set_budget_bytes_max(server_budget_bytes_max);
     FakeServer server;
     if (servers.count(identity) != 0) {
       if (known) former = servers[identity].task;

@@ -225,6 +225,23 @@ TEST_CASE("servers that hold what the map says keep it over a restart: nothing i
   CHECK(status.revision() > (1ull << 32));  // above that of the former life: who waits for a change sees one
 }
 
+TEST_CASE("a plan whose variables were cut for its servers is the same after a restart, whatever the servers say then") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.server_budget_bytes_max = (64u << 10) + 16;  // four rows in a part
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
+  const auto shards = [&] { return c.servers.at("0").shards.size() + c.servers.at("1").shards.size(); };
+  CHECK(shards() == 16);
+  c.server_budget_bytes_max = 0;
+  c.Restart();
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.Status().closures_rerun() == 0);
+}
+
 TEST_CASE("a server that does not come back with the coordinator is waited for by name, then its shards go elsewhere") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(3); }, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };

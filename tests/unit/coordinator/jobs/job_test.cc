@@ -136,6 +136,51 @@ TEST_CASE("a job whose variables take more memory of the servers than it may hav
   }
 }
 
+TEST_CASE("a variable is cut until each part fits into a request to the servers, and a row that does not is refused when the job is planned") {
+  FakeCluster c;
+  c.server_budget_bytes_max = (64u << 10) + 16;  // besides what a request needs around its payload: four rows
+  c.AddServer("7");
+  c.AddWorker("0");
+  c.job->Start();
+
+  SECTION("it is cut") {
+    c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+    REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
+    CHECK(c.servers.at("7").shards.size() == 16);
+    c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+    c.FinishHeld(c.workers.at("0"));
+    REQUIRE(c.RunToEnd());
+    CHECK(c.job->state() == JobState::kSucceeded);
+  }
+  SECTION("a server that came later takes less than a part") {
+    c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+    REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
+    c.server_budget_bytes_max = (64u << 10) + 12;
+    const TaskId lost = c.servers.at("7").task;
+    c.servers.erase("7");
+    c.AddServer("8");
+    c.job->OnServerLost(lost, "7", "away for longer than server_lost_after", false);
+    REQUIRE(c.RunToEnd());
+    CHECK(c.job->state() == JobState::kFailed);
+    CHECK_THAT(c.Status().first_cause().message(), Catch::StartsWith("variable counting/samples: its rows 0 to 4 are more than ps_server/8 takes") &&
+                                                       Catch::Contains("bytes=16 max=12; start that server with more than --budget-bytes-max 65548"));
+  }
+}
+
+TEST_CASE("a job with a row that no request to a server can carry fails at once, with variable, server and flag") {
+  FakeCluster c;
+  c.server_budget_bytes_max = (64u << 10) + 3;
+  c.AddServer("7");
+  c.AddWorker("0");
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kFailed);
+  CHECK_THAT(c.Status().first_cause().message(),
+             Catch::Equals("variable counting/samples: one row is larger than ps_server/7 takes in one request: row_bytes=4 max=3; start that server "
+                           "with more than --budget-bytes-max 65539"));
+  CHECK(c.Status().first_cause().kind() == "user");
+}
+
 TEST_CASE("a job says for what it waits, and goes on when it comes") {
   FakeCluster c;
   c.job->Start();

@@ -43,6 +43,56 @@ v1::DescribeResult Described() {
 
 }  // namespace
 
+TEST_CASE("a variable is cut further where a part would be more than a server takes, and a row that is more is refused by name") {
+  SectionLimit limit{.bytes = 40 * 1024, .server = "3", .flag = "--budget-bytes-max 106496"};
+  const auto cut = BuildPlan(Spec(), Described(), limit);
+  REQUIRE(cut.ok());
+  REQUIRE(cut->message.shards_size() == 20 + 2);  // rows of 1 KiB, 40 in a part at most
+  CHECK(cut->message.shards(0).row_end() == 40);
+  CHECK(limit.CheckShards(cut->message).ok());
+  // The same numbers without a name, as after a restart, give the same plan.
+  CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() == cut->message.fingerprint());
+  CHECK(BuildPlan(Spec(), Described())->message.fingerprint() != cut->message.fingerprint());
+
+  const absl::Status late = limit.CheckShards(BuildPlan(Spec(), Described())->message);
+  CHECK(late.message() ==
+        "variable dense/kernel: its rows 0 to 66 are more than ps_server/3 takes in one request: bytes=67584 max=40960; start that server with more "
+        "than --budget-bytes-max 106496, or submit the job again while it is there, so that the variable is cut for it");
+  CHECK(BlameOf(late) == Blame::kUser);
+
+  limit.bytes = 1023;
+  const absl::Status row = BuildPlan(Spec(), Described(), limit).status();
+  CHECK(row.message() ==
+        "variable dense/kernel: one row is larger than ps_server/3 takes in one request: row_bytes=1024 max=1023; start that server with more than "
+        "--budget-bytes-max 106496");
+  CHECK(BlameOf(row) == Blame::kUser);
+  v1::DescribeResult rows;
+  rows.set_train_examples(1000);
+  v1::TableSpec* table = rows.add_tables();
+  table->set_name("users");
+  table->set_dimension(254);
+  table->set_dtype(v1::DTYPE_FLOAT32);
+  CHECK(BuildPlan(Spec(), rows, limit).status().message().find("table users: one row is larger than ps_server/3 takes in one request: row_bytes=1024") ==
+        0);
+  table->set_dimension(253);
+  CHECK(BuildPlan(Spec(), rows, limit).ok());
+}
+
+TEST_CASE("the limit of a job's servers is that of the one that takes least") {
+  std::map<std::string, v1::Endpoint> servers;
+  CHECK(SectionLimit::Of(servers).server.empty());
+  servers["0"];  // says nothing
+  CHECK(SectionLimit::Of(servers).server.empty());
+  servers["1"].set_budget_bytes_max(256u << 20);
+  servers["1"].set_frame_bytes_max(1u << 30);
+  servers["2"].set_budget_bytes_max(256u << 20);
+  servers["2"].set_frame_bytes_max(16u << 20);
+  const SectionLimit limit = SectionLimit::Of(servers);
+  CHECK(limit.server == "2");
+  CHECK(limit.flag == "--frame-bytes-max 16777216");
+  CHECK(limit.bytes == (16u << 20) - (64u << 10));
+}
+
 TEST_CASE("a plan numbers closures, cuts variables and counts values with slots") {
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
