@@ -121,7 +121,7 @@ const Variant<SourceSpec>& SourceVariant() {
         {"csv",
          {"a csv source",
           {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain", "relative paths are taken from the job file's folder",
-                   "\"${EVERGRAD_DATA:-../data}/ml-latest-small/ratings.csv\""),
+                   "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
            Flag<SourceSpec>("header", &SourceSpec::header, "whether the first record has the columns' names"), SeparatorKey(),
            Flag<SourceSpec>("quoting", &SourceSpec::quoting, "whether values may be quoted, as RFC 4180 has it; false: a quote is text"),
            MissingKey(), SplitKey()},

@@ -1,25 +1,35 @@
 #!/usr/bin/env python3
-"""Fills the data folder: from Debian's dataset packages, from what can be derived from them, and from ../shared/data when it lies
-beside the checkout (each file checked by SHA-256). What is already there is left alone; a set that cannot be had is named, not invented.
+"""Fills the data folder, without a network: from Debian's dataset packages, from what lies packed in examples/data, from what can be derived from them,
+and from a seed. What is already there is left alone. A set that cannot be had is named with the reason; nothing is invented in its place.
 
-  data.py --out data [set ...]        sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult ml-latest-small
+  data.py --out data [set ...]             without a set: all of them but ml-latest-small, which is only checked where it lies
+  data.py --out data --for JOB.yaml        the sets that the job names below ${EVERGRAD_DATA}; so may the text of --beside, for example `--set …`
+
+Sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult ratings ml-latest-small
 """
 import argparse
 import gzip
 import hashlib
+import lzma
 import os
-import shutil
+import re
 import struct
 import sys
 
+import ratings as made_ratings
+
 PACKAGE = "/usr/share/datasets/fashion-mnist"
+PACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "data")
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
-SHARED = {
-    "ml-latest-small/ratings.csv": "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646",
-    "ml-latest-small/README.txt": "fe08d190801ea01a1832ad5d9a6248f54ef6b58b53a794636595d2b50f874f94",
+SHA256 = {
     "adult/adult.data": "df25a4e32ed6f1bd4b3910d21a7bd661a09061eced7cb45555a519d9667cc87b",
     "adult/adult.test": "5c8e678e04c82a07182bbcb6667c9a06faaba123a55b409af7c5d21fb45784b3",
+    "ratings/ratings.csv": "618850443e5c8cc8442f7ee8477cf46794a53c5b535cfa6bf0870243a1825a17",
+    "ml-latest-small/ratings.csv": "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646",
 }
+MOVIELENS = """MovieLens may not be passed on or used commercially, so it is not part of this project.
+  Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s.
+  SHA-256 of ratings.csv: %s"""
 
 
 def idx(name):
@@ -88,52 +98,90 @@ def from_package(fill):
     return guarded
 
 
-def from_shared(name):
-    def fill(folder):
-        shared = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "shared", "data")
-        for path, digest in SHARED.items():
-            target = os.path.join(os.path.dirname(folder), path)
-            if not path.startswith(name + "/") or os.path.exists(target):
-                continue
-            source = os.path.join(shared, path)
-            if not os.path.exists(source):
-                return "no copy of %s lies in ../shared/data" % path
-            with open(source, "rb") as f:
-                got = hashlib.sha256(f.read()).hexdigest()
-            if got != digest:
-                return "%s: SHA-256 want %s got %s" % (source, digest, got)
-            shutil.copyfile(source, target + ".partial")
-            os.replace(target + ".partial", target)
+def place(folder, name, raw):
+    """Writes the file `name` of the set's folder, whole or not at all. Returns why not."""
+    want, got = SHA256[os.path.basename(folder) + "/" + name], hashlib.sha256(raw).hexdigest()
+    if got != want:
+        return "%s: SHA-256 want %s got %s" % (name, want, got)
+    target = os.path.join(folder, name)
+    with open(target + ".partial", "wb") as out:
+        out.write(raw)
+    os.replace(target + ".partial", target)
+    return None
+
+
+def adult(folder):
+    """The two files that lie packed in examples/data/adult (CC BY 4.0, README.md there)."""
+    for name in ("adult.data", "adult.test"):
+        if os.path.exists(os.path.join(folder, name)):
+            continue
+        with lzma.open(os.path.join(PACKED, "adult", name + ".xz")) as packed:
+            why = place(folder, name, packed.read())
+        if why:
+            return why
+    return None
+
+
+def ratings(folder):
+    if os.path.exists(os.path.join(folder, "ratings.csv")):
         return None
-    return fill
+    return place(folder, "ratings.csv", "".join(made_ratings.rows()).encode())
+
+
+def ml_latest_small(folder):
+    """Checks the file that the user has fetched."""
+    path, want = os.path.join(folder, "ratings.csv"), SHA256["ml-latest-small/ratings.csv"]
+    if not os.path.exists(path):
+        return MOVIELENS % (os.path.dirname(folder) or ".", want)
+    with open(path, "rb") as f:
+        got = hashlib.sha256(f.read()).hexdigest()
+    return None if got == want else "%s: SHA-256 want %s got %s" % (path, want, got)
 
 
 SETS = {
     "fashion-mnist": from_package(fashion_mnist),
     "fashion-mnist-12k": from_package(fashion_mnist_12k),
     "fashion-mnist-sorted": from_package(fashion_mnist_sorted),
-    "adult": from_shared("adult"),
-    "ml-latest-small": from_shared("ml-latest-small"),
+    "adult": adult,
+    "ratings": ratings,
+    "ml-latest-small": ml_latest_small,
 }
+FETCHED_BY_USERS = ["ml-latest-small"]
+
+
+def named_in(text):
+    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders there are the user's own."""
+    named = set(re.findall(r"\$\{EVERGRAD_DATA(?::-[^}]*)?\}/([^/\s\"']+)/", text))
+    return [name for name in SETS if name in named]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", required=True, help="the data folder")
+    parser.add_argument("--for", dest="job", metavar="JOB.yaml", help="a job: fill the sets that it names")
+    parser.add_argument("--beside", default="", metavar="TEXT", help="what else may name some: the options beside the job")
     parser.add_argument("sets", nargs="*", metavar="set")
     arguments = parser.parse_args()
     unknown = [s for s in arguments.sets if s not in SETS]
     if unknown:
         parser.error("unknown set %s; there are: %s" % (", ".join(unknown), ", ".join(SETS)))
-    for name in arguments.sets or SETS:
+    wanted = arguments.sets or [name for name in SETS if name not in FETCHED_BY_USERS]
+    if arguments.job is not None:
+        with open(arguments.job, errors="replace") as f:
+            text = re.sub(r"(^|\s)#.*", "", f.read(), flags=re.MULTILINE)
+        named = named_in(text + "\n" + arguments.beside)
+        wanted = arguments.sets + [name for name in named if name not in arguments.sets]
+    for name in wanted:
         folder = os.path.join(arguments.out, name)
         os.makedirs(folder, exist_ok=True)
         why = SETS[name](folder)
         if why:
             print("data: %s: left out: %s" % (name, why))
-            if not os.listdir(folder):
+            empty = not os.listdir(folder)
+            if empty:
                 os.rmdir(folder)
-            if arguments.sets:
+            # A file of the user's own in its place serves a job; only who asks for the set itself is refused.
+            if name in arguments.sets or (arguments.job is not None and empty):
                 return 2
     return 0
 

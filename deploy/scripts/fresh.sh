@@ -3,15 +3,16 @@
 #
 #   fresh.sh [--keep] [--only train|test] [--dir FOLDER]
 #
+# FOLDER is made where it is not there yet. Without --keep what this script has put into it is removed at the end, and nothing else.
 # Needs root and debootstrap. The chroot gets the host's apt sources and proxy settings at run time; none is written down here.
-# ../shared is laid beside the clone when it lies beside this checkout, as continuous integration does.
+# Nothing lies beside the clone: what works there works in a stranger's clone.
 set -euo pipefail
 keep=0 only= dir=
 while (( $# )); do
   case $1 in
     --keep) keep=1 ;;
-    --only) only=$2; shift ;;
-    --dir) dir=$2; shift ;;
+    --only) only=${2:-}; shift; [[ $only == train || $only == test ]] || { echo "fresh.sh: --only $only: want train or test" >&2; exit 2; } ;;
+    --dir) dir=${2:-}; shift; [[ -n $dir ]] || { echo "fresh.sh: --dir wants a folder" >&2; exit 2; } ;;
     *) echo "fresh.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift
@@ -19,7 +20,13 @@ done
 (( EUID == 0 )) || { echo "fresh.sh: a chroot needs root" >&2; exit 2; }
 command -v debootstrap >/dev/null || { echo "fresh.sh: apt-get install debootstrap first" >&2; exit 2; }
 top=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
-[[ -n $dir ]] || dir=$(mktemp -d -t evergrad-fresh.XXXXXX)
+made=
+if [[ -z $dir ]]; then
+  dir=$(mktemp -d -t evergrad-fresh.XXXXXX) made=1
+elif [[ ! -d $dir ]]; then
+  mkdir -p "$dir" && made=1
+fi
+dir=$(cd "$dir" && pwd)
 root=$dir/root
 
 # The first archive that the host itself uses.
@@ -31,7 +38,9 @@ mounts=()
 cleanup() {
   local m
   for m in "${mounts[@]}"; do umount -l "$m" 2>/dev/null || true; done
-  (( keep )) || rm -rf --one-file-system "$dir"
+  (( keep )) && return
+  rm -rf --one-file-system "$root" "$dir/debootstrap.log"
+  [[ -z $made ]] || rmdir "$dir"
 }
 trap cleanup EXIT
 
@@ -55,7 +64,6 @@ mkdir -p "$root/dev/shm"
 
 rm -rf "$root/srv/evergrad"
 git clone -q "$top" "$root/srv/evergrad"
-if [[ -d $top/../shared ]]; then rm -rf "$root/srv/shared"; cp -aL "$top/../shared" "$root/srv/shared"; fi
 
 environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CI=true)
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do

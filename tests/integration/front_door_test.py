@@ -5,7 +5,9 @@
 
 The checkout is a copy whose binaries are those of --bin; its set-up and its build have nothing to do.
 """
+import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import support  # noqa: E402
+from documents import block  # noqa: E402
 from support import Case, ROOT, job_yaml, main, write  # noqa: E402
 
 PACKAGE = "/usr/share/datasets/fashion-mnist"
@@ -27,9 +30,10 @@ class FrontDoor(Case):
         for folder in (scripts, self.caller, self.path("tools"), os.path.join(self.checkout, "build", "release")):
             os.makedirs(folder)
         shutil.copy(os.path.join(ROOT, "evergrad"), self.checkout)
-        for name in ("data.py", "failed_tests.py"):
+        for name in ("data.py", "ratings.py", "failed_tests.py", "fresh.sh"):
             shutil.copy(os.path.join(ROOT, "deploy", "scripts", name), scripts)
-        shutil.copytree(os.path.join(ROOT, "configs"), os.path.join(self.checkout, "configs"))
+        for name in ("configs", os.path.join("examples", "data")):
+            shutil.copytree(os.path.join(ROOT, name), os.path.join(self.checkout, name))
         os.symlink(support.BIN, os.path.join(self.checkout, "build", "release", "bin"))
         write(os.path.join(scripts, "setup.sh"), "echo set-up was begun\n")
         for tool in ("cmake", "ninja"):
@@ -56,7 +60,86 @@ class FrontDoor(Case):
         run = self.run_folder(os.path.join(self.caller, "runs"))
         self.assertIn("the run's files: runs/" + os.path.basename(run), r.stdout)
         self.assertTrue(os.path.exists(os.path.join(run, "report.html")))
-        self.assertEqual(sorted(os.listdir(self.checkout)), ["build", "configs", "deploy", "evergrad"])
+        self.assertEqual(sorted(os.listdir(self.checkout)), ["build", "configs", "deploy", "evergrad", "examples"])
+
+    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    def test_the_readmes_job_trains_wherever_it_is_saved(self):
+        job = write(os.path.join(self.caller, "my.yaml"), block("README.md", "yaml", "my-mlp"))
+        r = self.evergrad("train", "my.yaml", "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": ""})
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertRegex(r.stdout, r"(?m)^.*2 workers, 2 servers, 469 steps, each applied exactly once$")
+        self.assertEqual(os.listdir(os.path.join(self.checkout, "data")), ["fashion-mnist"])
+        self.assertEqual(sorted(os.listdir(self.caller)), [os.path.basename(job), "runs"])
+
+    def test_train_gets_the_data_that_a_job_names(self):
+        examples = os.path.join(self.checkout, "configs", "examples")
+        for example, needs, says in (("adult", "adult", "auc 0."), ("matrix_factorization", "ratings", "root_mean_squared_error 0.")):
+            r = self.evergrad("train", os.path.join(examples, example + ".yaml"), "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": "sets"})
+            self.assertEqual(r.returncode, 0, r.stdout)
+            self.assertIn(says, r.stdout)
+            self.assertIn(needs, os.listdir(os.path.join(self.caller, "sets")))
+        self.assertEqual(sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"])
+        # What nobody may pass on: where the user gets it, and nothing is started.
+        r = self.evergrad("train", os.path.join(examples, "matrix_factorization.yaml"), "--set", "spec.data.train.path=${EVERGRAD_DATA}/ml-latest-small/ratings.csv",
+                          env={"EVERGRAD_DATA": "sets"})
+        self.assertEqual(r.returncode, 2, r.stdout)
+        self.assertIn("Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s" % os.path.join(self.caller, "sets"), r.stdout)
+        self.assertIn("SHA-256 of ratings.csv: aa289ca8", r.stdout)
+        self.assertNotIn("local cluster", r.stdout)
+
+    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    def test_every_file_that_an_example_names_is_one_that_data_provides(self):
+        configs = os.path.join(self.checkout, "configs")
+        jobs = [os.path.join(configs, name) for name in ("quickstart.yaml", "reference.yaml")] + sorted(
+            os.path.join(configs, "examples", name) for name in os.listdir(os.path.join(configs, "examples")))
+        self.assertGreater(len(jobs), 10)
+        r = self.evergrad("data", env={"EVERGRAD_DATA": "sets"})
+        self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertNotIn("left out", r.stdout)
+        for job in jobs:
+            with open(job) as f:
+                text = f.read()
+            # A comment may name what the user fetches; a path is quoted.
+            named = re.findall(r'"\$\{EVERGRAD_DATA[^}]*\}/([^"]+)"', text)
+            self.assertEqual(len(named), text.count('"${EVERGRAD_DATA'), job)
+            for path in named:
+                self.assertTrue(os.path.exists(os.path.join(self.caller, "sets", path)), "%s names %s, which ./evergrad data does not make" % (job, path))
+            # Nothing of an example lies anywhere else.
+            self.assertEqual(re.findall(r'\b(?:images|labels|path): *"?(?!\$\{EVERGRAD_DATA)[^\s,}"]*/[^\s,}]*', text), [], job)
+
+    def test_data_is_checked_and_what_is_there_is_left_alone(self):
+        packed = os.path.join(self.checkout, "examples", "data", "adult", "adult.data.xz")
+        with lzma.open(packed, "wb") as f:
+            f.write(b"not the census\n")
+        r = self.evergrad("data", "adult", env={"EVERGRAD_DATA": "sets"})
+        self.assertEqual(r.returncode, 2, r.stdout)
+        self.assertIn("adult.data: SHA-256 want df25a4e3", r.stdout)
+        self.assertFalse(os.path.exists(os.path.join(self.caller, "sets", "adult")))
+        os.makedirs(os.path.join(self.caller, "sets", "ratings"))
+        mine = write(os.path.join(self.caller, "sets", "ratings", "ratings.csv"), "mine\n")
+        self.assertEqual(self.evergrad("data", "ratings", env={"EVERGRAD_DATA": "sets"}).returncode, 0)
+        with open(mine) as f:
+            self.assertEqual(f.read(), "mine\n")
+        r = self.evergrad("data", "rating")
+        self.assertEqual(r.returncode, 2, r.stdout)
+        self.assertIn("unknown set rating; there are: fashion-mnist", r.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0, "a chroot needs root")
+    def test_fresh_makes_the_folder_that_it_is_told_and_removes_only_what_is_its_own(self):
+        subprocess.run(["git", "init", "-q", self.checkout], check=True)
+        os.chmod(write(self.path("tools", "debootstrap"), '#!/bin/sh\nmkdir -p "$4"\necho "asked for $4"\nexit 1\n'), 0o755)
+        for folder in ("not yet/there", "there"):
+            if folder == "there":
+                os.makedirs(os.path.join(self.caller, folder))
+                write(os.path.join(self.caller, folder, "mine"), "")
+            r = self.evergrad("fresh", "--dir", folder)
+            self.assertEqual(r.returncode, 1, r.stdout)
+            self.assertIn("asked for " + os.path.join(self.caller, folder, "root"), r.stdout)
+        self.assertFalse(os.path.exists(os.path.join(self.caller, "not yet", "there")))
+        self.assertEqual(os.listdir(os.path.join(self.caller, "there")), ["mine"])
+        r = self.evergrad("fresh", "--only", "everything")
+        self.assertEqual(r.returncode, 2, r.stdout)
+        self.assertIn("want train or test", r.stdout)
 
     def test_a_job_file_that_is_not_there_is_named_before_anything_is_set_up(self):
         for name in ("nowhere.yaml", "nowhere", "."):

@@ -17,7 +17,13 @@ from limits import Group  # noqa: E402
 from stage import Skipped  # noqa: E402
 
 EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "examples", "matrix_factorization.yaml")
-RMSE_MAX = 0.870  # of the published target for these ratings
+RMSE_MAX = 0.640  # biases alone reach 0.786 on these ratings
+
+
+def needs_data(path):
+    """Skips the test that asks where a file of the data folder is missing."""
+    if not os.path.exists(os.path.join(support.data_folder(), path)):
+        raise unittest.SkipTest("%s is missing (./evergrad data makes it)" % path)
 
 
 def has_ended(status):
@@ -64,7 +70,7 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
         self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
         # Users that rated most are among those that a sample of the pushes names most.
-        with open(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")) as f:
+        with open(os.path.join(support.data_folder(), "ratings", "ratings.csv")) as f:
             ratings = collections.Counter(int(line.split(",")[0]) for line in f.readlines()[1:])
         hottest = [hot["id"] for hot in users["table"]["hottest"]]
         self.assertTrue(hottest and set(hottest) <= set(ratings))
@@ -81,8 +87,7 @@ class MatrixFactorization(unittest.TestCase):
 
     def test_with_16_bit_rows_on_the_wire_the_example_reaches_its_target_and_the_bytes_of_values_halve(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        if not os.path.exists(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")):
-            self.skipTest("ml-latest-small/ratings.csv is missing: `./evergrad data` makes it where ../shared lies beside the checkout")
+        needs_data("ratings/ratings.csv")
         out, in_ = {}, {}
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             for wire in ("float32", "bf16", "[{match: \"*_biases\", dtype: fp16}]"):
@@ -94,8 +99,8 @@ class MatrixFactorization(unittest.TestCase):
                 shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
                 out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(s["bytes_in"] for s in shards)
                 self.assertEqual(self.tables(c, name)["users"], (True, [610, 16]))
-            refused = c.psctl("job", "submit", EXAMPLE, "--set", "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]", "--wait", expect=None)
-            self.assertNotEqual(refused.returncode, 0)
+            refused = c.psctl("job", "run", EXAMPLE, "--set", "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]", expect=1)
+            self.assertIn("no variable and no table of this name: match=nobody", refused.stdout)
         plain, half, mixed = out.values()
         self.assertAlmostEqual(2 * half / plain, 1, delta=0.01)  # a pull that is asked for again is answered, and counted, again
         # 17 of 34 elements of a pair of ids are users', 2 of them biases.
@@ -106,8 +111,7 @@ class MatrixFactorization(unittest.TestCase):
 
     def test_the_example_reaches_its_target_also_when_a_worker_and_a_server_die_and_each_slot_applies_each_update_once(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        if not os.path.exists(os.path.join(support.data_folder(), "ml-latest-small", "ratings.csv")):
-            self.skipTest("ml-latest-small/ratings.csv is missing: `./evergrad data` makes it where ../shared lies beside the checkout")
+        needs_data("ratings/ratings.csv")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             self.submit(c, "calm")
             calm = self.result(c, "calm")
@@ -127,7 +131,7 @@ class MatrixFactorization(unittest.TestCase):
                 name = "deaths-%d" % epochs
                 self.submit(c, name, "spec.checkpoint.every=100ms", "spec.training.epochs=%d" % epochs)
                 show = lambda: c.psctl_json("job", "show", name)  # noqa: E731
-                wait_for("the first epoch", lambda: show()["steps_done"] > 89)
+                wait_for("the first epoch", lambda: show()["steps_done"] > 93)
                 c.workers[0].kill()
                 c.workers[0].start()
                 wait_for("a checkpoint to begin from, or the end", lambda: (lambda s: s["checkpoint"] or has_ended(s))(show()))
@@ -150,7 +154,7 @@ class MatrixFactorization(unittest.TestCase):
             c.wait_tasks()
             self.submit(c, "network", "spec.checkpoint.every=100ms", "spec.training.epochs=10")
             done = lambda: c.psctl_json("job", "show", "network")["steps_done"]  # noqa: E731
-            wait_for("the first epoch", lambda: done() > 89)
+            wait_for("the first epoch", lambda: done() > 93)
             c.coordinator.kill()
             c.coordinator.start()
             c.wait_tasks()
@@ -274,8 +278,7 @@ class Examples(Tables):
 
     def test_a_model_of_clicks_over_a_csv_file_with_missing_values_and_vocabularies_reaches_the_published_target(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        if not os.path.exists(os.path.join(support.data_folder(), "adult", "adult.data")):
-            self.skipTest("adult/adult.data is missing: `./evergrad data` makes it where ../shared lies beside the checkout")
+        needs_data("adult/adult.data")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             self.run_example(c, "adult", "adult")
             metrics = self.result(self.ended(c, "adult"))["metrics"]
