@@ -18,6 +18,7 @@
 #include "common/transport/lane.h"
 #include "common/transport/link.h"
 #include "common/transport/message_stream.h"
+#include "common/transport/not_connected.h"
 #include "common/transport/post_limit.h"
 #include "common/transport/tls_files.h"
 #include "common/transport/tls_probe.h"
@@ -31,7 +32,7 @@ constexpr char kOurVerdict[] = "Custom verification check failed";  // How gRPC 
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);            // What a probe found is not looked for again for this long.
 
 // Says more about a connection that failed, perhaps a little later, on the loop.
-using Explain = std::function<void(absl::Status, std::function<void(absl::Status)>)>;
+using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
 
 class ClientLink final : public Link, public GrpcCall, public std::enable_shared_from_this<ClientLink> {
  public:
@@ -99,7 +100,7 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
     if (pending_ > 0 || !ended_) return;
     loop_->Remove(this);
     const auto self = std::exchange(self_, nullptr);
-    explain_(FromGrpc(status_), [self](absl::Status status) {
+    explain_(status_, [self](absl::Status status) {
       if (const auto events = std::exchange(self->events_, nullptr)) events->OnEnd(std::move(status));
     });
   }
@@ -166,8 +167,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::shared_ptr<Link> Open(absl::string_view method, bool fresh) {
     if (fresh) Connect();
     return std::make_shared<ClientLink>(loop_, channel_, method,
-                                        [self = shared_from_this()](absl::Status status, std::function<void(absl::Status)> then) {
-                                          self->Explained(std::move(status), std::move(then));
+                                        [self = shared_from_this()](const grpc::Status& status, std::function<void(absl::Status)> then) {
+                                          self->Explained(status, std::move(then));
                                         });
   }
 
@@ -223,7 +224,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     if (!call.done) return;
     ReceivedSlices slices;
     if (!call.status.ok()) {
-      Explained(FromGrpc(call.status), [done = std::move(call.done)](absl::Status status) { done(std::move(status)); });
+      Explained(call.status, [done = std::move(call.done)](absl::Status status) { done(std::move(status)); });
     } else if (!slices.Reset(&call.reply)) {
       call.done(absl::InternalError("unreadable answer"));
     } else {
@@ -231,16 +232,23 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     }
   }
 
+  // Whether gRPC says that it had no connection to send the call on, and that this may change by itself. gRPC has no type for it, only its words;
+  // what a peer has said comes with details.
+  static bool NoConnection(const grpc::Status& status) {
+    const std::string& message = status.error_message();
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
+           (absl::StartsWith(message, "failed to connect to all addresses") || absl::StartsWith(message, "DNS resolution failed")) &&
+           !absl::StrContains(message, "certificate verify failed") && !absl::StrContains(message, kOurVerdict);
+  }
   // Whether gRPC left out why: a peer that hung up in the middle of a handshake.
-  static bool WantsProbe(const absl::Status& status) {
-    const auto message = status.message();
-    return status.code() == absl::StatusCode::kUnavailable && absl::StrContains(message, "failed to connect") &&
-           !absl::StrContains(message, "certificate verify failed") && !absl::StrContains(message, kOurVerdict) &&
-           (absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") || absl::StrContains(message, "reset"));
+  static bool WantsProbe(const std::string& message) {
+    return absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") || absl::StrContains(message, "reset");
   }
 
-  void Explained(absl::Status status, std::function<void(absl::Status)> then) {
-    if (closed_ || probe_address_.empty() || !WantsProbe(status)) return then(std::move(status));
+  void Explained(const grpc::Status& said, std::function<void(absl::Status)> then) {
+    absl::Status status = FromGrpc(said);
+    if (!NoConnection(said)) return then(std::move(status));
+    if (closed_ || probe_address_.empty() || !WantsProbe(said.error_message())) return then(MarkNotConnected(std::move(status)));
     if (hint_ && loop_->Now() < hint_until_) return then(Hinted(status));
     unexplained_.emplace_back(std::move(status), std::move(then));
     if (unexplained_.size() > 1) return;
@@ -257,7 +265,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     for (auto& [status, then] : std::exchange(unexplained_, {})) then(Hinted(status));
   }
   absl::Status Hinted(const absl::Status& status) const {
-    return hint_->empty() ? status : absl::Status(status.code(), absl::StrCat(*hint_, ": ", status.message()));
+    return hint_->empty() ? MarkNotConnected(status) : absl::Status(status.code(), absl::StrCat(*hint_, ": ", status.message()));
   }
 
   void Connect() {

@@ -1,5 +1,6 @@
 #include "common/transport/grpc_transport.h"
 
+#include <absl/base/internal/sysinfo.h>
 #include <grpc/support/log.h>
 #include <malloc.h>
 
@@ -34,9 +35,18 @@ class GrpcTransport final : public Transport {
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers that are out.
 };
 
+// gRPC 1.51 looks at `errno` of connect() only after further work, which takes locks. The first lock of a process that has to wait makes Abseil read
+// the number of CPUs and their frequency from /sys. Where those files are missing (the frequency nearly everywhere, the number in a bare chroot), a
+// connection under way was then reported as "No such file or directory" and dropped. Abseil reads both once, so it reads them here.
+void ReadCpuFactsBeforeFirstConnection() {
+  absl::base_internal::NumCPUs();
+  absl::base_internal::NominalCPUFrequency();
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
+  ReadCpuFactsBeforeFirstConnection();
   // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the disk with. But its last words
   // before it aborts the process are kept.
   gpr_set_log_function([](gpr_log_func_args* line) {

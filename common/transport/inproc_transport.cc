@@ -11,6 +11,7 @@
 #include "common/transport/link.h"
 #include "common/transport/loop.h"
 #include "common/transport/message_stream.h"
+#include "common/transport/not_connected.h"
 #include "common/transport/post_limit.h"
 #include "common/transport/server_core.h"
 
@@ -103,7 +104,9 @@ struct Registry {
   }
 };
 
-absl::Status NoServer(const std::string& address) { return absl::UnavailableError(absl::StrCat("nobody listens: address=", address)); }
+absl::Status NoServer(const std::string& address) {
+  return MarkNotConnected(absl::UnavailableError(absl::StrCat("nobody listens: address=", address)));
+}
 
 class InprocServer final : public Server {
  public:

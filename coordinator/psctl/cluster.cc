@@ -186,6 +186,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
   }
   Connection connection;
   connection.folder = folder;
+  connection.wait = {};  // asked again and again below
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
   const MonoTime until = context.clock->Now() + options.wait;
@@ -335,6 +336,7 @@ int Status(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   connection.folder = folder;
   connection.timeout = std::chrono::milliseconds(3000);
+  connection.wait = std::chrono::milliseconds(500);  // who asks for the status wants to hear that the coordinator is gone
   auto client = ControlClient::Connect(context, connection);
   absl::StatusOr<v1::GetClusterInfoResponse> info = client.ok() ? (*client)->GetClusterInfo() : client.status();
   absl::StatusOr<v1::ListTasksResponse> tasks = client.ok() && info.ok() ? (*client)->ListTasks() : info.status();
@@ -442,6 +444,7 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     Connection connection;
     connection.folder = folder;
     connection.timeout = std::chrono::milliseconds(1000);
+    connection.wait = {};  // asked again and again here
     auto client = ControlClient::Connect(context, connection);
     if (client.ok() && (*client)->GetClusterInfo().ok()) break;
     if (context.clock->Now() > until || (!supervised && !(after && IsAlive(*after))))

@@ -64,6 +64,8 @@ void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("tls.cert", &connection->tls.cert, "PEM file of your certificate");
   table->Add("tls.key", &connection->tls.key, "PEM file of your private key");
   table->Add("timeout", &connection->timeout, "how long one call may take", std::chrono::milliseconds(100), std::chrono::minutes(10));
+  table->Add("wait", &connection->wait, "how long to wait for a coordinator that does not listen yet; 0ms: not at all", std::chrono::milliseconds(0),
+             std::chrono::hours(24));
 }
 
 void AddOutputOption(daemon::OptionTable* table, std::string* output) {

@@ -53,7 +53,8 @@ struct Connection {
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
-  std::string instead;  // what this verb can do without a coordinator, for the message when none is named
+  std::chrono::milliseconds wait{5000};  // how long a call that found nobody to connect to is repeated; 0: not at all
+  std::string instead;                   // what this verb can do without a coordinator, for the message when none is named
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);

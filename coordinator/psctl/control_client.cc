@@ -1,11 +1,19 @@
 #include "coordinator/psctl/control_client.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/runtime/executor.h"
+#include "common/transport/not_connected.h"
+#include "coordinator/psctl/text_table.h"
 
 namespace evergrad::psctl {
 namespace {
+
+constexpr auto kPause = std::chrono::milliseconds(50);      // between two tries to reach a coordinator
+constexpr auto kSilence = std::chrono::milliseconds(1000);  // a shorter wait is not worth a word
 
 template <class Response>
 absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::string> bytes) {
@@ -24,8 +32,8 @@ absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::s
 
 }  // namespace
 
-ControlClient::ControlClient(std::string address, std::chrono::milliseconds timeout, std::unique_ptr<transport::Channel> channel)
-    : address_(std::move(address)), timeout_(timeout), channel_(std::move(channel)) {}
+ControlClient::ControlClient(Context& context, const Connection& connection, std::string address, std::unique_ptr<transport::Channel> channel)
+    : context_(context), address_(std::move(address)), timeout_(connection.timeout), wait_(connection.wait), channel_(std::move(channel)) {}
 ControlClient::~ControlClient() = default;
 
 absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(Context& context, const Connection& connection) {
@@ -36,12 +44,26 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(Context& c
   options.check_host = true;
   options.message_bytes_max = 64ull << 20;  // a job with many variables and shards
   EG_ASSIGN_OR_RETURN(auto channel, context.transport->Dial({address, ""}, options));
-  return std::unique_ptr<ControlClient>(new ControlClient(std::move(address), connection.timeout, std::move(channel)));
+  return std::unique_ptr<ControlClient>(new ControlClient(context, connection, std::move(address), std::move(channel)));
 }
 
 template <class Response, class Request>
 absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& request) {
-  return Parse<Response>(address_, transport::UnaryAndWait(*channel_, method, request.SerializeAsString(), timeout_));
+  const std::string bytes = request.SerializeAsString();
+  absl::StatusOr<std::string> answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_);
+  if (answer.ok() || !transport::IsNotConnected(answer.status())) return Parse<Response>(address_, std::move(answer));
+  const MonoTime begun = context_.clock->Now();
+  runtime::Event never;  // what a pause waits on
+  bool said = false;
+  for (MonoTime waited{0}; !answer.ok() && transport::IsNotConnected(answer.status()) && waited < wait_; waited = context_.clock->Now() - begun) {
+    if (waited >= kSilence && !std::exchange(said, true)) {
+      context_.err << "psctl: no coordinator at " << Printable(address_) << " yet; trying again for " << ShowAge(wait_.count()) << " (--wait)\n"
+                   << std::flush;
+    }
+    never.WaitFor(kPause);
+    answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_);
+  }
+  return Parse<Response>(address_, std::move(answer));
 }
 
 absl::StatusOr<v1::SubmitJobResponse> ControlClient::SubmitJob(const v1::SubmitJobRequest& request) {

@@ -1,4 +1,7 @@
 // The control calls of a coordinator, typed. Blocking but for GetJobAsync; one thread.
+//
+// A blocking call that never left, because nobody listened or the connection broke before it was made, is repeated for Connection::wait. No other
+// call is: what the coordinator may have received is never sent twice.
 #pragma once
 
 #include <functional>
@@ -13,7 +16,7 @@ namespace evergrad::psctl {
 
 class ControlClient {
  public:
-  // Dials; an unreachable coordinator shows at the first call: Unavailable, naming the address and the cause.
+  // Dials; an unreachable coordinator shows at the first call: Unavailable, naming the address and the cause. `context` outlives the client.
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(Context& context, const Connection& connection);
   ~ControlClient();
 
@@ -33,12 +36,13 @@ class ControlClient {
   const std::string& address() const { return address_; }
 
  private:
-  ControlClient(std::string address, std::chrono::milliseconds timeout, std::unique_ptr<transport::Channel> channel);
+  ControlClient(Context& context, const Connection& connection, std::string address, std::unique_ptr<transport::Channel> channel);
   template <class Response, class Request>
   absl::StatusOr<Response> Call(const char* method, const Request& request);
 
+  Context& context_;
   const std::string address_;
-  const std::chrono::milliseconds timeout_;
+  const std::chrono::milliseconds timeout_, wait_;
   std::unique_ptr<transport::Channel> channel_;
 };
 

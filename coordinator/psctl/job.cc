@@ -171,6 +171,7 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   watch.json = options.output == "json";
   watch.cancel_on_interrupt = true;
   watch.requirements = requirements;
+  watch.unreachable_after = options.connection.wait;
   watch.reconnect_timeout = options.reconnect_timeout;
   watch.tick = std::move(tick);
   const WatchOutcome outcome = WatchJob(context, **client, watch);
@@ -475,6 +476,7 @@ int Watch(Context& context, const std::vector<std::string>& args) {
   const auto requirements = ParseRequirements(require);
   if (!requirements.ok()) return Report(context, requirements.status());
   options.job = one.job;
+  options.unreachable_after = one.connection.wait;
   options.json = one.output == "json";
   options.requirements = *requirements;
   return WatchJob(context, *one.client, options).exit_code;

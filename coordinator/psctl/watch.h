@@ -17,7 +17,7 @@ struct WatchOptions {
   bool json = false;                 // no progress; the last status as JSON on `out`
   bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; else it only stops watching
   std::vector<Requirement> requirements;
-  std::chrono::milliseconds unreachable_after{6000};   // before the first answer
+  std::chrono::milliseconds unreachable_after{5000};   // before the first answer
   std::chrono::milliseconds reconnect_timeout{60000};  // a coordinator that answered and is away: it may be started again
   std::chrono::milliseconds cancel_wait{15000};
   // Called about ten times a second; lines to say go to the printer. A reason: the job cannot go on (exit code and text).

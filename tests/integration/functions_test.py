@@ -6,14 +6,57 @@
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 
 import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import ROOT, Case, binary, main, wait_for  # noqa: E402
+from documents import block, blocks  # noqa: E402
+from support import ROOT, Case, binary, main, processes_naming, wait_for  # noqa: E402
 from cluster import Cluster  # noqa: E402
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Documented(Case):
+    def test_the_readmes_block_runs_when_it_is_pasted_as_a_whole(self):
+        """The lines of examples/functions/README.md, all at once: nobody waits for the coordinator by hand."""
+        lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
+        self.assertIn("127.0.0.1:7000", lines)
+        # The port is whichever is free, and the checkout is one whose binaries are those of this build.
+        lines = lines.replace(":7000", ":%d" % free_port())
+        checkout = self.path("check out")
+        os.makedirs(os.path.join(checkout, "build", "release"))
+        os.symlink(os.path.dirname(binary("psctl")), os.path.join(checkout, "build", "release", "bin"))
+        os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
+        with open(self.path("said"), "w") as said:
+            # In a process group of its own, so that what a failed block leaves running can be ended.
+            shell = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT, text=True, cwd=checkout, start_new_session=True)
+        try:
+            shell.communicate(lines + "wait\n", timeout=120)
+        finally:
+            try:
+                os.killpg(shell.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            shell.wait()
+        with open(self.path("said")) as f:
+            said = f.read()
+        documented = blocks("examples/functions/README.md", "text")[0].splitlines()
+        for line in documented:
+            self.assertIn(re.split(r"[0-9]+\.[0-9]", line)[0], said)
+        fitted = [float(n) for n in re.search(r"slope, height and steps applied: (.*?)   ", said).group(1).split()]
+        numpy.testing.assert_allclose(fitted, [3, -2, 0.5, 400], atol=0.1)
+        runs = os.listdir(os.path.join(checkout, "runs"))
+        self.assertEqual(len([r for r in runs if r.startswith("plane-")]), 1, runs)
+        self.assertEqual(processes_naming(checkout), {})
 
 
 class Example(Case):

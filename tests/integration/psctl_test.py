@@ -23,7 +23,7 @@ import zipfile
 import numpy
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import COUNTING, PSCTL, ROOT, Case, alive, binary, data_folder, job_yaml, main, processes_naming, read, read_json_lines, wait_for, write  # noqa: E402
+from support import COORDINATOR, COUNTING, PSCTL, ROOT, Case, alive, binary, data_folder, job_yaml, main, processes_naming, read, read_json_lines, wait_for, write  # noqa: E402
 from cluster import mix  # noqa: E402
 
 RESULT_KEYS = {"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "shards", "tables", "updates_exact"}
@@ -294,10 +294,23 @@ class Jobs(WithCluster):
             taken.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             for verb in (["task", "list"], ["job", "list"], ["variable", "list"], ["logs"], ["job", "show", "x"], ["job", "cancel", "x"]):
-                r = self.psctl(*verb, "--coordinator", address, "--timeout", "2s", expect=4)
+                r = self.psctl(*verb, "--coordinator", address, "--timeout", "2s", "--wait", "0ms", expect=4)
                 self.assertIn(address, r.stderr, verb)
         r = self.psctl("task", "list", "--folder", "no folder", expect=2, env={"EVERGRAD_COORDINATOR": ""})
         self.assertIn("--coordinator", r.stderr)
+
+
+    def test_a_connection_that_could_not_be_made_is_made_again(self):
+        library = binary("libevergrad-lost-errno.so")
+        if not os.path.exists(library):
+            self.skipTest("no libevergrad-lost-errno.so: the sanitizers' builds have none")
+        _, address = self.start_listening(COORDINATOR, "coordinator", "--runs", self.path("runs"))
+        preloaded = {"LD_PRELOAD": library, "EVERGRAD_LOST_ERRNO": "2"}
+        r = self.psctl("task", "list", "--coordinator", address, "--wait", "0ms", env=preloaded, expect=4)
+        self.assertIn("No such file or directory", r.stderr)  # the reproduction works
+        r = self.psctl("task", "list", "--coordinator", address, env=preloaded)
+        self.assertIn("coordinator/0", r.stdout)
+        self.assertEqual(r.stderr, "")
 
 
 class Files(Case):

@@ -2,6 +2,8 @@
 #if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
 #include <catch2/catch.hpp>
 
+#include <absl/base/internal/sysinfo.h>
+
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
@@ -24,6 +26,7 @@
 #include <thread>
 
 #include "common/runtime/executor.h"
+#include "common/transport/not_connected.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/transport/transport_fixture.h"
 
@@ -265,6 +268,7 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
   INFO(wrong.ToString());
   CHECK(wrong.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(wrong, "certificate verify failed"));
+  CHECK_FALSE(IsNotConnected(wrong));
   const auto none = call({});
   INFO(none.ToString());
   CHECK(none.code() == absl::StatusCode::kUnavailable);
@@ -277,6 +281,8 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
   INFO(outsider.ToString());
   CHECK(outsider.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(outsider, "the peer refused our certificate: certificate verify failed there"));
+  CHECK_FALSE(IsNotConnected(none));
+  CHECK_FALSE(IsNotConnected(outsider));
   CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker user/worker");
 }
 
@@ -298,6 +304,15 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
   CHECK((*open)->address().find("0.0.0.0:") == 0);
   const auto local = transport->Listen({.listen = "localhost:0"}, {});
   CHECK(local.ok());
+}
+
+TEST_CASE("what the first lock that waits looks up in /sys was looked up before the first connection") {
+  const auto transport = MakeGrpcTransport(nullptr);
+  // Neither file has to be opened any more, so neither can change the errno of a connect() that gRPC has yet to look at.
+  errno = 0;
+  absl::base_internal::NumCPUs();
+  absl::base_internal::NominalCPUFrequency();
+  CHECK(errno == 0);
 }
 
 TEST_CASE("a port in use is Unavailable, not shared") {

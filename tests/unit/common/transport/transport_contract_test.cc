@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/runtime/executor.h"
+#include "common/transport/not_connected.h"
 #include "common/transport/status_detail.h"
 #include "common/wire/stream_message.h"
 #include "tests/unit/common/transport/transport_fixture.h"
@@ -136,8 +137,37 @@ TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above
   auto channel = world.transport->Dial({.host_port = address}, {});
   REQUIRE(channel.ok());
   const auto start = std::chrono::steady_clock::now();
-  CHECK(UnaryAndWait(**channel, "/x/y", "", 10000ms).status().code() == absl::StatusCode::kUnavailable);
+  const absl::Status nobody = UnaryAndWait(**channel, "/x/y", "", 10000ms).status();
+  CHECK(nobody.code() == absl::StatusCode::kUnavailable);
+  CHECK(IsNotConnected(nobody));
   CHECK(std::chrono::steady_clock::now() - start < 5s);
+}
+
+TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection", "", EG_TRANSPORTS) {
+  runtime::Event arrived;
+  std::unique_ptr<UnaryResponder> kept;
+  Handlers handlers;
+  handlers.unary = [&](const PeerInfo&, absl::string_view method, std::string, std::unique_ptr<UnaryResponder> responder) {
+    if (method == "/x/Fails") return responder->Answer(absl::UnavailableError("failed to connect to all addresses, says the handler"));
+    kept = std::move(responder);
+    arrived.Set();
+  };
+  World<TestType> world(std::move(handlers));
+  const absl::Status refused = world.Unary("/x/Fails", "").status();
+  CHECK(refused.code() == absl::StatusCode::kUnavailable);
+  CHECK_FALSE(IsNotConnected(refused));
+  absl::Status cut;
+  runtime::Event ended;
+  world.channel->Unary("/x/Kept", "", 20000ms, [&](absl::StatusOr<std::string> answer) {
+    cut = answer.status();
+    ended.Set();
+  });
+  arrived.Wait();
+  world.server->Shutdown();
+  ended.Wait();
+  INFO(cut.ToString());
+  CHECK_FALSE(cut.ok());
+  CHECK_FALSE(IsNotConnected(cut));
 }
 
 TEMPLATE_TEST_CASE("calls outstanding at a closed channel end with Cancelled before the close returns", "", EG_TRANSPORTS) {

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <sstream>
 
 #include <catch2/catch.hpp>
@@ -28,12 +30,12 @@ constexpr char kAddress[] = "127.0.0.1:4000";
 // A coordinator that knows one job, whose next statuses are scripted: each GetJob takes one step, the last one stays.
 class FakeCoordinator {
  public:
-  explicit FakeCoordinator(transport::Transport* transport) {
+  explicit FakeCoordinator(transport::Transport* transport, const std::string& address = kAddress) {
     transport::Handlers handlers;
     handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
                             std::unique_ptr<transport::UnaryResponder> responder) { responder->Answer(Handle(method, request)); };
     transport::ServerOptions options;
-    options.listen = kAddress;
+    options.listen = address;
     auto server = transport->Listen(options, std::move(handlers));
     EG_CHECK_MSG(server.ok(), std::string(server.status().message()));
     server_ = *std::move(server);
@@ -165,9 +167,14 @@ class FakeCoordinator {
 // Time passes a little at each look, so that nothing in a test waits for the wall's clock.
 class QuickClock final : public Clock {
  public:
-  MonoTime Now() const override { return now_ += step; }
+  MonoTime Now() const override {
+    now_ += step;
+    if (on_look) on_look(now_);
+    return now_;
+  }
   std::int64_t WallMillis() const override { return 1'000'000; }
   MonoTime step = std::chrono::milliseconds(120);
+  std::function<void(MonoTime)> on_look;
 
  private:
   mutable MonoTime now_{0};
@@ -283,6 +290,7 @@ TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
 
 TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is named") {
   Psctl psctl;
+  psctl.clock.step = std::chrono::seconds(3);
   for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "list"},
                                                                                     {"job", "show", "x"},
                                                                                     {"job", "cancel", "x"},
@@ -297,6 +305,29 @@ TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is na
     CHECK(psctl.Run(args) == kUnreachable);
     CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:1"));
   }
+}
+
+TEST_CASE("a verb waits for a coordinator that does not listen yet, says so once, and goes on when it does") {
+  Psctl psctl;
+  std::optional<FakeCoordinator> late;
+  psctl.clock.step = std::chrono::milliseconds(400);
+  psctl.clock.on_look = [&](MonoTime now) {
+    if (now > std::chrono::seconds(3) && !late) late.emplace(psctl.transport.get(), "127.0.0.1:4001");
+  };
+  CHECK(psctl.Run({"task", "list", "--coordinator", "127.0.0.1:4001"}) == kSucceeded);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("worker/0"));
+  CHECK(psctl.err.str() == "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
+  REQUIRE(late);
+
+  // A short wait is not worth a word; none at all asks once.
+  Psctl quick;
+  quick.clock.step = std::chrono::milliseconds(100);
+  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) == kUnreachable);
+  CHECK_THAT(quick.err.str(), Catch::StartsWith("psctl: coordinator not reachable"));
+  int looks = 0;
+  quick.clock.on_look = [&](MonoTime) { ++looks; };
+  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "0ms"}) == kUnreachable);
+  CHECK(looks <= 1);
 }
 
 TEST_CASE("a cancel says the state that the job is in, and of one that has not ended that it is being cancelled") {
