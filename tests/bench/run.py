@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks and prints one table; writes results.json: a list of {name, value, unit, reference_name, reference_value, ratio, reach}.
+"""Runs the benchmarks and prints each figure as soon as it is measured; writes results.json: a list of {name, value, unit, reference_name, reference_value,
+ratio, reach}.
 
-  run.py --bin build/release/bin --out build/bench [--quick] [names …]
+  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs (dense_bench …), gpu, cluster, training; without any, all of them
   run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what the next line measures against, until it is ended
   run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against these, slots of tables spread over all of them
 
 Every figure stands beside its reference: a rival measured in the same run (then `ratio` is ours / rival's, interleaved, medians), or a peer's published figure. `reach` is
-the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench print one such JSON object a line and are run first.
+the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench print one such JSON object a line and are run first. What
+needs a GPU is skipped, with the reason, where there is none. A part that fails stops no other; the exit code is then 1.
+
+Before each part stands about how long the rest will take: by what each part took the last time here (OUT/seconds.json), else by what it took on two cores,
+corrected by how fast this run has been so far.
 """
 import argparse
 import glob
@@ -42,35 +47,49 @@ def train(bin_folder, runs, job, workers, servers, *sets):
         return json.load(f)
 
 
-def programs(bin_folder, names, arguments=()):
-    found = []
-    for program in sorted(glob.glob(os.path.join(bin_folder, "*_bench"))):
-        if names and os.path.basename(program) not in names:
-            continue
-        ended = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if ended.returncode != 0:
-            print("%s ended with %d\n%s" % (program, ended.returncode, ended.stderr[-2000:]))
-            continue
-        for line in ended.stdout.splitlines():
-            if line.startswith("{"):
-                found.append(json.loads(line))
-    return found
+def program(path, arguments=()):
+    """The figures that a benchmark prints, each when it is printed. What it says on stderr is shown when it fails."""
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen([path, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True) as running:
+            for line in running.stdout:
+                if line.startswith("{"):
+                    yield json.loads(line)
+        if running.returncode != 0:
+            said.seek(0)
+            raise RuntimeError("%s ended with %d\n%s" % (os.path.basename(path), running.returncode, said.read()[-2000:]))
 
 
-def elsewhere(bin_folder, servers):
-    """Figures against bench_servers: the dense ones are of one server, so each is measured by itself."""
-    found = []
-    for server in servers.split(","):
-        for figure in programs(bin_folder, ["dense_bench"], ["--servers", server]):
-            found.append(dict(figure, name="%s: %s" % (server, figure["name"])))
-    rows = programs(bin_folder, ["rows_bench"], ["--servers", servers])
-    if not found or not rows:
-        raise SystemExit("bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?" % servers)
-    return found + rows
+def no_gpu(bin_folder):
+    """Why nothing can be measured on a GPU here; None: there is one."""
+    devices = subprocess.run([os.path.join(bin_folder, "evergrad-worker"), "--list-devices"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if devices.returncode == 0 and "gpu:" in devices.stdout:
+        return None
+    said = (devices.stdout + devices.stderr).strip().splitlines()
+    return said[-1] if said else "evergrad-worker --list-devices ended with %d" % devices.returncode
+
+
+def gpu_figures(bin_folder, quick):
+    """gpu_bench has modes, and words of its own; `gpu_check.sh --only bench` measures more, with PyTorch beside it."""
+    bench, steps = os.path.join(bin_folder, "gpu_bench"), ["--steps", "5" if quick else "20", "--device", "gpu"]
+    for said in program(bench, ["mlp", "--layers", "8", "--width", "4096", "--batch", "8192", *steps]):
+        ours, bare = said["on_device"]["step_ms"], said["bare"]["step_ms"]
+        yield entry("GPU: step of an MLP, 8 x 4096, batch 8192", 1000 / ours, "steps/s", "its products alone, by cuBLASLt", 1000 / bare, said["share_of_bare"], None)
+    for said in program(bench, ["train", "--job", os.path.join(ROOT, "configs", "examples", "resnet50.yaml"), "--image", "224", "--batch", "64", *steps]):
+        ours, over = said["on_device"]["examples_per_second"], said["from_host"]["examples_per_second"]
+        yield entry("GPU: ResNet-50, batch 64, 224 x 224", over, "images/s", "the same with batch and weights on the device", ours, over / ours, None)
+
+
+def rows_elsewhere(bin_folder, servers):
+    yield from program(os.path.join(bin_folder, "rows_bench"), ["--servers", servers])
+
+
+def dense_elsewhere(bin_folder, server):
+    """The dense figures are of one server, so each is measured by itself."""
+    for figure in program(os.path.join(bin_folder, "dense_bench"), ["--servers", server]):
+        yield dict(figure, name="%s: %s" % (server, figure["name"]))
 
 
 def cluster_figures(bin_folder, quick):
-    found = []
     begin = time.monotonic()
     with Cluster(bin_folder, 2, 2, seed=1, coordinator_arguments=[]) as c:
         # Tasks and job at once: what a user waits for is the first closure, not the registration.
@@ -79,13 +98,13 @@ def cluster_figures(bin_folder, quick):
             d.start()
         job = c.submit(examples=100, batch=10, epochs=1, steps_per_closure=1, step_ms=0)
         wait_for("the first closure", lambda: int(job.show().get("closures_succeeded", 0)) > 0 or job.show()["state"] == "SUCCEEDED")
-        found.append(entry("start of all tasks to the first closure", time.monotonic() - begin, "s", "TensorFlow PSS (published figure)", 5.3, (time.monotonic() - begin) / 5.3, None))
+        yield entry("start of all tasks to the first closure", time.monotonic() - begin, "s", "TensorFlow PSS (published figure)", 5.3, (time.monotonic() - begin) / 5.3, None)
         job.wait_state("SUCCEEDED")
         for d in c.daemons():
             with open("/proc/%d/status" % d.pid) as f:
                 rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS:")) / 1024.0
             if d.role == "coordinator" or d.identity == "0":
-                found.append(entry("memory of an idle %s" % d.role, rss, "MiB", "TensorFlow task (published figure)", 607, rss / 607, None))
+                yield entry("memory of an idle %s" % d.role, rss, "MiB", "TensorFlow task (published figure)", 607, rss / 607, None)
         # Closures of one step that does nothing but push: what the sessions carry.
         rates = []
         for _ in range(1 if quick else 3):
@@ -93,46 +112,132 @@ def cluster_figures(bin_folder, quick):
             c.psctl("job", "watch", job.name)  # one process that waits: asking again and again would take the cores from the cluster
             status = job.show()
             rates.append(job.closures / max(1e-9, (status["ended_ms"] - status["started_ms"]) / 1000.0))
-        found.append(entry("closures through real sessions, 2 workers, one counting step each", statistics.median(rates), "closures/s", "TensorFlow PSS, trivial closures (published figure)", 1500,
-                           statistics.median(rates) / 1500, None))
-    return found
+        yield entry("closures through real sessions, 2 workers, one counting step each", statistics.median(rates), "closures/s", "TensorFlow PSS, trivial closures (published figure)", 1500,
+                    statistics.median(rates) / 1500, None)
 
 
 def training_figures(bin_folder, quick):
-    found = []
     rounds = 1 if quick else 5
     with tempfile.TemporaryDirectory(prefix="evergrad-bench-") as runs:
         one, two = [], []
         for _ in range(rounds):
             one.append(train(bin_folder, runs, "configs/quickstart.yaml", 1, 2, "spec.training.epochs=2")["examples_per_second"])
             two.append(train(bin_folder, runs, "configs/quickstart.yaml", 2, 2, "spec.training.epochs=2")["examples_per_second"])
-        found.append(entry("quickstart, 2 workers + 2 servers", statistics.median(two), "examples/s", "the same with 1 worker, interleaved", statistics.median(one),
-                           statistics.median(b / a for a, b in zip(one, two)), 0.95))
+        yield entry("quickstart, 2 workers + 2 servers", statistics.median(two), "examples/s", "the same with 1 worker, interleaved", statistics.median(one),
+                    statistics.median(b / a for a, b in zip(one, two)), 0.95)
         # Both with every core, in turn.
         graph, alone = [], []
         for _ in range(1 if quick else 5):
             step = subprocess.run([os.path.join(bin_folder, "worker_bench"), "--graph", str(os.cpu_count())], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
             graph.append(json.loads(step.stdout)["value"])
             alone.append(train(bin_folder, runs, "configs/examples/fashion-cnn.yaml", 1, 1, "spec.training.epochs=1")["examples_per_second"])
-        found.append(entry("CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1", statistics.median(alone), "examples/s", "the same graph without servers, as many threads",
-                           statistics.median(graph), statistics.median(a / b for a, b in zip(alone, graph)), 0.7))
+        yield entry("CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1", statistics.median(alone), "examples/s", "the same graph without servers, as many threads",
+                    statistics.median(graph), statistics.median(a / b for a, b in zip(alone, graph)), 0.7)
         cnn = train(bin_folder, runs, "configs/examples/cnn-peer.yaml", 2, 2)["examples_per_second"]
-        found.append(entry("CNN conv32-pool-conv64-pool-dense128, batch 128, 2+2", cnn, "examples/s", "TensorFlow PSS 2+2 on a like machine (published figure)", 7400, cnn / 7400, None))
+        yield entry("CNN conv32-pool-conv64-pool-dense128, batch 128, 2+2", cnn, "examples/s", "TensorFlow PSS 2+2 on a like machine (published figure)", 7400, cnn / 7400, None)
         deepfm = statistics.median(train(bin_folder, runs, "configs/examples/deepfm.yaml", 2, 2)["examples_per_second"] for _ in range(1 if quick else 3))
-        found.append(entry("DeepFM (26 features x 100 k ids x dim 16, MLP 400-400-400, Adagrad, batch 512), 2+2", deepfm, "examples/s",
-                           "TensorFlow PSS 2+2, one fused table, on a like machine (published figure)", 26000, deepfm / 26000, 30000 / 26000))
-    return found
+        yield entry("DeepFM (26 features x 100 k ids x dim 16, MLP 400-400-400, Adagrad, batch 512), 2+2", deepfm, "examples/s",
+                    "TensorFlow PSS 2+2, one fused table, on a like machine (published figure)", 26000, deepfm / 26000, 30000 / 26000)
+
+
+# Seconds of each part on two cores, for the first run on a machine.
+SECONDS = {"closures_bench": 20, "dense_bench": 120, "pushpull_bench": 60, "rows_bench": 300, "sessions_bench": 90, "snapshots_bench": 60, "table_bench": 240, "transport_bench": 60,
+           "worker_bench": 60, "gpu": 60, "cluster": 60, "training": 300}
+UNKNOWN_SECONDS = 60
+
+
+class TimeLeft:
+    """How long the parts that are not done will take."""
+
+    def __init__(self, path, parts):
+        self.path, self.took = path, {}
+        try:
+            with open(path) as f:
+                self.last = {name: float(seconds) for name, seconds in json.load(f).items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            self.last = {}
+        self.expected = {name: self.last.get(name) or SECONDS.get(name, UNKNOWN_SECONDS) for name in parts}
+
+    def done(self, name, seconds):
+        self.took[name] = seconds
+        with open(self.path, "w") as f:
+            json.dump({**self.last, **self.took}, f, indent=1)
+
+    def seconds(self):
+        left = sum(seconds for name, seconds in self.expected.items() if name not in self.took)
+        pace = sum(self.took.values()) / sum(self.expected[name] for name in self.took) if self.took else 1
+        return left * pace
+
+    def text(self):
+        seconds = self.seconds()
+        return "about %d min left" % max(1, round(seconds / 60)) if seconds >= 90 else "about %d s left" % max(1, round(seconds))
+
+
+NAME_WIDTH = 78
+
+
+def row(r):
+    below = r["reach"] is not None and r["ratio"] is not None and r["ratio"] < r["reach"]
+    return ("%-*s  %12.4g %-11s  %8s  %-8s %s %s" % (
+        NAME_WIDTH, r["name"], r["value"], r["unit"], "%.2f x" % r["ratio"] if r["ratio"] is not None else "", ">= %g" % r["reach"] if r["reach"] is not None else "",
+        "BELOW " if below else "      ", "%s: %.4g" % (r["reference_name"], r["reference_value"]) if r["reference_name"] else "")).rstrip()
+
+
+def plan(bin_folder, names, quick, servers):
+    """What is to be measured: name -> a function that gives its figures. And why parts were left out."""
+    if servers:
+        parts = {"dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server) for server in servers.split(",")}
+        parts["rows_bench"] = lambda: rows_elsewhere(bin_folder, servers)
+        return parts, []
+    found = {os.path.basename(path): path for path in sorted(glob.glob(os.path.join(bin_folder, "*_bench")))}
+    on_gpu = found.pop("gpu_bench", None)
+    parts = {name: lambda path=path: program(path) for name, path in found.items()}
+    skipped = []
+    if on_gpu and (not names or "gpu" in names or "gpu_bench" in names):
+        why = no_gpu(bin_folder)
+        if why:
+            skipped.append("gpu: skipped: %s" % why)
+        else:
+            parts["gpu"] = lambda: gpu_figures(bin_folder, quick)
+    parts["cluster"] = lambda: cluster_figures(bin_folder, quick)
+    parts["training"] = lambda: training_figures(bin_folder, quick)
+    unknown = [name for name in names if name not in parts and name not in ("gpu", "gpu_bench")]
+    if unknown:
+        raise SystemExit("bench: nothing is called %s; there are: %s" % (", ".join(unknown), ", ".join(sorted(set(parts) | {"gpu"}))))
+    wanted = set(names) | ({"gpu"} if "gpu_bench" in names else set())
+    return {name: part for name, part in parts.items() if not names or name in wanted}, skipped
+
+
+def measure(parts, out, quick):
+    """Runs the parts; prints each figure and what fails. Returns the figures and the names of what failed."""
+    results, failed = [], []
+    left = TimeLeft(os.path.join(out, "seconds-quick.json" if quick else "seconds.json"), parts)
+    for number, (name, part) in enumerate(parts.items(), 1):
+        print("== %s (%d of %d), %s" % (name, number, len(parts), left.text()), flush=True)
+        begin = time.monotonic()
+        try:
+            for figure in part():
+                results.append(figure)
+                with open(os.path.join(out, "results.json"), "w") as f:
+                    json.dump(results, f, indent=1)
+                print(row(figure), flush=True)
+            left.done(name, time.monotonic() - begin)
+        except Exception as why:  # a part that fails stops no other
+            failed.append(name)
+            left.expected.pop(name)
+            print("%s failed: %s" % (name, why), flush=True)
+    return results, failed
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds of gpu, cluster and training")
     parser.add_argument("--serve", metavar="HOST:PORT")
     parser.add_argument("--insecure", action="store_true", help="with --serve: off loopback, too, where nobody is asked who they are")
     parser.add_argument("--servers", metavar="HOST:PORT,…")
-    parser.add_argument("names", nargs="*", help="programs (*_bench), cluster, training")
+    parser.add_argument("names", nargs="*", help="programs (*_bench), gpu, cluster, training")
     a = parser.parse_args()
     bin_folder = os.path.abspath(a.bin)
     if (a.serve or a.servers) and (a.names or a.quick) or a.serve and a.servers or a.insecure and not a.serve:
@@ -145,20 +250,17 @@ def main():
             print("TCP congestion control: " + f.read().strip())
     except OSError:
         pass
-    results = elsewhere(bin_folder, a.servers) if a.servers else programs(bin_folder, a.names)
-    for name, part in (("cluster", cluster_figures), ("training", training_figures)):
-        if not a.servers and (not a.names or name in a.names):
-            results += part(bin_folder, a.quick)
+    parts, skipped = plan(bin_folder, a.names, a.quick, a.servers)
+    for line in skipped:
+        print(line)
     os.makedirs(a.out, exist_ok=True)
-    with open(os.path.join(a.out, "results.json"), "w") as f:
-        json.dump(results, f, indent=1)
-    width = max([len(r["name"]) for r in results] or [0])
-    for r in results:
-        below = r["reach"] is not None and r["ratio"] is not None and r["ratio"] < r["reach"]
-        print("%-*s  %12.4g %-11s  %8s  %-8s %s %s" % (
-            width, r["name"], r["value"], r["unit"], "%.2f x" % r["ratio"] if r["ratio"] is not None else "", ">= %g" % r["reach"] if r["reach"] is not None else "",
-            "BELOW " if below else "      ", "%s: %.4g" % (r["reference_name"], r["reference_value"]) if r["reference_name"] else ""))
+    results, failed = measure(parts, a.out, a.quick)
+    if a.servers and len(failed) > 0:
+        print("bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?" % a.servers)
     print("written: %s" % os.path.join(a.out, "results.json"))
+    if failed:
+        print("failed: %s" % ", ".join(failed))
+        return 1
     return 0
 
 
