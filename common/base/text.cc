@@ -2,38 +2,9 @@
 
 #include <algorithm>
 
+#include "common/base/utf8.h"
+
 namespace evergrad {
-namespace {
-
-// Length of the valid UTF-8 sequence at the start of `text`, 0 when there is none. Overlong forms, surrogates and numbers
-// above U+10FFFF are not valid, as in protobuf's own check.
-std::size_t SequenceLength(absl::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  std::size_t length;
-  unsigned char low = 0x80, high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) {
-    length = 2;
-  } else if (first >= 0xE0 && first <= 0xEF) {
-    length = 3;
-    if (first == 0xE0) low = 0xA0;
-    if (first == 0xED) high = 0x9F;
-  } else if (first >= 0xF0 && first <= 0xF4) {
-    length = 4;
-    if (first == 0xF0) low = 0x90;
-    if (first == 0xF4) high = 0x8F;
-  } else {
-    return 0;
-  }
-  if (text.size() < length || byte(1) < low || byte(1) > high) return 0;
-  for (std::size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
-}  // namespace
 
 std::string CleanText(absl::string_view text, std::size_t bytes_max) {
   constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";
@@ -42,7 +13,7 @@ std::string CleanText(absl::string_view text, std::size_t bytes_max) {
   out.reserve(std::min(text.size(), bytes_max));
   std::size_t room_end = 0;  // Where the text can be cut so that the dots still fit.
   while (!text.empty()) {
-    const std::size_t length = SequenceLength(text);
+    const std::size_t length = FirstCharacter(text).bytes;
     const absl::string_view piece = length == 0 ? kReplacement : text.substr(0, length);
     if (out.size() + piece.size() > bytes_max) {
       out.resize(room_end);

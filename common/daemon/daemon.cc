@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/daemon/notice_file.h"
 #include "common/daemon/version.h"
@@ -25,7 +26,7 @@ log::Level LevelOf(absl::string_view name) {
 // On stderr before there is a logger, one line a mistake, each with the program's name.
 void SayOnStderr(absl::string_view program, absl::string_view text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n'))
-    std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(program.size()), program.data(), static_cast<int>(line.size()), line.data());
+    std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(), Escaped(line).c_str());
 }
 
 }  // namespace

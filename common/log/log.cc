@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "absl/strings/str_format.h"
+#include "common/base/escape.h"
 #include "common/base/mutex.h"
 #include "common/time/clock.h"
 
@@ -32,59 +33,17 @@ std::string TimeText(std::int64_t wall_ms) {
                          static_cast<int>(wall_ms % 1000));
 }
 
-// Text that came from outside may hold line ends or escape sequences: one entry stays one line, whatever is in it.
-std::string OneLine(absl::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n')
-      out += "\\n";
-    else if (byte < 0x20 || byte == 0x7f)
-      absl::StrAppendFormat(&out, "\\x%02x", byte);
-    else
-      out += c;
-  }
-  return out;
-}
-
-std::string JsonString(absl::string_view text) {
-  std::string out = "\"";
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte == '"' || byte == '\\') {
-      out += '\\';
-      out += text[i++];
-    } else if (byte < 0x20) {
-      absl::StrAppendFormat(&out, "\\u%04x", byte);
-      ++i;
-    } else if (byte < 0x80) {
-      out += text[i++];
-    } else {
-      // A whole UTF-8 sequence passes as it is, anything else becomes the replacement character: the line stays valid JSON.
-      const std::size_t length = byte >= 0xF0 && byte < 0xF5 ? 4 : byte >= 0xE0 && byte < 0xF0 ? 3 : byte >= 0xC2 && byte < 0xE0 ? 2 : 0;
-      bool whole = length != 0 && i + length <= text.size();
-      for (std::size_t k = 1; whole && k < length; ++k) whole = (static_cast<unsigned char>(text[i + k]) & 0xC0) == 0x80;
-      if (whole) {
-        out.append(text.data() + i, length);
-        i += length;
-      } else {
-        out += "\xEF\xBF\xBD";
-        ++i;
-      }
-    }
-  }
-  return out + "\"";
-}
+std::string JsonString(absl::string_view text) { return absl::StrCat("\"", JsonEscaped(text), "\""); }
 
 std::string Format(const Line& line, bool json) {
   if (json) {
     return absl::StrCat("{\"time\":\"", TimeText(line.wall_ms), "\",\"level\":\"", LevelName(line.level), "\",\"task\":", JsonString(line.task),
                         ",\"job\":", JsonString(line.job), ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
   }
-  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ", line.task.empty() ? "-" : OneLine(line.task),
-                      " job=", line.job.empty() ? "-" : OneLine(line.job), " closure=", line.closure.empty() ? "-" : OneLine(line.closure), " ",
-                      OneLine(line.text));
+  // Text that came from outside may hold line ends or escape sequences: one entry stays one line, whatever is in it.
+  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ", line.task.empty() ? "-" : Escaped(line.task),
+                      " job=", line.job.empty() ? "-" : Escaped(line.job), " closure=", line.closure.empty() ? "-" : Escaped(line.closure), " ",
+                      Escaped(line.text));
 }
 
 spdlog::level::level_enum SpdLevel(Level level) {

@@ -94,7 +94,8 @@ std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, 
   for (const std::string& arg : args) argv.push_back(arg.c_str());
   const auto outcome = table->Parse(static_cast<int>(argv.size()), argv.data());
   if (!outcome.ok()) {
-    for (const absl::string_view line : absl::StrSplit(outcome.status().message(), '\n')) context.err << table->program() << ": " << line << "\n";
+    for (const absl::string_view line : absl::StrSplit(outcome.status().message(), '\n'))
+      context.err << table->program() << ": " << Printable(line) << "\n";
     context.err << "(" << table->program() << " --help lists what it takes)\n";
     return kUsage;
   }

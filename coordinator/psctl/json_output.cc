@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/escape.h"
 #include "common/base/ids.h"
 #include "common/client/protocol.h"
 #include "coordinator/psctl/text_table.h"
@@ -265,6 +266,8 @@ nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info) {
           {"address", info.address()}};
 }
 
-std::string Dump(const nlohmann::json& json, int indent) { return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string Dump(const nlohmann::json& json, int indent) {
+  return JsonWithoutHidden(json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 }  // namespace evergrad::psctl

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/escape.h"
 
 namespace evergrad::psctl {
 
@@ -88,18 +89,6 @@ std::string Fit(absl::string_view text, std::size_t columns) {
   return columns == 0 ? "" : out + "…";
 }
 
-std::string Printable(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte == '\t')
-      out += "  ";
-    else if (byte < 0x20 || byte == 0x7f)
-      out.push_back('?');
-    else
-      out.push_back(c);
-  }
-  return out;
-}
+std::string Printable(absl::string_view text) { return Escaped(text); }
 
 }  // namespace evergrad::psctl

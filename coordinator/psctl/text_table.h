@@ -26,7 +26,7 @@ std::string ShowTime(std::int64_t wall_ms);        // "2026-11-21 12:03:11", loc
 // Characters of a terminal that `text` takes (UTF-8 continuation bytes take none), and its beginning that fits.
 std::size_t Width(absl::string_view text);
 std::string Fit(absl::string_view text, std::size_t columns);
-// Control characters out: what a task or a job said must not move the cursor.
+// As Escaped (common/base/escape.h): what a task or a job said must neither move the cursor nor hide its neighbours.
 std::string Printable(absl::string_view text);
 
 }  // namespace evergrad::psctl

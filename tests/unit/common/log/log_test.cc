@@ -41,6 +41,25 @@ TEST_CASE("a text line carries time, level, task, job and closure") {
   CHECK_THAT(lines[1], Catch::EndsWith("warning worker/0 job=fashion closure=12 slow"));
 }
 
+TEST_CASE("control characters and U+202E from outside do not reach a log, in text or JSON") {
+  const std::string evil = "\x1b[2J \xe2\x80\xae \xc2\x9b \x7f";
+  for (const bool json : {false, true}) {
+    LogFile file;
+    Options options;
+    options.file = file.path();
+    options.json = json;
+    {
+      Logger logger(options);
+      logger.SetTask(evil);
+      logger.Error(evil, {evil, evil});
+    }
+    REQUIRE(file.Lines().size() == 1);
+    const std::string line = file.Lines()[0];
+    for (const char* hidden : {"\x1b", "\xe2\x80\xae", "\xc2\x9b", "\x7f"}) CHECK(line.find(hidden) == std::string::npos);
+    if (json) CHECK(nlohmann::json::parse(line)["text"] == evil);
+  }
+}
+
 TEST_CASE("text from outside cannot forge a line, in text or JSON") {
   LogFile text_file, json_file;
   const std::string evil = "a\nb\x1b[31m\"\\\x80 \xC3\xA9";
