@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/config/field_kind.h"
 #include "common/config/job_schema.h"
+#include "common/fs/file.h"
 
 namespace evergrad::config {
 namespace {
@@ -22,8 +23,15 @@ Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::
   key.read = [=](Reader& r, const Node& n, SourceSpec* t) {
     const auto v = r.Text(n, name);
     if (!v) return;
-    if (v->empty()) r.Report(n.where(), absl::StrCat("`", name, "`: expected a path, got nothing"));
-    t->*member = *v;
+    if (v->empty()) return r.Report(n.where(), absl::StrCat("`", name, "`: expected a path, got nothing"));
+    const auto path = fs::LocalPath(*v);
+    if (!path.ok())
+      r.Report(n.where(), absl::StrCat("`", name, "`: ", path.status().message()));
+    else if (path->find_first_of("*?") != std::string::npos)
+      r.Report(n.where(),
+               absl::StrCat("`", name, "`: expected the path of one file, got ", n.Describe(), ": not built yet: patterns of several files"));
+    else
+      t->*member = *path;
   };
   // A path that holds `${` is written so that it is not taken for a variable when it is read again.
   key.write = [=](const SourceSpec& t) { return std::optional<Node>(MakeText(absl::StrReplaceAll(t.*member, {{"${", "$${"}}))); };
@@ -150,7 +158,7 @@ Key<DataSpec> SourceKey(std::string name, std::optional<SourceSpec> DataSpec::*m
                     [=](Reader& r, const Node& n, DataSpec* t) {
                       if (!r.IsMap(n, absl::StrCat("data.", name))) return;
                       SourceSpec source;
-                      if (!SourceVariant().Read(r, n, &source)) return;
+                      SourceVariant().Read(r, n, &source);  // of an unknown format: `format` is empty, and the rules stay silent
                       source.where = n.where();
                       t->*member = std::move(source);
                     },
@@ -182,6 +190,14 @@ Key<DataSpec> SourceKey(std::string name, std::optional<SourceSpec> DataSpec::*m
 
 const std::vector<std::string> kTransforms = {"scale", "offset", "log1p", "bucketize", "hash", "vocabulary", "map"};
 const NotBuilt kTransformsNotBuilt = {"normalize", "log", "clip", "one_hot", "standardize", "crop", "flip", "resize", "shift", "split", "lower"};
+
+// Those that cannot stand alone, with an example of what they need.
+constexpr std::pair<const char*, const char*> kTransformSettings[] = {{"scale", "0.5"},
+                                                                      {"offset", "-1"},
+                                                                      {"bucketize", "[18, 25]"},
+                                                                      {"hash", "{buckets: 1000}"},
+                                                                      {"vocabulary", "{min_count: 1}"},
+                                                                      {"map", "{\"yes\": 1, \"no\": 0}"}};
 
 bool ReadBounds(Reader& r, const Node& n, Transform* t) {
   if (!r.IsList(n, "bucketize", "rising numbers")) return false;
@@ -248,7 +264,19 @@ void ReadTransforms(Reader& r, const Node& n, FieldSpec* t, const std::vector<st
   }
   for (const Node& item : n.items) {
     std::vector<Entry> plain;
-    if (item.kind == Node::Kind::kScalar) plain.push_back({item.text, item.line, item.column, item.file, {}});  // `- log1p`
+    if (item.kind == Node::Kind::kScalar) {  // `- log1p`
+      const auto example =
+          std::find_if(std::begin(kTransformSettings), std::end(kTransformSettings), [&](const auto& one) { return item.text == one.first; });
+      if (example != std::end(kTransformSettings)) {
+        r.Report(item.where(),
+                 absl::StrCat("transform `", item.text, "` needs its settings: expected something like {", item.text, ": ", example->second, "}"));
+        continue;
+      }
+      Entry& entry = plain.emplace_back(Entry{item.text, item.line, item.column, item.file, {}});
+      entry.value.line = item.line;
+      entry.value.column = item.column;
+      entry.value.file = item.file;
+    }
     if (plain.empty() && !r.IsMap(item, "a transform")) continue;
     const std::vector<Entry>& entries = plain.empty() ? item.entries : plain;
     for (const Entry& entry : entries) {
@@ -465,18 +493,23 @@ Key<DataSpec> ShuffleKey() {
           }};
 }
 
-void CheckField(Reader& r, const Entry& entry, const std::string& format, const SourceSpec& source, const FieldSpec& field) {
+void CheckField(Reader& r, const Entry& entry, const std::string& format, const DataSpec& data, const FieldSpec& field) {
   const Location where = entry.value.Find("type") != nullptr ? entry.value.Find("type")->where() : entry.where();
   if (format == "csv") {
     if (const auto kind = KindOfField(field); !kind.ok()) {
       const Node* transforms = entry.value.Find("transforms");
       r.Report(transforms != nullptr ? transforms->where() : where, std::string(kind.status().message()));
     }
-    for (const std::string& column : field.columns) {
-      const bool number = !column.empty() && std::all_of(column.begin(), column.end(), [](char c) { return c >= '0' && c <= '9'; });
-      if (!number && !source.header)
-        r.Report(entry.value.Find("column")->where(),
-                 absl::StrCat("column `", column.substr(0, 60), "` has a name, and the source no header: expected a number from 0"));
+    const auto named = std::find_if(field.columns.begin(), field.columns.end(), [](const std::string& column) {
+      return column.empty() || !std::all_of(column.begin(), column.end(), [](char c) { return c >= '0' && c <= '9'; });
+    });
+    if (named != field.columns.end()) {
+      const std::string& column = *named;
+      for (const auto* source : {&data.train, &data.eval})
+        if (source->has_value() && !(*source)->header && !(*source)->split.taken)
+          r.Report(entry.value.Find("column")->where(),
+                   absl::StrCat("column `", column.substr(0, 60), "` is given by its name, and `header: false` of data.",
+                                source == &data.train ? "train" : "eval", " says that the file has no names: expected a number from 0"));
     }
     if (field.default_text) {
       const Location at = entry.value.Find("default")->where();
@@ -519,10 +552,9 @@ std::vector<Key<DataSpec>> CommonDataKeys() {
 
 void ReadFields(Reader& r, const Node& data, DataSpec* t) {
   const Node* const fields = data.Find("fields");
-  const SourceSpec source = t->train.value_or(t->eval.value_or(SourceSpec()));
-  const std::string& format = source.format;
+  const std::string format = t->train ? t->train->format : t->eval ? t->eval->format : "";
   if (fields == nullptr) {
-    if (format != "idx")
+    if (format != "idx" && !format.empty())
       r.Report(data.where(), absl::StrCat("missing key `fields` in spec.data: a ", format, " source has those that are named there"));
     return;
   }
@@ -543,10 +575,15 @@ void ReadFields(Reader& r, const Node& data, DataSpec* t) {
     FieldSpec field;
     field.name = entry.key;
     const std::size_t before = r.count();
+    if (format.empty()) {
+      Judge(r, entry.value, {&FieldTable("csv"), &FieldTable("idx"), &FieldTable("synthetic")}, &field);
+      t->fields.push_back(std::move(field));
+      continue;
+    }
     if (entry.value.kind != Node::Kind::kNull || format != "idx") FieldTable(format).Read(r, entry.value, &field);
     if (format == "idx" && field.name == "label" && !field.transforms.empty())
       r.Report(entry.value.Find("transforms")->where(), "not built yet: transforms of `label` of an idx source");
-    if (r.count() == before) CheckField(r, entry, format, source, field);
+    if (r.count() == before) CheckField(r, entry, format, *t, field);
     t->fields.push_back(std::move(field));
   }
 }

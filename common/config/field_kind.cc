@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cmath>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/charconv.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/config/scalar.h"
 
 namespace evergrad::config {
 namespace {
@@ -51,26 +51,18 @@ absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field) {
   return kind;
 }
 
-namespace {
-
-template <class Number, class FromChars>
-std::optional<Number> NumberOf(absl::string_view text, FromChars from_chars) {
-  const absl::string_view bare = absl::StripAsciiWhitespace(text);
-  Number number = 0;
-  const auto [stop, error] = from_chars(bare.data(), bare.data() + bare.size(), number);
-  if (bare.empty() || error != std::errc() || stop != bare.data() + bare.size()) return std::nullopt;
+std::optional<std::int64_t> IntegerOf(absl::string_view text) {
+  const absl::string_view digits = absl::StartsWith(text, "+") ? text.substr(1) : text;
+  if (absl::StartsWith(digits, "-") && digits.size() != text.size()) return std::nullopt;
+  std::int64_t number = 0;
+  const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || stop != digits.data() + digits.size()) return std::nullopt;
   return number;
 }
 
-}  // namespace
-
-std::optional<std::int64_t> IntegerOf(absl::string_view text) {
-  return NumberOf<std::int64_t>(text, [](const char* begin, const char* end, std::int64_t& to) { return std::from_chars(begin, end, to); });
-}
-
 std::optional<double> RealOf(absl::string_view text) {
-  const auto real = NumberOf<double>(text, [](const char* begin, const char* end, double& to) { return absl::from_chars(begin, end, to); });
-  return real && std::isfinite(*real) ? real : std::nullopt;
+  const auto real = ParseReal(text);
+  return real.ok() ? std::optional<double>(*real) : std::nullopt;
 }
 
 }  // namespace evergrad::config

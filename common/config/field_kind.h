@@ -18,7 +18,8 @@ ValueKind KindOf(const FieldSpec& field);
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 // After all of its transforms: kInteger (int64) or kReal (float32). InvalidArgument naming the transform; a text at the end.
 absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
-// The number that a text is, spaces around it apart: 64 bits; a finite one, with a point and without regard to the locale. nullopt: it is none.
+// The number that a text is: an integer of 64 bits; a finite number of decimal digits, with a point and an exponent where it has them. A sign may be
+// + or -; spaces, other bases and words like nan make it none: nullopt.
 std::optional<std::int64_t> IntegerOf(absl::string_view text);
 std::optional<double> RealOf(absl::string_view text);
 

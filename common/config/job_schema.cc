@@ -230,6 +230,7 @@ Key<ModelSpec> InputsKey() {
                                            [](const InputSpec&) { return std::optional<Node>(); }})},
                   {"dtype", "sparse", "ragged"}};
               table.Read(r, entry.value, &input);
+              input.where = entry.where();
               t->inputs.push_back(std::move(input));
             }
           },
@@ -260,11 +261,7 @@ Key<ModelSpec> LayersKey() {
                        }
                        for (const Node& item : n.items) {
                          LayerSpec layer;
-                         if (!LayerVariant().Read(r, item, &layer)) {
-                           // The name still counts: layers below may read it.
-                           if (const Node* name = item.Find("name"); name != nullptr && name->kind == Node::Kind::kScalar) layer.name = name->text;
-                           layer.type.clear();
-                         }
+                         LayerVariant().Read(r, item, &layer);  // of an unknown type: its name still counts, layers below may read it
                          // Keras: a pool moves by its own size unless told otherwise.
                          if (layer.type == "max_pooling2d" && item.Find("strides") == nullptr)
                            layer.stride_h = layer.pool_h, layer.stride_w = layer.pool_w;
@@ -334,7 +331,7 @@ Key<ModelSpec> LossesKey() {
                        }
                        for (const Node* node : losses) {
                          LossSpec loss;
-                         if (!LossVariant().Read(r, *node, &loss)) continue;
+                         if (!LossVariant().Read(r, *node, &loss) && loss.labels.empty()) loss.labels = "label";
                          loss.where = node->where();
                          t->losses.push_back(std::move(loss));
                        }
@@ -587,6 +584,7 @@ Key<JobSpec> OptimizerKey() {
                    false,
                    [](Reader& r, const Node& n, JobSpec* t) { OptimizerVariant().Read(r, n, &t->optimizer); },
                    [](const JobSpec& t) { return t.optimizers.empty() ? std::optional<Node>(OptimizerVariant().Write(t.optimizer)) : std::nullopt; }};
+  key.needed = "required, unless `optimizers` stands in for it";
   key.explain_inner = [](std::string* out, const std::string& indent) {
     for (const auto& c : OptimizerVariant().cases) {
       std::string text;

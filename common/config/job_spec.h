@@ -151,6 +151,7 @@ struct TableSpec {
 struct InputSpec {
   std::string name;
   std::vector<std::uint64_t> shape;  // of one example; empty: one number
+  Location where;
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
 struct LossSpec {
@@ -301,10 +302,19 @@ struct ParseOptions {
   std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
   std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
+  // The text is EmitSubmission's: what it says of the places in its user's file is put into the spec, in place of those in the text itself.
+  bool submission = false;
+};
+// A file that the job names as data.
+struct DataPath {
+  Location where;
+  std::string path;                    // as in the spec
+  std::vector<std::string> variables;  // of the environment that it was made of
 };
 struct ParsedJob {
   std::optional<JobSpec> spec;    // set when there is no mistake
   std::vector<Mistake> mistakes;  // in order of position
+  std::vector<DataPath> paths;    // in order of the sections; each once, where two sources share it
 };
 // Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` and `checkpoint` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
@@ -312,6 +322,9 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 // The effective YAML: every value spelled out (a `checkpoint` section that the job does not have, in a comment: that it has none is a
 // value, too). ParseJob of it gives an equal spec.
 std::string EmitYaml(const JobSpec& spec);
+// The same with the places of layers, inputs, tables, losses and sources in the user's file, in a comment at its end: ParseOptions::submission. What
+// a worker finds wrong later is then told with the line that its user wrote. Where it would be too long it is left out.
+std::string EmitSubmission(const JobSpec& spec);
 // `spec` without its name and without what is as by default, on one line: the same in a version that has more keys, as long as theirs are at their
 // defaults and no default has changed.
 std::string EmitGiven(const JobSpec& spec);

@@ -12,6 +12,7 @@
 #include "common/config/field_kind.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
+#include "common/config/places.h"
 #include "common/config/yaml_tree.h"
 
 namespace evergrad::config {
@@ -23,7 +24,7 @@ bool IsVariableName(absl::string_view name) {
 }
 
 // ${NAME}, ${NAME:-default}, $${ for a literal ${. The result is not expanded again.
-std::string Expand(const Node& node, const std::map<std::string, std::string>& environment, Reader* reader) {
+std::string Expand(const Node& node, const std::map<std::string, std::string>& environment, Reader* reader, std::vector<std::string>* used) {
   const std::string& text = node.text;
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -40,6 +41,7 @@ std::string Expand(const Node& node, const std::map<std::string, std::string>& e
     const std::string inside = end == std::string::npos ? "" : text.substr(i + 2, end - i - 2);
     const std::size_t dash = inside.find(":-");
     const std::string name = inside.substr(0, dash);
+    if (IsVariableName(name)) used->push_back(name);
     if (end == std::string::npos || !IsVariableName(name)) {
       reader->Report(node.where(), absl::StrCat("expected ${NAME} or ${NAME:-default}, got ", node.Describe()));
       return out;
@@ -58,7 +60,7 @@ std::string Expand(const Node& node, const std::map<std::string, std::string>& e
 
 void ExpandAll(Node* node, const std::map<std::string, std::string>& environment, Reader* reader) {
   if (node->kind == Node::Kind::kScalar && node->text.find("${") != std::string::npos) {
-    node->text = Expand(*node, environment, reader);
+    node->text = Expand(*node, environment, reader, &node->variables);
   }
   for (Node& item : node->items) ExpandAll(&item, environment, reader);
   for (Entry& entry : node->entries) ExpandAll(&entry.value, environment, reader);
@@ -149,7 +151,9 @@ Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   ModelSpec& model = spec->model;
   std::vector<std::string> readable, inputs, fields = {"image"}, label_fields = {"label"};
-  if (spec->data.train && spec->data.train->format != "idx") {
+  const bool fields_known = spec->data.train && !spec->data.train->format.empty();
+  const bool layers_known = std::all_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return !layer.type.empty(); });
+  if (fields_known && spec->data.train->format != "idx") {
     fields.clear();
     for (const FieldSpec& field : spec->data.fields) fields.push_back(field.name);
     label_fields = fields;
@@ -157,7 +161,7 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   for (const InputSpec& input : model.inputs) {
     readable.push_back(input.name);
     inputs.push_back(input.name);
-    if (std::find(fields.begin(), fields.end(), input.name) != fields.end()) continue;
+    if (!fields_known || std::find(fields.begin(), fields.end(), input.name) != fields.end()) continue;
     for (const Entry& entry : At(root, {"spec", "model", "inputs"})->entries)
       if (entry.key == input.name)
         reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected ",
@@ -167,14 +171,15 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   for (const TableSpec& table : model.tables) {
     tables.push_back(table.name);
     const Node* node = At(root, {"spec", "model", "tables"})->Find(table.name);
-    if (std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) { return l.type == "embedding" && l.table == table.name; }))
+    if (layers_known &&
+        std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) { return l.type == "embedding" && l.table == table.name; }))
       reader->Report(table.where, absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
     if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
       reader->Report(node->Find("default_row")->where(), "`default_row` needs an `admit_after` above 1: else every id has a row");
   }
   // What the data makes of a field, where that is known: integers are ids of embeddings, real numbers what all other layers read.
   const auto kind_of = [&](const std::string& input) -> std::optional<ValueKind> {
-    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !spec->data.train) return std::nullopt;
+    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !fields_known) return std::nullopt;
     if (spec->data.train->format == "idx") return ValueKind::kReal;
     const auto field = std::find_if(spec->data.fields.begin(), spec->data.fields.end(), [&](const FieldSpec& f) { return f.name == input; });
     if (field == spec->data.fields.end() || field->type.empty()) return std::nullopt;
@@ -227,9 +232,11 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
         reader->Report(KeyPlace(node, "weights", layer.where), "`weights` need a combiner: sum, mean or sqrtn");
       if (!layer.weights.empty()) check_kind(layer, layer.weights, ValueKind::kReal, KeyPlace(node, "weights", layer.where));
     }
-    for (const std::string& input : layer.inputs)
+    for (const std::string& input : layer.inputs) {
+      if (layer.type.empty()) break;
       check_kind(layer, input, layer.type == "embedding" ? ValueKind::kInteger : ValueKind::kReal, KeyPlace(node, "input", layer.where));
-    if (layer.inputs.size() > 1 && !merges && layer.type != "embedding")
+    }
+    if (layer.inputs.size() > 1 && !merges && layer.type != "embedding" && !layer.type.empty())
       reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
     for (const std::string& input : layer.inputs) {
       if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end()) continue;
@@ -263,12 +270,13 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
     if (!loss.output.empty() && all.count(loss.output) == 0)
       reader->Report(KeyPlace(node, "output", loss.where), absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
                                                                         Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
-    if (std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
+    if (fields_known && std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
       reader->Report(KeyPlace(node, "labels", loss.where),
                      absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60), "` that can be a label: expected ",
                                   absl::StrJoin(label_fields, ", "), Suggestion(loss.labels, label_fields)));
     for (const std::string& metric : model.metrics) {
       const Node* metrics = At(root, {"spec", "model", "metrics"});
+      if (loss.type.empty()) break;
       const bool error = metric == "root_mean_squared_error", binary = metric == "auc" || metric == "binary_accuracy";
       if (loss.type == "mean_squared_error" && !error)
         reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs classes: the loss is mean_squared_error"));
@@ -286,7 +294,7 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   if (data == nullptr || data->kind != Node::Kind::kMap) return;
   DataSpec& d = spec->data;
   ReadFields(*reader, *data, &d);
-  if (d.train && d.eval && d.train->format != d.eval->format)
+  if (d.train && d.eval && d.train->format != d.eval->format && !d.train->format.empty() && !d.eval->format.empty())
     reader->Report(d.eval->where, absl::StrCat("data.eval has another format than data.train: ", d.eval->format, ", not ", d.train->format));
   if (d.eval && d.eval->split.modulo != 0)
     reader->Report(data->Find("eval")->Find("split")->where(), "`split` is a setting of data.train: it takes what is evaluated on out of that");
@@ -340,6 +348,29 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
+// Of a job of no known type: each section as far as all types agree on it.
+void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
+  Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
+  if (const Node* data = body.Find("data"); data != nullptr && data->kind == Node::Kind::kMap && data->Find("fields") != nullptr)
+    ReadFields(*reader, *data, &spec->data);
+}
+
+std::vector<DataPath> DataPaths(const Node& root, const JobSpec& spec) {
+  std::vector<DataPath> paths;
+  const std::pair<const char*, const std::optional<SourceSpec>*> sources[] = {{"train", &spec.data.train}, {"eval", &spec.data.eval}};
+  const std::pair<const char*, std::string SourceSpec::*> keys[] = {
+      {"images", &SourceSpec::images}, {"labels", &SourceSpec::labels}, {"path", &SourceSpec::path}};
+  for (const auto& [section, source] : sources) {
+    for (const auto& [key, member] : keys) {
+      const Node* const node = At(root, {"spec", "data", section, key});
+      if (node == nullptr || !source->has_value() || ((**source).*member).empty()) continue;
+      DataPath path{node->where(), (**source).*member, node->variables};
+      if (std::none_of(paths.begin(), paths.end(), [&](const DataPath& other) { return other.path == path.path; })) paths.push_back(std::move(path));
+    }
+  }
+  return paths;
+}
+
 void LeaveOutUsual(Node* node) {
   std::erase_if(node->entries, [](const Entry& entry) { return entry.usual; });
   for (Entry& entry : node->entries) LeaveOutUsual(&entry.value);
@@ -382,12 +413,15 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
       } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
         reader.Report(type->where(),
                       absl::StrCat("`type`: expected training, functions or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
-        known = false;
+        spec.type = NearestName(*text, kTypes);  // what was meant, for the rest
+        known = !spec.type.empty();
       } else {
         spec.type = *text;
       }
     }
-    if (known) {
+    if (!known) {
+      JudgeJob(*body, &reader, &spec);
+    } else {
       JobTableOf(spec).Read(reader, *body, &spec);
       if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
       if (spec.type == "training") {
@@ -405,8 +439,18 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
     }
   }
   SortMistakes(options.file_name, &result.mistakes);
-  if (result.mistakes.empty()) result.spec = std::move(spec);
+  if (!result.mistakes.empty()) return result;
+  if (options.submission) ReadPlaces(yaml, &spec);
+  result.paths = DataPaths(*root, spec);
+  result.spec = std::move(spec);
   return result;
+}
+
+std::string EmitSubmission(const JobSpec& spec) {
+  std::string yaml = EmitYaml(spec);
+  const std::string places = PrintPlaces(spec);
+  if (yaml.size() + places.size() <= kYamlBytesMax) yaml += places;
+  return yaml;
 }
 
 std::string EmitYaml(const JobSpec& spec) {

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/escape.h"
 
 namespace evergrad::config {
 namespace {
@@ -53,12 +54,7 @@ bool LooksReal(absl::string_view text) {
 
 }  // namespace
 
-std::string Shown(absl::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 60)) out.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? '?' : c);
-  if (text.size() > 60) out += "…";
-  return out;
-}
+std::string Shown(absl::string_view text) { return Quoted(text, 60); }
 
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max) {
   const std::string range = max == std::numeric_limits<std::uint64_t>::max()

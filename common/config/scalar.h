@@ -28,7 +28,7 @@ std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// What a message shows of a value that came from outside: its first 60 bytes, without control characters.
+// What a message shows of a value that came from outside: its first 60 characters, escaped (common/base/escape.h).
 std::string Shown(absl::string_view text);
 // The candidate nearest to `name` if it is near enough to be meant, else "".
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);

@@ -2,6 +2,7 @@
 // table reads a mapping, writes it back and explains it, so the three cannot disagree. Private to this room.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -64,6 +65,7 @@ struct Key {
   std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
   std::string default_text;                                                        // in the reference, where the default depends on another key
   std::function<std::optional<Node>(const T&)> write_default;                      // of one that `write` leaves out for the sake of another key
+  std::string needed;  // in the reference, of one that the table does not require: when it is ("required unless …")
 };
 
 // A name that users may expect and that is refused with words of its own.
@@ -123,7 +125,9 @@ struct Table {
       if (value.empty()) {
         const auto node = key.write(defaults);
         if (node) value = PrintFlow(*node);
-        if (key.explain_inner && !key.required)
+        if (!key.needed.empty())
+          note += absl::StrCat("; ", key.needed);
+        else if (key.explain_inner && !key.required)
           note += "; optional";
         else if (!key.required)
           note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", value) : "; optional";
@@ -145,6 +149,32 @@ struct Table {
     }
   }
 };
+
+// Of a mapping of which it is not known which of `tables` it should follow: the keys that some of them know are read into `target`, and a mistake in
+// one is reported when every table that knows the key finds one. Keys that none knows may belong to what is not built; nothing is said of them, nor
+// of missing ones.
+template <class T>
+void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
+  for (const Entry& entry : map.entries) {
+    if (entry.value.refused) continue;
+    bool good = false;
+    std::vector<Mistake> found;
+    for (const Table<T>* table : tables) {
+      for (const Key<T>& key : table->keys) {
+        if (key.name != entry.key || good) continue;
+        std::vector<Mistake> mistakes;
+        Reader quiet(&mistakes);
+        T read = *target;
+        key.read(quiet, entry.value, &read);
+        good = mistakes.empty();
+        if (good) *target = std::move(read);
+        if (found.empty()) found = std::move(mistakes);
+      }
+    }
+    if (good) continue;
+    for (Mistake& mistake : found) reader.Report(mistake.where, std::move(mistake.text));
+  }
+}
 
 // A mapping whose `type` (or `format`) decides which keys it has.
 template <class T>
@@ -171,7 +201,8 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // False when the type is not known: nothing else was read.
+  // False when it cannot be told which case it is; what all cases agree on was read. A type that is almost one of the cases is refused, and the rest
+  // read as of that one.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;
     const Node* node = map.Find(discriminator);
@@ -179,26 +210,35 @@ struct Variant {
     if (node != nullptr) {
       if (node->refused) return false;
       const auto text = reader.Text(*node, discriminator);
-      if (!text) return false;
+      if (!text) return JudgeAll(reader, map, target);
       type = *text;
     } else if (default_type.empty()) {
       reader.Report(map.where(), absl::StrCat("missing key `", discriminator, "` in ", what, ": expected one of ", absl::StrJoin(Types(), ", ")));
-      return false;
+      return JudgeAll(reader, map, target);
     }
     const Case* found = Find(type);
     if (found == nullptr) {
-      if (std::find(not_built.begin(), not_built.end(), type) != not_built.end()) {
+      const bool planned = std::find(not_built.begin(), not_built.end(), type) != not_built.end();
+      if (planned) {
         reader.Report(node->where(), absl::StrCat("not built yet: ", what, " of ", discriminator, " `", type, "`"));
       } else {
         reader.Report(node->where(), absl::StrCat("`", discriminator, "` of ", what, ": expected one of ", absl::StrJoin(Types(), ", "), ", got ",
                                                   node->Describe(), Suggestion(type, Types())));
       }
-      return false;
+      if (!planned) found = Find(NearestName(type, Types()));
+      if (found == nullptr) return JudgeAll(reader, map, target);
     }
     *target = found->defaults;
-    target->*member = type;
+    target->*member = found->type;
     found->table.Read(reader, map, target, {discriminator});
     return true;
+  }
+  bool JudgeAll(Reader& reader, const Node& map, T* target) const {
+    std::vector<const Table<T>*> tables;
+    for (const Case& c : cases) tables.push_back(&c.table);
+    Judge(reader, map, tables, target);
+    (target->*member).clear();
+    return false;
   }
   Node Write(const T& source) const {
     Node map;

@@ -28,11 +28,12 @@ struct Node {
   Kind kind = Kind::kNull;
   std::shared_ptr<const std::string> file;  // shared by all nodes of one text
   int line = 0, column = 0;
-  bool quoted = false;         // scalar in quotes: never a number, never true or false
-  bool refused = false;        // a mistake about it is reported already: readers stay silent
-  std::string text;            // kScalar
-  std::vector<Node> items;     // kSequence
-  std::vector<Entry> entries;  // kMap, in order of the file, without duplicates
+  bool quoted = false;                 // scalar in quotes: never a number, never true or false
+  bool refused = false;                // a mistake about it is reported already: readers stay silent
+  std::vector<std::string> variables;  // kScalar: those of the environment that were put into its text
+  std::string text;                    // kScalar
+  std::vector<Node> items;             // kSequence
+  std::vector<Entry> entries;          // kMap, in order of the file, without duplicates
 
   Location where() const;
   // nullptr when there is none, or when this is not a map.

@@ -291,7 +291,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
                                      snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()), " reason=", status.message()));
   };
   if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot)) return named(absl::DataLossError("no readable snapshot"));
-  config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {});
+  config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   std::string refusal;
   if (!parsed.spec) {
     refusal = absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
 #include "common/config/yaml_tree.h"
@@ -17,6 +19,7 @@
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
 #include "coordinator/psctl/job_audit.h"
+#include "coordinator/psctl/job_files.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/local_cluster.h"
 #include "coordinator/psctl/text_table.h"
@@ -41,6 +44,7 @@ void AddJobFile(OptionTable* table, JobFile* file) {
 struct LoadedJob {
   std::optional<config::JobSpec> spec;
   std::vector<config::Mistake> mistakes;
+  std::vector<config::DataPath> paths;
 };
 
 // Reads and checks; what cannot even be read is one mistake too.
@@ -89,17 +93,22 @@ LoadedJob Load(Context& context, const JobFile& file) {
   }
   config::ParsedJob parsed = config::ParseJob(*text, options);
   loaded.spec = std::move(parsed.spec);
+  loaded.paths = std::move(parsed.paths);
   for (config::Mistake& mistake : parsed.mistakes) loaded.mistakes.push_back(std::move(mistake));
   if (!loaded.mistakes.empty()) loaded.spec.reset();
   return loaded;
 }
 
+nlohmann::json JsonOfMistakes(const std::vector<config::Mistake>& mistakes) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const config::Mistake& m : mistakes)
+    list.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
+  return list;
+}
+
 int ReportMistakes(Context& context, const LoadedJob& loaded, absl::string_view path, bool json) {
   if (json) {
-    nlohmann::json mistakes = nlohmann::json::array();
-    for (const config::Mistake& m : loaded.mistakes)
-      mistakes.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
-    context.out << Dump({{"valid", false}, {"mistakes", mistakes}}) << "\n";
+    context.out << Dump({{"valid", false}, {"mistakes", JsonOfMistakes(loaded.mistakes)}}) << "\n";
     return kUsage;
   }
   for (const config::Mistake& mistake : loaded.mistakes) context.err << Printable(mistake.ToString()) << "\n";
@@ -108,13 +117,13 @@ int ReportMistakes(Context& context, const LoadedJob& loaded, absl::string_view 
               << (n >= config::kMistakesMax ? absl::StrCat(n, " or more mistakes")
                   : n == 1                  ? "one mistake"
                                             : absl::StrCat(n, " mistakes"))
-              << " in " << path << "; nothing was started\n";
+              << " in " << Printable(path) << "; nothing was started\n";
   return kUsage;
 }
 
 v1::SubmitJobRequest SubmissionOf(const config::JobSpec& spec, const std::string& source) {
   v1::SubmitJobRequest request;
-  request.set_yaml(config::EmitYaml(spec));
+  request.set_yaml(config::EmitSubmission(spec));
   request.set_source_name(source);
   return request;
 }
@@ -126,19 +135,6 @@ absl::StatusOr<std::vector<Requirement>> ParseRequirements(const std::vector<std
     requirements.push_back(std::move(requirement));
   }
   return requirements;
-}
-
-// On this machine the files can be looked for before anything starts. (A remote cluster's workers have their own disks.)
-std::vector<config::Mistake> MissingFiles(const config::JobSpec& spec) {
-  std::vector<config::Mistake> missing;
-  for (const auto* source : {&spec.data.train, &spec.data.eval}) {
-    if (!source->has_value()) continue;
-    for (const std::string* path : {&(*source)->images, &(*source)->labels, &(*source)->path})
-      if (!path->empty() && !fs::Exists(*path))
-        missing.push_back({(*source)->where,
-                           absl::StrCat("no such file: ", *path, " (`./evergrad data` fetches the example data; EVERGRAD_DATA says where it lies)")});
-  }
-  return missing;
 }
 
 // ---------------------------------------------------------------- run
@@ -296,7 +292,12 @@ int Run(Context& context, const std::vector<std::string>& args) {
     options.cluster.workers = *workers;
   }
   LoadedJob loaded = Load(context, options.file);
-  if (loaded.spec && options.local) loaded.mistakes = MissingFiles(*loaded.spec);
+  if (loaded.spec && options.local) {  // the workers read the same disks
+    FileNotes notes = LookAtFiles(loaded.paths, context.environment);
+    loaded.mistakes = std::move(notes.mistakes);
+    std::move(notes.missing.begin(), notes.missing.end(), std::back_inserter(loaded.mistakes));
+    config::SortMistakes(options.file.path, &loaded.mistakes);
+  }
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
     return Report(context, UserError(absl::InvalidArgumentError(
@@ -319,17 +320,26 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   table.Add("effective", &effective, "print the effective YAML: defaults, variables and --set put in");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  const LoadedJob loaded = Load(context, file);
-  if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
+  LoadedJob loaded = Load(context, file);
+  FileNotes notes;
+  if (loaded.spec) {
+    notes = LookAtFiles(loaded.paths, context.environment);
+    loaded.mistakes = notes.mistakes;
+  }
+  if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, file.path, output == "json");
+  if (output == "text")
+    for (const config::Mistake& missing : notes.missing)
+      context.err << "warning: " << Printable(missing.ToString()) << "; the job can run where the workers have it\n";
   if (effective && output == "text")
-    context.out << config::EmitYaml(*loaded.spec);
+    context.out << JsonWithoutHidden(config::EmitYaml(*loaded.spec));  // what needs it stands in double quotes, where YAML reads the same
   else if (output == "json")
     context.out << Dump({{"valid", true},
                          {"mistakes", nlohmann::json::array()},
+                         {"warnings", JsonOfMistakes(notes.missing)},
                          {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}})
                 << "\n";
   else
-    context.out << file.path << ": valid: job " << loaded.spec->name << ", "
+    context.out << Printable(file.path) << ": valid: job " << loaded.spec->name << ", "
                 << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "")
                 << loaded.spec->training.epochs << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
   return kSucceeded;

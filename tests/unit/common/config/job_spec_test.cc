@@ -6,9 +6,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "common/config/yaml_tree.h"
 #include "tests/support/paths.h"
 
@@ -121,6 +123,7 @@ std::string RefusalWith(absl::string_view from, absl::string_view to) {
 void ForgetPlaces(JobSpec* spec) {
   for (auto* source : {&spec->data.train, &spec->data.eval})
     if (*source) (*source)->where = {};
+  for (InputSpec& input : spec->model.inputs) input.where = {};
   for (LayerSpec& layer : spec->model.layers) layer.where = {};
   for (TableSpec& table : spec->model.tables) table.where = {};
   for (LossSpec& loss : spec->model.losses) loss.where = {};
@@ -140,7 +143,9 @@ TEST_CASE("the job of the design page is read as typed values") {
   CHECK(spec.data.batch_size == 128);
   CHECK(spec.data.shuffle);
   CHECK(spec.data.shuffle_seed == 7);
-  CHECK(spec.model.inputs == std::vector<InputSpec>{{"image", {28, 28, 1}}});
+  REQUIRE(spec.model.inputs.size() == 1);
+  CHECK(spec.model.inputs[0].name == "image");
+  CHECK(spec.model.inputs[0].shape == std::vector<std::uint64_t>{28, 28, 1});
   REQUIRE(spec.model.layers.size() == 4);
   CHECK(spec.model.layers[0].kernel_h == 3);
   CHECK(spec.model.layers[0].kernel_w == 3);
@@ -261,7 +266,8 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(with("    fields:", "    eval: {format: csv, path: x}\n    fields:"), says("data.train has a `split`, which makes data.eval"));
   CHECK_THAT(with(", split: {modulo: 10, equals: 9, take: eval}}", "}\n    eval: {format: synthetic, examples: 3}"),
              says("data.eval has another format than data.train: synthetic, not csv"));
-  CHECK_THAT(with("header: true", "header: false"), says("column `w1` has a name, and the source no header"));
+  CHECK_THAT(with("header: true", "header: false"),
+             says("column `w1` is given by its name, and `header: false` of data.train says that the file has no names"));
   CHECK_THAT(with("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
              says("`type`: expected one of int, float, string, got `number`"));
   CHECK_THAT(with("column: age, ", ""), says("missing key `column` in a field of a csv source"));
@@ -304,7 +310,7 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
              says("`default`: expected one of the texts of `map`, got `unknown`"));
   // The integer that it is, as the reader looks it up, and not as it is written.
-  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"type: int, transforms: [{hash", "type: int, default: \" 07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
+  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"type: int, transforms: [{hash", "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
             .data.fields.size() == Parse(kCsv).data.fields.size());
   CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
              says("`default`: expected one of the texts of `map`, got `9`"));
@@ -542,6 +548,145 @@ TEST_CASE("what is not built yet is refused by name") {
         "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
   CHECK(RefusalWith("{scale: 0.00392156862}", "{clip: [0, 1]}") == "job.yaml:9:29: not built yet: transform `clip`");
   CHECK(RefusalWith("metrics: [accuracy]", "metrics: [precision]") == "job.yaml:20:15: not built yet: metric `precision`");
+}
+
+// The text of a job with `body` as its spec.
+std::string JobWith(const std::string& body) { return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" + body; }
+std::vector<std::string> Lines(const std::string& text) { return absl::StrSplit(text, '\n'); }
+
+TEST_CASE("a mistake about a transform names its place") {
+  const auto refusal = [](const std::string& transform) { return Refusal(absl::StrReplaceAll(kCsv, {{"{vocabulary: {min_count: 2}}", transform}})); };
+  CHECK_THAT(refusal("vocabulary"),
+             Catch::Contains("transform `vocabulary` needs its settings: expected something like {vocabulary: {min_count: 1}}"));
+  for (const char* name : {"vocabulary", "hash", "map", "scale", "offset", "bucketize"}) {
+    for (const std::string& line : Lines(refusal(name))) CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
+    for (const std::string& line : Lines(refusal(std::string("{") + name + ": }"))) CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
+  }
+  CHECK_THAT(refusal("hash"), Catch::Contains("transform `hash` needs its settings: expected something like {hash: {buckets: 1000}}"));
+}
+
+TEST_CASE("one wrong format is one mistake, and the mistakes in its body are told beside it") {
+  const std::string body =
+      "  data:\n    train: {format: cvs, path: x.csv, header: maybe}\n    fields: {x: {column: 0, type: float}, y: {column: 1, type: floot}}\n"
+      "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], losses: {type: mean_squared_error, labels: y}}\n"
+      "  optimizer: {type: sgd}\n";
+  CHECK(Refusal(JobWith(body)) ==
+        "job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; did you mean `csv`?\n"
+        "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
+        "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean `float`?");
+  // Of a format that nobody can guess, what all formats agree on.
+  CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
+        "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
+        "job.yaml:6:51: `header`: expected true or false, got `maybe`");
+  CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"format: cvs, ", ""}, {"maybe", "true"}, {"floot", "float"}}))) ==
+        "job.yaml:6:12: missing key `format` in a data source: expected one of idx, csv, synthetic");
+}
+
+TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
+  // Almost a type: read as that one, missing keys included.
+  CHECK(RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
+        "job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 to 16777216\n"
+        "job.yaml:18:30: `type` of a layer: expected one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, "
+        "layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, factorization_machine, got `dens`; did you mean "
+        "`dense`?\n"
+        "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?");
+  // Not built: what every layer with such a key would refuse. Its own keys are not judged.
+  const std::string lstm = RefusalWith("type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
+  CHECK_THAT(lstm, Catch::Contains("not built yet: a layer of type `lstm`") &&
+                       Catch::Contains("`units`: expected an integer from 1 to 16777216, got `-3`") && Catch::Contains("did you mean `relu`?") &&
+                       !Catch::Contains("return_sequences") && !Catch::Contains("name2"));
+  CHECK(Lines(lstm).size() == 3);
+  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: huber, from_logits: 7, output: nobody"),
+             Catch::Contains("not built yet: a loss of type `huber`") && Catch::Contains("`from_logits`: expected true or false, got `7`") &&
+                 Catch::Contains("`output`: no layer `nobody`"));
+  CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: lamb, learning_rate: -1"),
+             Catch::Contains("not built yet: the optimizer of type `lamb`") &&
+                 Catch::Contains("`learning_rate`: expected a number from 0 (excluded) to 1e+06, got `-1`"));
+  // Of the whole job, too.
+  for (const char* type : {"prediction", "nonsense", "trainin"}) {
+    INFO(type);
+    const std::string text = absl::StrReplaceAll(
+        kCnn, {{"spec:\n", std::string("spec:\n  type: ") + type + "\n"}, {"units: 10", "units: 0"}, {"mode: async", "mode: asink"}});
+    const std::string refusal = Refusal(text);
+    CHECK_THAT(refusal,
+               Catch::Contains(type) && Catch::Contains("`units`: expected an integer from 1") && Catch::Contains("`mode`: expected one of async"));
+    CHECK(Lines(refusal).size() == 3);
+  }
+}
+
+TEST_CASE("the path of a data file is one file on a local disk") {
+  const auto with = [](const std::string& path) { return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}}); };
+  CHECK_THAT(Refusal(with("s3://bucket/x.csv")), Catch::Contains("job.yaml:6:32: `path`: file scheme not built: scheme=s3"));
+  CHECK_THAT(Refusal(with("https://host/x.csv")), Catch::Contains("`path`: file scheme not built: scheme=https"));
+  CHECK_THAT(Refusal(with("data/*.csv")),
+             Catch::Contains("`path`: expected the path of one file, got the text \"data/*.csv\": not built yet: patterns"));
+  CHECK_THAT(Refusal(with("")), Catch::Contains("`path`: expected a path, got nothing"));
+  CHECK(Parse(with("file:///data/x.csv")).data.train->path == "/data/x.csv");
+  CHECK(Parse(EmitYaml(Parse(with("file:///data/x.csv")))).data.train->path == "/data/x.csv");
+}
+
+TEST_CASE("the files that a job names are listed once each, with their lines and the variables that they are made of") {
+  ParseOptions options;
+  options.file_name = "job.yaml";
+  options.base_folder = "/jobs";
+  options.environment = {{"EVERGRAD_DATA", "/data"}};
+  const ParsedJob parsed = ParseJob(absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"${EVERGRAD_DATA}/clicks.csv\""}}), options);
+  REQUIRE(parsed.spec);
+  REQUIRE(parsed.spec->data.eval);  // a split: the same file
+  REQUIRE(parsed.paths.size() == 1);
+  CHECK(parsed.paths[0].path == "/data/clicks.csv");
+  CHECK(parsed.paths[0].where.ToString() == "job.yaml:6:32");
+  CHECK(parsed.paths[0].variables == std::vector<std::string>{"EVERGRAD_DATA"});
+  const ParsedJob own = ParseJob(kCsv, options);
+  REQUIRE(own.paths.size() == 1);
+  CHECK(own.paths[0].path == "/jobs/clicks.csv.gz");
+  CHECK(own.paths[0].variables.empty());
+}
+
+TEST_CASE("a submission carries the lines of the user's file, and is the same job to whatever identifies one") {
+  ParseOptions options;
+  options.file_name = "my job\n\x1b.yaml";
+  options.overrides = {{"spec.model.layers.out.units", "1", ""}};
+  const JobSpec first = Parse(kCsv, options);
+  const std::string text = EmitSubmission(first);
+  INFO(text);
+  ParseOptions received;
+  received.file_name = "job.yaml";
+  received.submission = true;
+  JobSpec second = Parse(text, received);
+  CHECK(second == first);  // places included
+  CHECK(second.model.layers[1].where.ToString() == "my job\n\x1b.yaml:21:9");
+  CHECK(EmitSubmission(second) == text);
+  CHECK(EmitYaml(second) == EmitYaml(first));
+  CHECK(EmitGiven(second) == EmitGiven(first));
+  // Who reads the text as a file of its own, sees its own lines.
+  received.submission = false;
+  CHECK(Parse(text, received).model.layers[1].where.file == "job.yaml");
+
+  // Whatever else stands there, or does not, costs the places and nothing else.
+  received.submission = true;
+  const auto without = [&](const std::string& bad) {
+    JobSpec read = Parse(bad, received);
+    CHECK(read.model.layers[0].where.file == "job.yaml");
+    ForgetPlaces(&read);
+    JobSpec want = first;
+    ForgetPlaces(&want);
+    CHECK(read == want);
+  };
+  const std::string yaml = EmitYaml(first);
+  const std::string head = "# Where this was written, for messages: [file, line, column].\n# places: ";
+  without(yaml);
+  for (const char* places : {"{}", "{files: []}", "{files: [a], layers: [[0, 1, 1]]}", "{files: x, layers: y}", "{files: [a]", "&a {files: [a]}"})
+    without(yaml + head + places + "\n");
+  for (const char* item : {"[1, 1, 1]", "[0, 0, 1]", "[0, 1]", "[0, -1, 1]", "[0, 99999999999, 1]", "x", "{a: 1}"})
+    without(yaml + head + "{files: [a], layers: [" + absl::StrJoin(std::vector<std::string>(8, item), ", ") + "]}\n");
+  without(absl::StrReplaceAll(text, {{"# places", "# placed"}}));
+  without(head + "{files: [a], layers: []}\n" + yaml);
+}
+
+TEST_CASE("the reference says when the optimizer is required") {
+  CHECK_THAT(ReferenceYaml(), Catch::Contains("(mapping; required, unless `optimizers` stands in for it)"));
+  CHECK_THAT(RefusalWith("  optimizer: {type: adam, learning_rate: 0.001}\n", ""), Catch::Contains("missing key `optimizer` in spec"));
 }
 
 TEST_CASE("the checkpoint section has its values, its defaults, and is off when it says so") {

@@ -21,6 +21,7 @@
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/text_table.h"
 #include "tests/support/paths.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::psctl {
 namespace {
@@ -511,10 +512,114 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
 TEST_CASE("a local run looks for its data before it starts anything") {
   Psctl psctl;
   CHECK(psctl.Run({"job", "run", kJob, "--local", "--set", "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("mlp-12k.yaml:7:12: no such file: /nonexistent/labels.gz (`./evergrad data` fetches"));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
   // Nor where there is no place for its files.
   CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints", "none", "--runs", "README.md/runs"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("no place for the run's files (--runs DIR names another): cannot make folder"));
+}
+
+// A job on csv files of a folder, and what psctl says of it.
+struct CsvJob {
+  test::TempFolder folder;
+  Psctl psctl;
+  void Write(const std::string& name, const std::string& text) { std::ofstream(folder / name, std::ios::binary) << text; }
+  std::string Yaml(const std::string& data) {
+    return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  data:\n" + data +
+           "    fields: {x: {column: 0, type: float}, y: {column: 1, type: float}}\n"
+           "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], losses: {type: mean_squared_error, labels: y}}\n"
+           "  optimizer: {type: sgd}\n";
+  }
+  int Run(const std::string& data, std::vector<std::string> verb) {
+    Write("my.yaml", Yaml(data));
+    verb.insert(verb.begin() + 2, folder / "my.yaml");
+    return psctl.Run(verb);
+  }
+};
+
+TEST_CASE("validate refuses the paths that run refuses, and warns of a file that is missing here") {
+  CsvJob job;
+  job.Write("x.csv", "1,2\n");
+  std::filesystem::create_directory(job.folder / "data");
+  const auto source = [](const std::string& path) { return "    train: {format: csv, header: false, path: \"" + path + "\"}\n"; };
+  CHECK(job.Run(source("x.csv"), {"job", "validate"}) == kSucceeded);
+  CHECK(job.psctl.err.str().empty());
+  for (const auto& [path, why] : std::vector<std::pair<std::string, std::string>>{{"data", "my.yaml:6:47: is a folder: "},
+                                                                                  {"*.csv", "my.yaml:6:47: `path`: expected the path of one file"},
+                                                                                  {"x[12].csv", "my.yaml:6:47: no such file: "},
+                                                                                  {"s3://bucket/x.csv", "file scheme not built: scheme=s3"},
+                                                                                  {"https://host/x.csv", "file scheme not built: scheme=https"}}) {
+    for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "validate"}, {"job", "run", "--local"}}) {
+      INFO(path << verb[1]);
+      CHECK(job.Run(source(path), verb) == kUsage);
+      CHECK_THAT(job.psctl.err.str(), Catch::Contains(why) && Catch::Contains("one mistake in "));
+    }
+  }
+  CHECK(job.Run(source("absent.csv"), {"job", "validate"}) == kSucceeded);
+  CHECK(job.psctl.err.str() == "warning: " + (job.folder / "my.yaml") + ":6:47: no such file: " + (job.folder / "absent.csv") +
+                                   "; the job can run where the workers have it\n");
+  CHECK_THAT(job.psctl.out.str(), Catch::Contains(": valid: job a"));
+  REQUIRE(job.Run(source("absent.csv"), {"job", "validate", "--output=json"}) == kSucceeded);
+  CHECK(job.psctl.Json()["valid"] == true);
+  CHECK(job.psctl.Json()["warnings"][0]["line"] == 6);
+}
+
+TEST_CASE("each missing file is told once, at its own line, with a hint where one applies") {
+  CsvJob job;
+  const std::string split = ", split: {modulo: 2, equals: 0, take: eval}}\n";
+  CHECK(job.Run("    train: {format: csv, path: mine.csv" + split, {"job", "run", "--local"}) == kUsage);
+  CHECK(job.psctl.err.str() == (job.folder / "my.yaml") + ":6:32: no such file: " + (job.folder / "mine.csv") + "\npsctl: one mistake in " +
+                                   (job.folder / "my.yaml") + "; nothing was started\n");
+  job.psctl.context.environment["EVERGRAD_DATA"] = "/nowhere";
+  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA}/x.csv\"" + split, {"job", "run", "--local"}) == kUsage);
+  CHECK_THAT(job.psctl.err.str(),
+             Catch::Contains("no such file: /nowhere/x.csv (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path "
+                             "is made of, is /nowhere)\npsctl: one mistake"));
+  job.psctl.context.environment.erase("EVERGRAD_DATA");
+  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA:-/nowhere}/x.csv\"" + split, {"job", "run", "--local"}) == kUsage);
+  CHECK_THAT(job.psctl.err.str(), Catch::Contains("EVERGRAD_DATA, which this path is made of, is not set)"));
+}
+
+TEST_CASE("control characters and U+202E of a job file do not reach the terminal") {
+  CsvJob job;
+  const std::string evil = "\x1b[2J\xe2\x80\xae\xc2\x9b";
+  const auto clean = [&] {
+    const std::string all = job.psctl.out.str() + job.psctl.err.str();
+    return all.find('\x1b') == std::string::npos && all.find("\xe2\x80\xae") == std::string::npos && all.find("\xc2\x9b") == std::string::npos;
+  };
+  const std::string data = "    train: {format: csv, header: false, path: \"a\\e]0;\xe2\x80\xae\xc2\x9b.csv\"}\n";
+  for (const char* output : {"text", "json"}) {
+    CHECK(job.Run(data, {"job", "validate", "--output", output}) == kSucceeded);
+    CHECK(clean());
+    CHECK(job.Run(data, {"job", "validate", "--effective", "--output", output}) == kSucceeded);
+    CHECK(clean());
+    CHECK(job.Run(data, {"job", "run", "--local", "--output", output}) == kUsage);
+    CHECK(clean());
+    CHECK(job.Run("    \"" + std::string("\xe2\x80\xae\\e[2J") + "\": 1\n" + data, {"job", "validate", "--output", output}) == kUsage);
+    CHECK(clean());
+  }
+  CHECK_THAT(job.psctl.out.str() + job.psctl.err.str(), Catch::Contains("\\u202e"));
+  // Of a peer: what a job failed of, and what a task logs.
+  v1::JobStatus failed = Job("FAILED", 4);
+  failed.mutable_first_cause()->set_message(evil);
+  failed.add_events()->set_text(evil);
+  job.psctl.coordinator.Script({failed});
+  for (const char* output : {"text", "json"}) {
+    for (const char* verb : {"show", "watch"}) {
+      job.psctl.Run({"job", verb, "job", "--output", output});
+      CHECK(clean());
+    }
+  }
+  job.psctl.coordinator.on_read_logs = [&](const v1::ReadTaskLogsRequest&) {
+    v1::ReadTaskLogsResponse response;
+    v1::LogLine* line = response.add_lines();
+    line->set_task(evil);
+    line->set_level("info");
+    line->set_text(evil);
+    return response;
+  };
+  CHECK(job.psctl.Run({"logs"}) == kSucceeded);
+  CHECK(clean());
+  CHECK_THAT(job.psctl.out.str(), Catch::Contains("\\x1b[2J\\u202e\\u009b"));
 }
 
 TEST_CASE("every noun and verb has help") {
