@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/fs/roots.h"
 
 namespace evergrad::coordinator {
 
@@ -10,6 +11,10 @@ using std::chrono::milliseconds;
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder, "folder in which each job gets its runs folder <name>-<job_uid>");
+  table->Add(
+      "checkpoint_root", &options->checkpoint_roots,
+      "folder in which the checkpoint.directory of a job has to lie, wherever links lead; the runs folder may always be written. Left out: any "
+      "folder where only this machine is involved (everything on loopback, no TLS), and none otherwise");
   table->Add("state_dir", &options->store.folder,
              "folder of the journal, on a local disk: a coordinator started again on it goes on with its jobs; \"\": they end with this process");
   table->Add("journal_commit_every", &options->store.commit_every,
@@ -53,6 +58,18 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
              milliseconds(86'400'000));
   table->Add("calls_max", &c.calls_max, "control calls in progress; beyond it they are refused", {1, 1'000'000});
   table->AddBytes("file_bytes_max", &c.file_bytes_max, "bytes of metrics.jsonl waiting for the disk; beyond it lines are dropped and counted");
+}
+
+absl::Status ResolveRoots(bool local_only, Options* options) {
+  EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--checkpoint-root", &options->checkpoint_roots));
+  if (options->checkpoint_roots.empty() && local_only) return absl::OkStatus();
+  options->control.checkpoint_roots =
+      fs::Roots::Only(options->checkpoint_roots,
+                      options->checkpoint_roots.empty()
+                          ? "the coordinator was started without --checkpoint-root, and its cluster is not on this machine alone: start it "
+                            "with --checkpoint-root FOLDER, or leave checkpoint.directory out: checkpoints then lie in the runs folder"
+                          : "start the coordinator with one more --checkpoint-root FOLDER to allow another folder");
+  return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const Options& options) {

@@ -29,7 +29,12 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   ControlPlane::Parts plane_parts;
   plane_parts.control = coordinator->control_.get();
   plane_parts.files = coordinator->files_.get();
-  coordinator->file_system_ = fs::MakeLocalFileSystem({.failpoints = parts.failpoints});
+  if (!options.control.checkpoint_roots.everything()) {
+    std::vector<std::string> folders = options.control.checkpoint_roots.folders();
+    folders.push_back(options.control.runs_folder);
+    coordinator->written_ = fs::Roots::Only(std::move(folders), "--checkpoint-root of the coordinator names folders for checkpoints");
+  }
+  coordinator->file_system_ = fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});
   plane_parts.file_system = coordinator->file_system_.get();
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;

@@ -33,6 +33,7 @@ class Coordinator {
 
  private:
   Coordinator() = default;
+  fs::Roots written_;  // where checkpoints may lie: what jobs may name, and the runs folder
   std::unique_ptr<fs::FileSystem> file_system_;
   std::unique_ptr<runtime::ThreadExecutor> files_, control_;
   std::unique_ptr<ControlPlane> plane_;

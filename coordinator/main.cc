@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   coordinator::AddOptions(&options, &daemon.options());
   if (const auto code = daemon.Start(argc, argv)) return *code;
   if (absl::Status status = coordinator::CheckOptions(options); !status.ok()) return daemon.Fail(status);
+  if (absl::Status status = coordinator::ResolveRoots(daemon::IsLocalOnly(daemon.common()), &options); !status.ok()) return daemon.Fail(status);
   daemon.logger().SetTask("coordinator/0");
   options.control.counting_allowed = daemon.failpoints_allowed();
   options.control.insecure_listen = daemon.insecure();

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/fs/roots.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -38,6 +39,11 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
                   "socket; 0: none",
                   {0, 1ull << 40});
   table->Add("drain_max", &config->drain_max, "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
+  table->Add(
+      "checkpoint_root", &config->checkpoint_roots,
+      "folder in which all has to lie that the coordinator has this server write and read, wherever links lead: the folders of jobs' checkpoints, "
+      "and the coordinator's runs folder for jobs that name none. Left out: wherever the coordinator says, whose own --checkpoint-root "
+      "confines the jobs");
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
 }
 
@@ -56,6 +62,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
   }
+  EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--checkpoint-root", &config->checkpoint_roots));
   if (config->memory_bytes_max == 0) config->memory_bytes_max = memory_bytes / 5 * 4;
   if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {

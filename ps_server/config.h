@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -24,6 +25,7 @@ struct Config {
   std::uint32_t streams_max = 4096;
   std::uint64_t lane_bytes_max = 64ull << 20;  // 0: no shared memory
   std::string unix_dir;                        // "": no unix socket
+  std::vector<std::string> checkpoint_roots;   // none: wherever the coordinator says
   std::chrono::milliseconds drain_max{10000};
 };
 

@@ -6,6 +6,7 @@
 #include "common/daemon/memory_limit.h"
 #include "common/fs/file_system.h"
 #include "common/fs/host.h"
+#include "common/fs/roots.h"
 #include "common/random/philox.h"
 #include "common/time/clock.h"
 #include "common/transport/grpc_transport.h"
@@ -24,7 +25,11 @@ int main(int argc, char** argv) {
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
-  const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints()});
+  const fs::Roots roots =
+      config.checkpoint_roots.empty()
+          ? fs::Roots()
+          : fs::Roots::Only(config.checkpoint_roots, "start the server with one more --checkpoint-root FOLDER to allow another folder");
+  const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
   auto server = ps_server::Server::Listen(
       {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs(), files.get()}, config,
       daemon.server_options());

@@ -27,6 +27,9 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddPrint("list_devices", "print the GPUs of this host, one a line, and end", [config] { return ListDevices(config->cuda_library); });
   table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead", {1, 1u << 16});
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
+  table->Add("data_root", &config->data_roots,
+             "folder in which the files that jobs name as data have to lie, wherever their links lead. Left out: any file that this process can read "
+             "where only this machine is involved (everything on loopback, no TLS), and no file at all otherwise");
   table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for this long is sent again", std::chrono::milliseconds(100),
@@ -37,6 +40,15 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
                   {0, kLaneBytesMax});
   table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
                    "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
+}
+
+fs::Roots RootsOf(const Config& config, bool local_only) {
+  if (config.data_roots.empty() && local_only) return {};
+  return fs::Roots::Only(config.data_roots,
+                         config.data_roots.empty()
+                             ? "this worker was started without --data-root, and its cluster is not on this machine alone: start it "
+                               "with --data-root FOLDER, the folder that the data lies in"
+                             : "start the worker with one more --data-root FOLDER to allow another folder");
 }
 
 std::string OrdinalOf(absl::string_view host_name) {
@@ -59,6 +71,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
   if (config->lane_bytes % kLaneUnit != 0) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
+  EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--data-root", &config->data_roots));
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
   EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseCheckedDevice(config->device, config->cuda_library, check_seed));
   config->device = choice.name;

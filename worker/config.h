@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/daemon/option_table.h"
+#include "common/fs/roots.h"
 
 namespace evergrad::worker {
 
@@ -19,6 +21,7 @@ struct Config {
   std::uint32_t threads = 0;      // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
+  std::vector<std::string> data_roots = {};  // folders of jobs' data files; RootsOf says what none means
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
@@ -32,6 +35,9 @@ void AddOptions(daemon::OptionTable* table, Config* config);
 // Fills in what depends on the machine: the name, the threads, the device. User errors: a name that cannot be an identity, a device that
 // cannot be had or computes something else than the CPU (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config, std::uint64_t check_seed = 1);
+
+// Which files a job's data may be: those in --data-root; without the flag every file where `local_only` (daemon::IsLocalOnly), and none elsewhere.
+fs::Roots RootsOf(const Config& config, bool local_only);
 
 // "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.
 std::string OrdinalOf(absl::string_view host_name);

@@ -165,6 +165,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     options.prefetch_batches_max = impl->config.prefetch_batches_max;
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;
+    options.data_roots = impl->identity.data_roots;
     options.step_records_max = impl->config.step_records_max;
     options.call_deadline = impl->config.call_deadline;
     options.skip_not_finite = impl->config.not_finite == "skip";

@@ -63,6 +63,10 @@ MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // none, tasks need --coordinator, a wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
+// Whether only this machine is involved: it listens on loopback, the coordinator that it dials is there, and no TLS is set up, which is for others.
+// Pure; after CheckCommonOptions.
+bool IsLocalOnly(const CommonOptions& options);
+
 class Daemon {
  public:
   Daemon(Role role, std::string summary);

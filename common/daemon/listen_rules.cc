@@ -67,6 +67,11 @@ MetricsDoor MetricsDoorOf(const CommonOptions& options) {
   return options.insecure_metrics || options.tls.empty() ? MetricsDoor::kPlainOffLoopback : MetricsDoor::kTls;
 }
 
+bool IsLocalOnly(const CommonOptions& options) {
+  const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
+  return options.tls.empty() && IsLoopback(bound) && (options.coordinator.empty() || IsLoopback(options.coordinator));
+}
+
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   for (const auto& [flag, value] : {std::pair<const char*, const std::string&>{"listen", options.listen},
                                     {"insecure-listen", options.insecure_listen},

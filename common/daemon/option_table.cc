@@ -167,6 +167,7 @@ void OptionTable::AddChoice(absl::string_view name, std::string* target, std::ve
 void OptionTable::Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help) {
   Option option{std::string(name), "", "TEXT", absl::StrCat(help, "; repeatable"), absl::StrJoin(*target, ","), ""};
   option.repeatable = true;
+  option.is_text = true;
   option.set = [target](absl::string_view text) {
     target->push_back(std::string(text));
     return absl::OkStatus();
@@ -324,7 +325,7 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
         report(entry.value.where(), absl::StrCat(name, ": expected a mapping, got ", entry.value.Describe()));
       continue;
     }
-    const bool flag_alone = option != nullptr && (option->name == "config" || option->repeatable || option->print != nullptr);
+    const bool flag_alone = option != nullptr && (option->name == "config" || option->print != nullptr);
     if (option == nullptr || flag_alone) {
       report(entry.where(),
              absl::StrCat("unknown setting `", name, "`", flag_alone ? "; it is a flag alone" : config::Suggestion(entry.key, siblings)));
@@ -332,6 +333,15 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
     }
     option->set_by_file = true;
     if (option->set_by_flag) continue;
+    if (option->repeatable && entry.value.kind == config::Node::Kind::kSequence) {
+      for (const config::Node& item : entry.value.items) {
+        if (item.kind != config::Node::Kind::kScalar)
+          report(item.where(), absl::StrCat(name, ": expected a list of texts, got ", item.Describe()));
+        else if (const absl::Status status = option->set(item.text); !status.ok())
+          report(item.where(), absl::StrCat(name, ": ", status.message()));
+      }
+      continue;
+    }
     if (entry.value.kind != config::Node::Kind::kScalar) {
       report(entry.value.where(), absl::StrCat(name, ": expected one value, got ", entry.value.Describe()));
       continue;
@@ -396,6 +406,8 @@ std::string OptionTable::ReferenceYaml() const {
     // An optional number that nobody set has no default to spell.
     if (option.kind == "N" && option.default_text.empty())
       absl::StrAppend(&out, indent, "# ", key, ": N\n");
+    else if (option.repeatable)
+      absl::StrAppend(&out, indent, key, ": []\n");
     else if (option.is_text)
       absl::StrAppend(&out, indent, key, ": \"", option.default_text, "\"\n");
     else

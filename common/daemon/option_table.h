@@ -54,7 +54,7 @@ class OptionTable {
   void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});  // 64KiB
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices, absl::string_view help);
 
-  // Repeatable; not in a settings file.
+  // Repeatable; in a settings file a list, or one value.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
   // Like --version: where the flag is given, Parse ends with what `print` says, once the other settings are read. Not in a settings file.
   void AddPrint(absl::string_view name, absl::string_view help, std::function<absl::StatusOr<std::string>()> print);

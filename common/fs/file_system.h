@@ -73,11 +73,14 @@ class FileSystem {
   virtual absl::Status MakeFolders(absl::string_view uri) = 0;
 };
 
+class Roots;
+
 struct LocalOptions {
   fault::Failpoints* failpoints = nullptr;  // May be null; outlives the file system.
   // Written without a name (O_TMPFILE) where the file system can: a crash leaves nothing. Otherwise, or with false, under a
   // hidden temporary name, locked: who writes next in that folder removes those whose writer is dead.
   bool unnamed = true;
+  const Roots* roots = nullptr;  // Where files may lie; null: anywhere. Outlives the file system. Outside: PermissionDenied.
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
 

@@ -15,33 +15,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/fs/descriptor.h"
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
+#include "common/fs/roots.h"
 
 namespace evergrad::fs {
 namespace {
 
 constexpr char kTemporaryPrefix[] = ".evergrad-tmp-";
 constexpr std::size_t kWriteBytesMax = 1u << 30;  // Linux writes at most 2 GiB at once
-
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 Descriptor OpenAt(int folder, const std::string& name, int flags, mode_t mode = 0) {
   int fd;
@@ -209,7 +192,7 @@ class LocalReader final : public ReadableFile {
 
 class LocalFileSystem final : public FileSystem {
  public:
-  explicit LocalFileSystem(LocalOptions options) : options_(options) {}
+  explicit LocalFileSystem(LocalOptions options) : options_(options), roots_(options.roots == nullptr ? everywhere_ : *options.roots) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
@@ -217,8 +200,8 @@ class LocalFileSystem final : public FileSystem {
     if (name.empty() || name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) {
       return absl::InvalidArgumentError(absl::StrCat("not a name for a file: path=", path));
     }
-    Descriptor folder = OpenAt(AT_FDCWD, FolderOf(path), O_RDONLY | O_DIRECTORY);
-    if (folder.get() < 0) return FileError(errno, "cannot open the folder of a new file", path);
+    Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
+    if (folder.get() < 0) return Failed("cannot open the folder of a new file", path);
     struct stat info;
     if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return FileError(EEXIST, "cannot create file", path);
     if (errno != ENOENT) return FileError(errno, "cannot create file", path);
@@ -230,8 +213,8 @@ class LocalFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
     // O_NONBLOCK: a named pipe in a user's folder must not hold the thread.
-    Descriptor file = OpenAt(AT_FDCWD, path, O_RDONLY | O_NONBLOCK);
-    if (file.get() < 0) return FileError(errno, "cannot open file", path);
+    Descriptor file = roots_.Open(path, O_RDONLY | O_NONBLOCK);
+    if (file.get() < 0) return Failed("cannot open file", path);
     struct stat info;
     if (::fstat(file.get(), &info) != 0) return FileError(errno, "cannot stat file", path);
     if (S_ISDIR(info.st_mode)) return FileError(EISDIR, "cannot open file", path);
@@ -241,8 +224,8 @@ class LocalFileSystem final : public FileSystem {
 
   absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
-    Descriptor folder = OpenAt(AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
-    if (folder.get() < 0) return FileError(errno, "cannot list folder", path);
+    Descriptor folder = roots_.Open(path, O_RDONLY | O_DIRECTORY);
+    if (folder.get() < 0) return Failed("cannot list folder", path);
     DIR* entries = ::fdopendir(folder.get());
     if (entries == nullptr) return FileError(errno, "cannot list folder", path);
     folder.Release();
@@ -274,8 +257,8 @@ class LocalFileSystem final : public FileSystem {
   absl::Status Remove(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
     EG_RETURN_IF_ERROR(At(options_.failpoints, "fs.remove"));
-    const Descriptor folder = OpenAt(AT_FDCWD, FolderOf(path), O_RDONLY | O_DIRECTORY);
-    if (folder.get() < 0) return FileError(errno, "cannot remove", path);
+    const Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
+    if (folder.get() < 0) return Failed("cannot remove", path);
     const std::string name = NameOf(path);
     if (::unlinkat(folder.get(), name.c_str(), 0) != 0) {
       struct stat info;
@@ -289,28 +272,36 @@ class LocalFileSystem final : public FileSystem {
 
   absl::StatusOr<bool> Exists(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
+    const Descriptor folder = roots_.Open(FolderOf(path), O_PATH | O_DIRECTORY);
     struct stat info;
-    if (::lstat(path.c_str(), &info) == 0) return true;
+    const std::string name = NameOf(path);
+    if (folder.get() >= 0 && ::fstatat(folder.get(), name.empty() ? "." : name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
-    return FileError(errno, "cannot stat", path);
+    return Failed("cannot stat", path);
   }
 
   absl::Status MakeFolders(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(std::string path, LocalPath(uri));
     while (path.size() > 1 && path.back() == '/') path.pop_back();
-    struct stat info;
-    if (::stat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode) ? absl::OkStatus() : FileError(ENOTDIR, "cannot make folder", path);
-    if (errno != ENOENT) return FileError(errno, "cannot make folder", path);
+    if (roots_.Open(path, O_PATH | O_DIRECTORY).get() >= 0) return absl::OkStatus();
+    if (errno != ENOENT) return Failed("cannot make folder", path);
     const std::string parent = FolderOf(path);
     if (parent != path) EG_RETURN_IF_ERROR(MakeFolders(parent));
-    if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) return FileError(errno, "cannot make folder", path);
-    const Descriptor folder = OpenAt(AT_FDCWD, parent, O_RDONLY | O_DIRECTORY);
-    if (folder.get() < 0) return FileError(errno, "cannot make folder", path);
+    const Descriptor folder = roots_.Open(parent, O_RDONLY | O_DIRECTORY);
+    if (folder.get() < 0) return Failed("cannot make folder", path);
+    if (::mkdirat(folder.get(), NameOf(path).c_str(), 0777) != 0 && errno != EEXIST) return FileError(errno, "cannot make folder", path);
     return Sync(folder.get(), options_.failpoints, "fs.sync_folder", "cannot sync folder of", path);
   }
 
  private:
+  // Of a failed Roots::Open.
+  absl::Status Failed(absl::string_view what, const std::string& path) const {
+    return errno == EXDEV ? roots_.Refusal("a checkpoint's file", path) : FileError(errno, what, path);
+  }
+
   const LocalOptions options_;
+  const Roots everywhere_;
+  const Roots& roots_;
 };
 
 }  // namespace

@@ -11,6 +11,11 @@
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
+namespace {
+
+constexpr int kDescribeWarningsMax = 16;
+
+}  // namespace
 
 void Job::OnDescribed(const v1::DescribeResult& described) {
   const SectionLimit limit = ServersLimit();
@@ -25,6 +30,8 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
   partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
+  described_.clear_warnings();  // they are events from here on
+  for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i) Event("warning", described.warnings(i));
   const std::uint64_t bytes = server_bytes_ = built->server_bytes;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;

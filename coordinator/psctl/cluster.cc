@@ -44,6 +44,10 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side", {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
   table->Add("supervise", &options->local.supervise, "start again what dies, as a cluster manager would");
+  table->Add("data_root", &options->local.data_roots,
+             "folder in which the data files of jobs have to lie, for a machine that others use, too; left out: any file that you can read");
+  table->Add("checkpoint_root", &options->local.checkpoint_roots,
+             "folder in which the checkpoint.directory of jobs has to lie; left out: any folder that you can write");
   table->Add("failpoints", &options->local.failpoints, "for tests: given to every daemon; `none` allows counting jobs");
 }
 
@@ -54,6 +58,11 @@ absl::Status ApplyGpus(Context& context, const OptionTable& table, const std::fu
     if (table.IsSet(name)) return UserError(absl::InvalidArgumentError(absl::StrCat("--gpus together with --", name, ": give one of them")));
   EG_ASSIGN_OR_RETURN(local->workers, CountGpus(*local, *context.clock, pause));
   return absl::OkStatus();
+}
+
+void MakeRootsAbsolute(Context& context, LocalOptions* local) {
+  for (std::vector<std::string>* roots : {&local->data_roots, &local->checkpoint_roots})
+    for (std::string& root : *roots) root = AbsolutePath(context, root);
 }
 
 // Waits a little; false when a signal came (that of psctl itself).
@@ -115,6 +124,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
   options.local.bin = std::filesystem::path(context.program).parent_path().string();
   options.local.folder = folder;
   options.local.runs = AbsolutePath(context, options.runs);
+  MakeRootsAbsolute(context, &options.local);
   if (const absl::Status made = fs::MakeDirectories(folder); !made.ok()) return Report(context, made);
   if (const absl::Status gpus = ApplyGpus(context, table, pause, &options.local); !gpus.ok())
     return absl::IsCancelled(gpus) ? kInterrupted : Report(context, gpus);
@@ -153,6 +163,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
       spawn.args.insert(spawn.args.end(), {"--workers", absl::StrCat(options.local.workers)});
     if (!options.local.device.empty()) spawn.args.insert(spawn.args.end(), {"--device", options.local.device});
     if (!options.local.failpoints.empty()) spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});
+    for (const std::string& root : options.local.data_roots) spawn.args.insert(spawn.args.end(), {"--data-root", root});
+    for (const std::string& root : options.local.checkpoint_roots) spawn.args.insert(spawn.args.end(), {"--checkpoint-root", root});
     spawn.log_file = absl::StrCat(folder, "/", kSupervisor, ".log");
     spawn.folder = context.folder;
     spawn.detached = true;
@@ -221,7 +233,7 @@ int Up(Context& context, const std::vector<std::string>& args) {
     }
     if (context.clock->Now() > until) {
       context.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive
-                  << (tasks.ok() ? "" : absl::StrCat(" (", tasks.status().message(), ")"))
+                  << (tasks.ok() ? "" : absl::StrCat(" (", Printable(tasks.status().message()), ")"))
                   << "; it goes on in the background (psctl cluster status)\n";
       return kFailed;
     }
@@ -239,6 +251,7 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
   options.local.bin = std::filesystem::path(context.program).parent_path().string();
   options.local.folder = Folder(context, options.folder);
   options.local.runs = AbsolutePath(context, options.runs);
+  MakeRootsAbsolute(context, &options.local);
   const auto pause = Pause(context);
   if (const absl::Status gpus = ApplyGpus(context, table, pause, &options.local); !gpus.ok())
     return absl::IsCancelled(gpus) ? kInterrupted : Report(context, gpus);

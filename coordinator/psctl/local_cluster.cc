@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/daemon/daemon.h"
 #include "common/fs/file.h"
@@ -43,13 +44,23 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   };
   std::vector<std::string> coordinator = {"--runs", options.runs, "--state-dir", absl::StrCat(options.folder, "/state")};
   if (options.jobs_running_max != 1) coordinator.insert(coordinator.end(), {"--jobs-running-max", absl::StrCat(options.jobs_running_max)});
+  std::vector<std::string> checkpoint_roots;
+  for (const std::string& root : options.checkpoint_roots) checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", root});
+  coordinator.insert(coordinator.end(), checkpoint_roots.begin(), checkpoint_roots.end());
   add(Role::kCoordinator, "0", std::move(coordinator));
-  for (std::uint32_t i = 0; i < options.servers; ++i) add(Role::kPsServer, absl::StrCat(i), {"--index", absl::StrCat(i)});
+  // Checkpoints of jobs that name no folder lie among the runs.
+  if (!checkpoint_roots.empty()) checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", options.runs});
+  for (std::uint32_t i = 0; i < options.servers; ++i) {
+    std::vector<std::string> args = {"--index", absl::StrCat(i)};
+    args.insert(args.end(), checkpoint_roots.begin(), checkpoint_roots.end());
+    add(Role::kPsServer, absl::StrCat(i), std::move(args));
+  }
   const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
   for (std::uint32_t i = 0; i < options.workers; ++i) {
     std::vector<std::string> args = {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)};
     const std::string device = options.gpus ? absl::StrCat("gpu:", i) : options.device;
     if (!device.empty()) args.insert(args.end(), {"--device", device});
+    for (const std::string& root : options.data_roots) args.insert(args.end(), {"--data-root", root});
     add(Role::kWorker, absl::StrCat(i), std::move(args));
   }
   return tasks;
@@ -124,7 +135,7 @@ std::string Tail(const std::string& path, int lines) {
   std::vector<std::string> all = absl::StrSplit(*text, '\n');
   while (!all.empty() && all.back().empty()) all.pop_back();
   if (all.size() > static_cast<std::size_t>(lines)) all.erase(all.begin(), all.end() - lines);
-  return absl::StrJoin(all, "\n");
+  return absl::StrJoin(all, "\n", [](std::string* out, const std::string& line) { absl::StrAppend(out, Escaped(line)); });
 }
 
 LocalCluster::LocalCluster(LocalOptions options, const Clock* clock, std::function<bool(std::chrono::milliseconds)> pause)

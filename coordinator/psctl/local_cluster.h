@@ -19,14 +19,15 @@ struct LocalOptions {
   std::string folder;  // logs, pid and address files, the coordinator's journal in state/; made when absent
   std::string runs;    // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
-  std::uint32_t worker_threads = 0;    // 0: cores / workers, at least 1
-  std::string device;                  // the workers' --device; "": theirs to choose
-  bool gpus = false;                   // worker i computes on gpu:i
-  std::uint32_t jobs_running_max = 1;  // of the coordinator
-  std::string failpoints;              // "": none are allowed; "none" allows counting jobs
-  bool supervise = false;              // start again what dies
-  bool detached = false;               // `cluster up`: they outlive us
-  bool logs_move = false;              // the logs will lie elsewhere when it is over: what happened does not name them
+  std::uint32_t worker_threads = 0;                       // 0: cores / workers, at least 1
+  std::string device;                                     // the workers' --device; "": theirs to choose
+  bool gpus = false;                                      // worker i computes on gpu:i
+  std::uint32_t jobs_running_max = 1;                     // of the coordinator
+  std::vector<std::string> data_roots, checkpoint_roots;  // absolute; none: as the daemons have it on loopback, any folder
+  std::string failpoints;                                 // "": none are allowed; "none" allows counting jobs
+  bool supervise = false;                                 // start again what dies
+  bool detached = false;                                  // `cluster up`: they outlive us
+  bool logs_move = false;                                 // the logs will lie elsewhere when it is over: what happened does not name them
 };
 
 struct LocalTask {

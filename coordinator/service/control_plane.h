@@ -20,6 +20,7 @@
 
 #include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
+#include "common/fs/roots.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
@@ -43,6 +44,7 @@ struct ControlOptions {
   std::chrono::milliseconds wait_max{10000};      // of GetJob
   std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute
+  fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
   std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
   std::chrono::milliseconds share_turn{10000};    // how long who has the odd worker keeps it, while another job waits for its turn
   std::uint32_t jobs_queued_max = 64;

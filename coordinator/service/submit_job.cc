@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/fs/file.h"
 #include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
 #include "coordinator/service/control_plane.h"
@@ -12,6 +13,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   if (!store_status_.ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
+  options.submission = true;
   config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
   if (!parsed.spec) {
     std::string text;
@@ -24,6 +26,11 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   config::JobSpec& spec = *parsed.spec;
   if (spec.type == "counting" && !options_.counting_allowed) {
     return responder->Answer(UserError(absl::FailedPreconditionError("spec.type counting is for fault tests: start the daemons with --failpoints")));
+  }
+  if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
+    const auto path = fs::LocalPath(directory);
+    if (!path.ok()) return responder->Answer(UserError(path.status()));
+    if (!options_.checkpoint_roots.Names(*path)) return responder->Answer(options_.checkpoint_roots.Refusal("checkpoint.directory", directory));
   }
   for (const auto& [uid, job] : jobs_) {
     if (!job->ended() && job->name() == spec.name) {
@@ -40,7 +47,7 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
     identity.uid = JobUid(random::EntropyFromOs());
   } while (identity.uid.value() == 0 || jobs_.count(identity.uid) != 0);
   identity.grant_key = grants::NewKey();
-  identity.yaml = config::EmitYaml(spec);
+  identity.yaml = config::EmitSubmission(spec);
   identity.runs_folder = absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
   identity.spec = std::move(spec);
   const JobUid uid = identity.uid;

@@ -69,7 +69,8 @@ class Doors(unittest.TestCase):
             self.assertEqual(keys, {flag.replace("-", "_") for flag in flags}, name)
             with tempfile.TemporaryDirectory() as folder:
                 address = os.path.join(folder, "address")
-                for key, value in (("listen", "127.0.0.1:0"), ("metrics_listen", "127.0.0.1:0"), ("coordinator", "127.0.0.1:1"), ("address_file", address), ("runs", folder)):
+                for key, value in (("listen", "127.0.0.1:0"), ("metrics_listen", "127.0.0.1:0"), ("coordinator", "127.0.0.1:1"), ("address_file", address), ("runs", folder),
+                                   ("data_root", "[%s]" % folder), ("checkpoint_root", "[%s]" % folder)):
                     text = re.sub(r"^%s: .*$" % key, "%s: %s" % (key, value), text, flags=re.M)
                 path = os.path.join(folder, "settings.yaml")
                 with open(path, "w") as f:

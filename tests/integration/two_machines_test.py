@@ -55,7 +55,7 @@ class TwoMachines(Case):
         to = ["--coordinator", coordinator]
         self.start_listening(PS_SERVER, "ps near", "--listen", self.NEAR + ":0", "--index", 0, *to, *self.files("ps-near"), prefix=self.near.prefix)
         _, ps_far = self.start_listening(PS_SERVER, "ps far", "--listen", self.FAR + ":0", "--index", 1, *to, *self.files("ps-far"), prefix=self.far.prefix)
-        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, *to, *self.files("worker-0"), prefix=self.far.prefix)
+        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, "--data-root", data, *to, *self.files("worker-0"), prefix=self.far.prefix)
         person = to + self.files("person")
 
         def registered():
@@ -179,7 +179,7 @@ except OSError as error:
         to = ["--coordinator", coordinator]
         server, _ = self.start_listening(PS_SERVER, "server", "--insecure-listen", self.FAR + ":0", "--index", 0, *to, prefix=self.far.prefix)
         server.wait_log("insecure-listen")
-        self.start(WORKER, "worker", "--name", 0, "--threads", 1, *to, prefix=self.near.prefix)
+        self.start(WORKER, "worker", "--name", 0, "--threads", 1, "--data-root", data, *to, prefix=self.near.prefix)
         job = write(self.path("job.yaml"), job_yaml())
         self.psctl("job", "run", job, *to, prefix=self.far.prefix, env={"EVERGRAD_DATA": data})
         rows = {"%s/%s" % (t["role"], t["identity"]): t["insecure_listen"] for t in self.psctl_json("task", "list", *to, prefix=self.near.prefix)["tasks"]}
@@ -187,6 +187,58 @@ except OSError as error:
         text = self.psctl("task", "list", *to, prefix=self.near.prefix).stdout
         self.assertEqual(text.count("INSECURE: open without encryption"), 2, text)
         self.assertIn("warning: tasks marked INSECURE", text)
+
+    def test_off_loopback_a_job_reads_and_writes_in_the_folders_of_the_flags_alone(self):
+        data, runs = self.path("data"), self.path("runs")
+        os.makedirs(os.path.join(data, "sub"))
+        write(os.path.join(data, "good.csv"), "".join("%d:%d\n" % (i % 7, i % 3) for i in range(64)))
+        secret = write(self.path("secret.txt"), "root:$6$salt$0123456789abcdef:1\n")
+        os.symlink(secret, os.path.join(data, "link.csv"))
+        job = """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: %s}
+spec:
+  data:
+    train: {format: csv, path: %s, header: false, separator: ":"}
+    fields: {x: {column: [0], type: float}, y: {column: 1, type: float}}
+    batch_size: 8
+  model:
+    inputs: {x: {shape: [1]}}
+    layers: [{name: out, type: dense, units: 1}]
+    losses: {type: mean_squared_error, output: out, labels: y}
+  optimizer: {type: sgd, learning_rate: 0.001}
+"""
+        process, coordinator = self.start_listening(COORDINATOR, "coordinator", "--insecure-listen", self.NEAR + ":0", "--runs", runs, prefix=self.near.prefix)
+        to = ["--coordinator", coordinator]
+        self.start_listening(PS_SERVER, "server", "--insecure-listen", self.NEAR + ":0", "--index", 0, *to, prefix=self.near.prefix)
+
+        def run(name, path, more="", expect=1):
+            text = job % (name, path) + more
+            r = self.psctl("job", "run", write(self.path(name + ".yaml"), text), *to, prefix=self.near.prefix, expect=expect)
+            for where in (r.stdout, r.stderr):
+                self.assertNotIn("$6$", where)
+            return r.stdout + r.stderr
+
+        worker = self.start(WORKER, "worker closed", "--name", 0, "--threads", 1, *to, prefix=self.near.prefix)
+        worker.wait_log("started without --data-root")
+        self.assertIn("start it with --data-root FOLDER", run("closed", os.path.join(data, "good.csv")))
+        self.assertEqual(worker.end(), 0)
+        worker = self.start(WORKER, "worker open", "--name", 1, "--threads", 1, "--data-root", data, *to, prefix=self.near.prefix)
+        worker.wait_log("registered")
+        for name, path in (("secret", secret), ("dots", os.path.join(data, "sub/../../secret.txt")), ("link", os.path.join(data, "link.csv")), ("absent", self.path("absent"))):
+            with self.subTest(name):
+                self.assertIn("the data file lies outside of the folders that may be used", run(name, path))
+        self.assertNotIn("$6$", worker.log())
+        run("good", os.path.join(data, "good.csv"), expect=0)
+        with self.subTest("a header that looks like an example"):
+            text = (job % ("headed", os.path.join(data, "good.csv"))).replace("header: false, ", "")
+            r = self.psctl("job", "run", write(self.path("headed.yaml"), text), *to, prefix=self.near.prefix)
+            self.assertIn("the first record of a csv file looks like an example", r.stdout)
+        with self.subTest("checkpoint.directory"):
+            said = run("elsewhere", os.path.join(data, "good.csv"), "  checkpoint: {directory: %s}\n" % self.path("elsewhere"), expect=2)
+            self.assertIn("checkpoint.directory may not be used", said)
+            self.assertIn("start it with --checkpoint-root FOLDER", said)
+            self.assertFalse(os.path.exists(self.path("elsewhere")))
 
     def test_off_loopback_without_certificates_is_refused_on_a_real_address(self):
         for name, extra in ((COORDINATOR, []), (PS_SERVER, ["--coordinator", "127.0.0.1:1"])):

@@ -6,16 +6,17 @@
 #include <set>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/config/field_kind.h"
 #include "common/config/scalar.h"
 #include "common/random/philox.h"
 #include "worker/data/csv_records.h"
 #include "worker/data/dataset.h"
-#include "worker/data/fingerprint.h"
 
 namespace evergrad::worker {
 namespace {
@@ -33,22 +34,33 @@ struct Value {
 Value Integer(std::int64_t v) { return {ValueKind::kInteger, {}, v, 0}; }
 Value Real(double v) { return {ValueKind::kReal, {}, 0, v}; }
 
+bool IsNumber(absl::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos; }
+
 // Ids of what the training data has at least min_count times: 1, 2, … by descending count, then by text. 0 is what it has less often, or not.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
-// An error's words; the caller knows file, line and column.
+// An error's words; the caller knows file, line and column. Of what stands in the file only the beginning is shown: whoever submits a job learns
+// what the readers say, and the file may not be his.
 absl::Status Wrong(absl::string_view expected, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", expected, ", got `", text.substr(0, 60), text.size() > 60 ? "…" : "", "`"));
+  return absl::InvalidArgumentError(absl::StrCat("expected ", expected, ", got `", Quoted(text, kQuotedMax), "`"));
 }
+
+// Said of a text that would be a number without the spaces around it.
+constexpr char kSpaces[] = "; spaces around a value are part of it: `separator: \", \"` takes them off";
 
 absl::StatusOr<Value> Typed(ValueKind kind, absl::string_view text) {
   if (kind == ValueKind::kText) return Value{kind, text, 0, 0};
   if (kind == ValueKind::kInteger) {
     const std::optional<std::int64_t> integer = config::IntegerOf(text);
-    return integer ? absl::StatusOr<Value>(Integer(*integer)) : Wrong("an integer of 64 bits", text);
+    if (integer) return Integer(*integer);
+  } else if (const std::optional<double> real = config::RealOf(text)) {
+    return Real(*real);
   }
-  const std::optional<double> real = config::RealOf(text);
-  return real ? absl::StatusOr<Value>(Real(*real)) : Wrong("a finite number", text);
+  const absl::string_view bare = absl::StripAsciiWhitespace(text);
+  const bool spaces =
+      bare.size() != text.size() && (kind == ValueKind::kInteger ? config::IntegerOf(bare).has_value() : config::RealOf(bare).has_value());
+  const absl::Status wrong = Wrong(kind == ValueKind::kInteger ? "an integer of 64 bits" : "a finite number", text);
+  return spaces ? absl::InvalidArgumentError(absl::StrCat(wrong.message(), kSpaces)) : wrong;
 }
 
 // One field of the job file, and what was read of it.
@@ -75,7 +87,8 @@ class Column {
 
   absl::Status Add(absl::string_view text, bool missing) {
     if (missing && !spec_.default_text) {
-      if (!has_vocabulary_) return absl::InvalidArgumentError(absl::StrCat("the value is missing (`", text, "`) and the field has no `default`"));
+      if (!has_vocabulary_)
+        return absl::InvalidArgumentError(absl::StrCat("the value is missing (`", Quoted(text, kQuotedMax), "`) and the field has no `default`"));
       return building() ? Hold(0) : Finish(Integer(0));
     }
     EG_ASSIGN_OR_RETURN(Value value, Typed(from_, missing ? absl::string_view(*spec_.default_text) : text));
@@ -207,8 +220,8 @@ class Column {
 
 class CsvDataset final : public Dataset {
  public:
-  CsvDataset(std::vector<std::unique_ptr<Column>> columns, std::uint64_t examples, std::string fingerprint)
-      : columns_(std::move(columns)), examples_(examples), fingerprint_(std::move(fingerprint)) {
+  CsvDataset(std::vector<std::unique_ptr<Column>> columns, std::uint64_t examples, std::string fingerprint, std::vector<std::string> warnings)
+      : columns_(std::move(columns)), examples_(examples), fingerprint_(std::move(fingerprint)), warnings_(std::move(warnings)) {
     for (const auto& column : columns_) {
       Field& field = fields_.emplace_back();
       field.name = column->spec().name;
@@ -219,6 +232,7 @@ class CsvDataset final : public Dataset {
   std::uint64_t examples() const override { return examples_; }
   const std::vector<Field>& fields() const override { return fields_; }
   std::string Fingerprint() const override { return fingerprint_; }
+  std::vector<std::string> Warnings() const override { return warnings_; }
   std::uint64_t bytes_held() const override {
     std::uint64_t bytes = 0;
     for (const auto& column : columns_) bytes += column->bytes();
@@ -260,8 +274,31 @@ class CsvDataset final : public Dataset {
   const std::vector<std::unique_ptr<Column>> columns_;
   const std::uint64_t examples_;
   const std::string fingerprint_;
+  const std::vector<std::string> warnings_;
   std::vector<Field> fields_;
 };
+
+// Why a header is taken for an example that was lost, "" where it is none. Only columns that are given by number say anything: a name that was found
+// proves the header. So do numbers that count the columns.
+std::string HeaderLooksLikeData(const config::SourceSpec& source, const std::vector<std::unique_ptr<Column>>& columns,
+                                const std::vector<std::string>& names) {
+  std::string first;
+  bool counts = true;
+  for (const auto& column : columns) {
+    for (std::size_t i = 0; i < column->at.size(); ++i) {
+      const std::size_t at = column->at[i];
+      if (!IsNumber(column->spec().columns[i])) return "";
+      if (column->spec().type == "string") continue;
+      const bool number = column->spec().type == "int" ? config::IntegerOf(names[at]).has_value() : config::RealOf(names[at]).has_value();
+      if (!number) return "";
+      counts = counts && (names[at] == absl::StrCat(at) || names[at] == absl::StrCat(at + 1));
+      if (first.empty()) first = absl::StrCat("column ", at, " of it is `", Quoted(names[at], kQuotedMax), "`");
+    }
+  }
+  if (first.empty() || counts) return "";
+  return absl::StrCat("the first record of a csv file looks like an example, and `header: true` leaves it out: file=", source.path, " (", first,
+                      "; write `header: false` if the file has no header)");
+}
 
 // How the file is read, where the plan's own text does not say it.
 std::string Manner(const config::SourceSpec& source) {
@@ -273,14 +310,14 @@ std::string Manner(const config::SourceSpec& source) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields, const Dataset* train,
-                                                 std::uint64_t bytes_max) {
+                                                 const DataOptions& options) {
   const auto* const trained = dynamic_cast<const CsvDataset*>(train);
   std::vector<std::unique_ptr<Column>> columns;
   for (const config::FieldSpec& field : fields) {
     columns.push_back(std::make_unique<Column>(field));
     EG_RETURN_IF_ERROR(columns.back()->Prepare(trained == nullptr ? nullptr : trained->FindVocabulary(field.name)));
   }
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<CsvRecords> records, CsvRecords::Open(source.path, source.separator, source.quoting));
+  EG_ASSIGN_OR_RETURN(const std::unique_ptr<CsvRecords> records, CsvRecords::Open(source.path, source.separator, source.quoting, options.roots));
   const auto bad_file = [&](std::uint64_t line, absl::string_view text) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", source.path, ":", line, ": ", text)));
   };
@@ -303,16 +340,25 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
         column->at.push_back(number);
         continue;
       }
+      if (!source.header) {
+        return UserError(absl::InvalidArgumentError(absl::StrCat("field `", column->spec().name, "` names the column `", name,
+                                                                 "`, and `header: false` says that the file has no names: file=", source.path,
+                                                                 " (give the column's number, from 0, or write `header: true`)")));
+      }
       const auto found = std::find(names.begin(), names.end(), name);
-      if (found == names.end())
-        return bad_file(records->line(),
-                        absl::StrCat("field `", column->spec().name, "`: the header has no column `", name, "`", config::Suggestion(name, names)));
+      if (found == names.end()) {
+        const std::string nearest = config::NearestName(name, names);
+        return bad_file(records->line(), absl::StrCat("field `", column->spec().name, "`: the header has no column `", name, "`",
+                                                      nearest.empty() ? "" : absl::StrCat("; did you mean `", Quoted(nearest, kQuotedMax), "`?")));
+      }
       if (std::find(found + 1, names.end(), name) != names.end())
         return bad_file(records->line(), absl::StrCat("two columns are called `", name, "`"));
       column->at.push_back(static_cast<std::size_t>(found - names.begin()));
     }
   }
+  std::vector<std::string> warnings;
   if (source.header) {
+    if (std::string looks = HeaderLooksLikeData(source, columns, names); !looks.empty()) warnings.push_back(std::move(looks));
     EG_ASSIGN_OR_RETURN(more, records->Next(&record));
   }
 
@@ -328,16 +374,16 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
           const absl::string_view text = record[at];
           const bool missing = std::find(source.missing.begin(), source.missing.end(), text) != source.missing.end();
           if (const absl::Status added = column->Add(text, missing); !added.ok()) {
-            const std::string name = names.empty() ? absl::StrCat(at) : names[at];
+            const std::string name = names.empty() ? absl::StrCat(at) : Quoted(names[at], kQuotedMax);
             return UserError(absl::InvalidArgumentError(
                 absl::StrCat("bad value: ", source.path, ":", records->line(), ":", name, ": field `", column->spec().name, "`: ", added.message())));
           }
         }
         bytes += column->bytes();
       }
-      if (bytes > bytes_max) {
+      if (bytes > options.bytes_max) {
         return UserError(absl::ResourceExhaustedError(
-            absl::StrCat("data set too large: file=", source.path, " line=", records->line(), " bytes=", bytes, " limit=", bytes_max)));
+            absl::StrCat("data set too large: file=", source.path, " line=", records->line(), " bytes=", bytes, " limit=", options.bytes_max)));
       }
       ++examples;
     }
@@ -349,8 +395,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
     if (const absl::Status ended = column->End(); !ended.ok())
       return UserError(absl::InvalidArgumentError(absl::StrCat("field `", column->spec().name, "`: ", ended.message())));
   }
-  EG_ASSIGN_OR_RETURN(const std::string fingerprint, FileFingerprint(source.path));
-  return std::unique_ptr<Dataset>(new CsvDataset(std::move(columns), examples, absl::StrCat("data: ", fingerprint, "\n", Manner(source))));
+  EG_ASSIGN_OR_RETURN(const std::string fingerprint, records->file().Fingerprint());
+  return std::unique_ptr<Dataset>(
+      new CsvDataset(std::move(columns), examples, absl::StrCat("data: ", fingerprint, "\n", Manner(source)), std::move(warnings)));
 }
 
 }  // namespace evergrad::worker

@@ -1,16 +1,10 @@
 #include "worker/data/csv_records.h"
 
-#include <sys/stat.h>
-#include <zlib.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "worker/data/file_error.h"
 
 namespace evergrad::worker {
 namespace {
@@ -19,34 +13,20 @@ constexpr std::size_t kReadBytes = 256 * 1024;
 
 }  // namespace
 
-struct CsvRecords::File {
-  gzFile handle = nullptr;
-  ~File() {
-    if (handle != nullptr) gzclose_r(handle);
-  }
-};
-
-CsvRecords::CsvRecords(std::string path, std::string separator, bool quoting, std::unique_ptr<File> file)
-    : path_(std::move(path)), separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
+CsvRecords::CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file)
+    : separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
 CsvRecords::~CsvRecords() = default;
 
-absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path, std::string separator, bool quoting) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) return FileError("open", path, errno);
-  if (!S_ISREG(st.st_mode))
-    return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path, " want=a csv file, gzip or plain")));
-  auto file = std::make_unique<File>();
-  file->handle = gzopen(path.c_str(), "rb");
-  if (file->handle == nullptr) return FileError("open", path, errno);
-  gzbuffer(file->handle, kReadBytes);
-  std::unique_ptr<CsvRecords> records(new CsvRecords(path, std::move(separator), quoting, std::move(file)));
+absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path, std::string separator, bool quoting, const fs::Roots& roots) {
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<DataFile> file, DataFile::Open(path, roots, "a csv file"));
+  std::unique_ptr<CsvRecords> records(new CsvRecords(std::move(separator), quoting, std::move(file)));
   EG_RETURN_IF_ERROR(records->Fill());
   if (absl::StartsWith(records->buffer_, "\xef\xbb\xbf")) records->begin_ = 3;
   return records;
 }
 
 absl::Status CsvRecords::Bad(std::uint64_t line, absl::string_view text) const {
-  return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", path_, ":", line, ": ", text)));
+  return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", file_->path(), ":", line, ": ", text)));
 }
 
 absl::Status CsvRecords::Fill() {
@@ -54,15 +34,9 @@ absl::Status CsvRecords::Fill() {
   begin_ = 0;
   const std::size_t held = buffer_.size();
   buffer_.resize(held + kReadBytes);
-  const int got = gzread(file_->handle, buffer_.data() + held, static_cast<unsigned>(kReadBytes));
-  int code = Z_OK;
-  const char* const text = gzerror(file_->handle, &code);
-  if (got < 0 || (got == 0 && code != Z_OK && code != Z_STREAM_END)) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("damaged data file: file=", path_, " line=", line_, " error=", code == Z_ERRNO ? std::strerror(errno) : text)));
-  }
-  buffer_.resize(held + static_cast<std::size_t>(got));
-  end_ = got == 0;
+  EG_ASSIGN_OR_RETURN(const std::size_t got, file_->Read(buffer_.data() + held, kReadBytes));
+  buffer_.resize(held + got);
+  end_ = got < kReadBytes;
   return absl::OkStatus();
 }
 

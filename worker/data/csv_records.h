@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/data/data_file.h"
 
 namespace evergrad::worker {
 
@@ -19,17 +20,17 @@ inline constexpr std::size_t kRecordColumnsMax = 65536;
 class CsvRecords {
  public:
   // `separator` is at least one byte, without quotes and line ends. Without `quoting` a quote is text like any other.
-  static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path, std::string separator, bool quoting);
+  static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path, std::string separator, bool quoting, const fs::Roots& roots = {});
   ~CsvRecords();
 
   // The next record; false at the end of the file. The views are good until the next call. User errors name file and line: a quote that is
   // never closed, text behind a closing quote, a quote inside a field, a record beyond the limits, a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
+  const DataFile& file() const { return *file_; }
   std::uint64_t line() const { return record_line_; }  // where the record of the last Next begins, from 1
 
  private:
-  struct File;
-  CsvRecords(std::string path, std::string separator, bool quoting, std::unique_ptr<File> file);
+  CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file);
   absl::Status Bad(std::uint64_t line, absl::string_view text) const;
   absl::Status Fill();
   enum class Parsed { kRecord, kEmpty, kMore };
@@ -38,9 +39,9 @@ class CsvRecords {
   // The length of a line end at `at`: 0 where there is none.
   std::size_t LineEndAt(std::size_t at) const;
 
-  const std::string path_, separator_;
+  const std::string separator_;
   const bool quoting_;
-  const std::unique_ptr<File> file_;
+  const std::unique_ptr<DataFile> file_;
   std::string buffer_;
   std::size_t begin_ = 0;  // of what is not parsed
   bool end_ = false;       // the buffer holds the rest of the file

@@ -21,10 +21,10 @@ bool NeedsTrain(const std::vector<config::FieldSpec>& fields) {
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                     const Dataset* train, std::uint64_t bytes_max) {
-  if (source.format == "csv") return OpenCsv(source, fields, train, bytes_max);
-  if (source.format == "synthetic") return OpenSynthetic(source, fields, bytes_max);
-  return OpenIdx(source, fields, bytes_max);
+                                                     const Dataset* train, const DataOptions& options) {
+  if (source.format == "csv") return OpenCsv(source, fields, train, options);
+  if (source.format == "synthetic") return OpenSynthetic(source, fields, options.bytes_max);
+  return OpenIdx(source, fields, options);
 }
 
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n, const std::vector<std::span<std::byte>>& to) {

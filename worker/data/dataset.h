@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
+#include "common/fs/roots.h"
 #include "common/tensor/tensor.h"
 
 namespace evergrad::worker {
@@ -39,6 +40,8 @@ class Dataset {
   virtual std::uint64_t bytes_held() const = 0;  // in memory
   // What the contents are (fingerprint.h), one line a file, and what was made of them where the plan does not say it elsewhere.
   virtual std::string Fingerprint() const = 0;
+  // What its user should look at although it can be read: sentences that name the file.
+  virtual std::vector<std::string> Warnings() const { return {}; }
 
   std::optional<std::size_t> FindField(const std::string& name) const;
 };
@@ -47,18 +50,24 @@ class Dataset {
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n, const std::vector<std::span<std::byte>>& to);
 
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
+struct DataOptions {
+  std::uint64_t bytes_max = kDataBytesMax;  // of one source in memory
+  fs::Roots roots = {};                     // where its files may lie
+};
 
 // Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory: fields image and label, in this order. User errors name
 // file, offset (of the uncompressed bytes) and what was expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A
-// header that asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is allocated.
+// header that asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is allocated. PermissionDenied: a
+// file outside of the roots.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                 std::uint64_t bytes_max = kDataBytesMax);
+                                                 const DataOptions& options = {});
 
 // Opens a csv file (gz or plain) and reads it whole into memory, column-wise: a field an entry of `fields`, in their order. `train`, where it
 // is given, is the training data of the same job: its vocabularies are used; else they are built of this file. User errors name file:line and
-// column, what was expected and what stands there.
+// column, what was expected and the first kQuotedMax characters of what stands there.
+inline constexpr std::size_t kQuotedMax = 16;
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields, const Dataset* train,
-                                                 std::uint64_t bytes_max = kDataBytesMax);
+                                                 const DataOptions& options = {});
 
 // Examples made from (source.seed, fields) as they are read: the same everywhere. UserError: settings out of range.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
@@ -66,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
 
 // Any format. `train` is set for data that is read beside it, whose vocabularies then are its.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                     const Dataset* train, std::uint64_t bytes_max = kDataBytesMax);
+                                                     const Dataset* train, const DataOptions& options = {});
 // Whether data that is read beside the training data needs it (a vocabulary is built of it).
 bool NeedsTrain(const std::vector<config::FieldSpec>& fields);
 

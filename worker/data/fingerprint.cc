@@ -1,6 +1,5 @@
 #include "worker/data/fingerprint.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,13 +22,6 @@ namespace {
 
 constexpr std::uint64_t kEndBytes = 1u << 20, kWholeBytesMax = 256u << 20;
 
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 // Hashes `bytes` bytes from `offset` on.
 absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t bytes, EVP_MD_CTX* hash) {
   std::vector<unsigned char> buffer(64 * 1024);
@@ -46,21 +38,18 @@ absl::Status HashRange(int fd, const std::string& path, std::uint64_t offset, st
 
 }  // namespace
 
-absl::StatusOr<std::string> FileFingerprint(const std::string& path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) return FileError("read", path, errno);
+absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path) {
   struct stat st {};
-  if (::fstat(file.fd, &st) != 0) return FileError("read", path, errno);
-  if (!S_ISREG(st.st_mode)) return UserError(absl::InvalidArgumentError(absl::StrCat("data file is not a regular file: file=", path)));
+  if (::fstat(fd, &st) != 0) return FileError("read", path, errno);
   const std::uint64_t size = static_cast<std::uint64_t>(st.st_size);
 
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> hash(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   EG_CHECK(hash != nullptr && EVP_DigestInit_ex(hash.get(), EVP_sha256(), nullptr) == 1);
   if (size <= kWholeBytesMax) {
-    EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, size, hash.get()));
+    EG_RETURN_IF_ERROR(HashRange(fd, path, 0, size, hash.get()));
   } else {
-    EG_RETURN_IF_ERROR(HashRange(file.fd, path, 0, kEndBytes, hash.get()));
-    EG_RETURN_IF_ERROR(HashRange(file.fd, path, size - kEndBytes, kEndBytes, hash.get()));
+    EG_RETURN_IF_ERROR(HashRange(fd, path, 0, kEndBytes, hash.get()));
+    EG_RETURN_IF_ERROR(HashRange(fd, path, size - kEndBytes, kEndBytes, hash.get()));
   }
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int digest_bytes = 0;

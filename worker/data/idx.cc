@@ -1,19 +1,13 @@
 // IDX files as MNIST and its kin use them: big-endian `00 00 type rank`, `rank` dimensions of 32 bits, then the elements.
-#include <sys/stat.h>
-#include <zlib.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
+#include "worker/data/data_file.h"
 #include "worker/data/dataset.h"
-#include "worker/data/file_error.h"
-#include "worker/data/fingerprint.h"
 
 namespace evergrad::worker {
 namespace {
@@ -26,74 +20,25 @@ absl::Status Bad(absl::string_view words, const std::string& path, absl::string_
   return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
 }
 
-// Reads gz and plain files alike (zlib tells them apart by the first two bytes).
-class Reader {
- public:
-  static absl::StatusOr<std::unique_ptr<Reader>> Open(const std::string& path) {
-    std::unique_ptr<Reader> reader(new Reader(path));
-    struct stat st {};
-    if (::stat(path.c_str(), &st) != 0) return FileError("open", path, errno);
-    if (!S_ISREG(st.st_mode)) return Bad("data file is not a regular file", path, "want=an idx file, gzip or plain");
-    reader->stored_bytes_ = static_cast<std::uint64_t>(st.st_size);
-    reader->file_ = gzopen(path.c_str(), "rb");
-    if (reader->file_ == nullptr) return FileError("open", path, errno);
-    gzbuffer(reader->file_, 256 * 1024);
-    return reader;
-  }
-  ~Reader() {
-    if (file_ != nullptr) gzclose_r(file_);
-  }
-
-  // The next `bytes` bytes; `what` says what they are.
-  absl::Status Read(void* to, std::uint64_t bytes, absl::string_view what) {
-    const std::uint64_t begin = offset_;
-    auto* out = static_cast<char*>(to);
-    while (offset_ - begin < bytes) {
-      const std::uint64_t left = bytes - (offset_ - begin);
-      const int got = gzread(file_, out, static_cast<unsigned>(std::min<std::uint64_t>(left, 1u << 30)));
-      if (got < 0) return Damaged();
-      if (got == 0) {
-        int code = Z_OK;
-        gzerror(file_, &code);
-        if (code != Z_OK && code != Z_BUF_ERROR && code != Z_STREAM_END) return Damaged();
-        return Bad("file too short", path_,
-                   absl::StrCat("offset=", offset_, " want=", bytes, " bytes of ", what, " from offset ", begin, " got=", offset_ - begin));
-      }
-      out += got;
-      offset_ += static_cast<std::uint64_t>(got);
-    }
-    return absl::OkStatus();
-  }
-  // Nothing may follow; also makes zlib check the CRC at the end of a gz file.
-  absl::Status ExpectEnd() {
-    char extra;
-    const int got = gzread(file_, &extra, 1);
-    if (got < 0) return Damaged();
-    if (got > 0) return Bad("file longer than its header says", path_, absl::StrCat("offset=", offset_, " want=end of file"));
-    int code = Z_OK;
-    gzerror(file_, &code);
-    if (code != Z_OK && code != Z_STREAM_END) return Damaged();
-    return absl::OkStatus();
-  }
-  // Whether the file can hold `bytes` (uncompressed) at all.
-  bool CanHold(std::uint64_t bytes) { return gzdirect(file_) != 0 ? bytes <= stored_bytes_ : bytes / kDeflateRatioMax <= stored_bytes_; }
-  std::uint64_t stored_bytes() const { return stored_bytes_; }
-  std::uint64_t offset() const { return offset_; }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit Reader(std::string path) : path_(std::move(path)) {}
-  absl::Status Damaged() {
-    int code = Z_OK;
-    const char* text = gzerror(file_, &code);
-    return Bad("damaged data file", path_,
-               absl::StrCat("offset=", offset_, " want=readable gzip or plain data error=", code == Z_ERRNO ? std::strerror(errno) : text));
-  }
-
-  const std::string path_;
-  gzFile file_ = nullptr;
-  std::uint64_t stored_bytes_ = 0, offset_ = 0;
-};
+// The next `bytes` bytes of `file`; `what` says what they are.
+absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string_view what) {
+  const std::uint64_t begin = file.offset();
+  EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(to, bytes));
+  if (got == bytes) return absl::OkStatus();
+  return Bad("file too short", file.path(),
+             absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what, " from offset ", begin, " got=", got));
+}
+// Nothing may follow; what is packed is checked up to its last byte by that.
+absl::Status ExpectEnd(DataFile& file) {
+  char extra;
+  const std::uint64_t end = file.offset();
+  EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(&extra, 1));
+  return got == 0 ? absl::OkStatus() : Bad("file longer than its header says", file.path(), absl::StrCat("offset=", end, " want=end of file"));
+}
+// Whether the file can hold `bytes` (uncompressed) at all.
+bool CanHold(const DataFile& file, std::uint64_t bytes) {
+  return file.packed() ? bytes / kDeflateRatioMax <= file.stored_bytes() : bytes <= file.stored_bytes();
+}
 
 struct Header {
   std::vector<std::uint64_t> dims;
@@ -104,37 +49,37 @@ std::uint32_t BigEndian(const unsigned char* b) {
 }
 
 // `ranks`: which are allowed, for the message and the check.
-absl::StatusOr<Header> ReadHeader(Reader& reader, int rank_min, int rank_max, absl::string_view want) {
+absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max, absl::string_view want) {
   std::array<unsigned char, 4> raw{};
-  EG_RETURN_IF_ERROR(reader.Read(raw.data(), raw.size(), "magic number"));
+  EG_RETURN_IF_ERROR(ReadAll(file, raw.data(), raw.size(), "magic number"));
   const std::uint32_t magic = BigEndian(raw.data());
   const int rank = static_cast<int>(magic & 0xff);
   if (magic >> 16 != 0 || (magic >> 8 & 0xff) != kUnsignedByte || rank < rank_min || rank > rank_max) {
-    return Bad("wrong magic number", reader.path(), absl::StrFormat("offset=0 want=%s got=0x%08x", want, magic));
+    return Bad("wrong magic number", file.path(), absl::StrFormat("offset=0 want=%s got=0x%08x", want, magic));
   }
   Header header;
   for (int i = 0; i < rank; ++i) {
-    const std::uint64_t at = reader.offset();
-    EG_RETURN_IF_ERROR(reader.Read(raw.data(), raw.size(), absl::StrCat("dimension ", i)));
+    const std::uint64_t at = file.offset();
+    EG_RETURN_IF_ERROR(ReadAll(file, raw.data(), raw.size(), absl::StrCat("dimension ", i)));
     header.dims.push_back(BigEndian(raw.data()));
-    if (header.dims.back() == 0) return Bad("dimension of zero", reader.path(), absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
+    if (header.dims.back() == 0) return Bad("dimension of zero", file.path(), absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
   }
   return header;
 }
 
-absl::StatusOr<std::vector<std::uint8_t>> ReadElements(Reader& reader, const Header& header, std::uint64_t bytes_max) {
+absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Header& header, std::uint64_t bytes_max) {
   const auto bytes = CheckedProduct(header.dims);
   if (!bytes || *bytes > bytes_max) {
     return UserError(absl::ResourceExhaustedError(absl::StrCat(
-        "data set too large: file=", reader.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
+        "data set too large: file=", file.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
   }
-  if (!reader.CanHold(*bytes)) {
-    return Bad("file too short", reader.path(),
-               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", reader.stored_bytes(), " bytes stored"));
+  if (!CanHold(file, *bytes)) {
+    return Bad("file too short", file.path(),
+               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", file.stored_bytes(), " bytes stored"));
   }
   std::vector<std::uint8_t> elements(*bytes);
-  EG_RETURN_IF_ERROR(reader.Read(elements.data(), elements.size(), "elements"));
-  EG_RETURN_IF_ERROR(reader.ExpectEnd());
+  EG_RETURN_IF_ERROR(ReadAll(file, elements.data(), elements.size(), "elements"));
+  EG_RETURN_IF_ERROR(ExpectEnd(file));
   return elements;
 }
 
@@ -192,7 +137,7 @@ class IdxDataset final : public Dataset {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                 std::uint64_t bytes_max) {
+                                                 const DataOptions& options) {
   std::vector<config::Transform> image_transforms, label_transforms;
   for (const config::FieldSpec& field : fields) {
     if (field.name != "image" && field.name != "label") {
@@ -205,16 +150,16 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
     }
   }
 
-  EG_ASSIGN_OR_RETURN(auto label_file, Reader::Open(source.labels));
+  EG_ASSIGN_OR_RETURN(auto label_file, DataFile::Open(source.labels, options.roots, "an idx file of labels"));
   EG_ASSIGN_OR_RETURN(const Header label_header, ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
-  EG_ASSIGN_OR_RETURN(auto image_file, Reader::Open(source.images));
+  EG_ASSIGN_OR_RETURN(auto image_file, DataFile::Open(source.images, options.roots, "an idx file of images"));
   EG_ASSIGN_OR_RETURN(const Header image_header, ReadHeader(*image_file, 2, 4, "0x00000803 (images: unsigned bytes, rank 2 to 4)"));
   if (label_header.dims[0] != image_header.dims[0]) {
     return Bad("number of labels differs from number of images", source.labels,
                absl::StrCat("offset=4 want=", image_header.dims[0], " as in ", source.images, " got=", label_header.dims[0]));
   }
-  EG_ASSIGN_OR_RETURN(auto labels, ReadElements(*label_file, label_header, bytes_max));
-  EG_ASSIGN_OR_RETURN(auto images, ReadElements(*image_file, image_header, bytes_max));
+  EG_ASSIGN_OR_RETURN(auto labels, ReadElements(*label_file, label_header, options.bytes_max));
+  EG_ASSIGN_OR_RETURN(auto images, ReadElements(*image_file, image_header, options.bytes_max));
 
   // (n, h, w) has one channel; (n, features) is flat.
   tensor::Shape shape;
@@ -223,8 +168,8 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
     case 3: shape = {image_header.dims[1], image_header.dims[2], 1}; break;
     default: shape = {image_header.dims[1], image_header.dims[2], image_header.dims[3]}; break;
   }
-  EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, FileFingerprint(source.images));
-  EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, FileFingerprint(source.labels));
+  EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, image_file->Fingerprint());
+  EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, label_file->Fingerprint());
   return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms),
                                                  Table(label_transforms),
                                                  absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/client/protocol.h"
 #include "common/client/wire_type.h"
 #include "common/plan/counting_rows.h"
 #include "common/tensor/convert.h"
@@ -101,11 +103,11 @@ void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum
 }
 
 ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend,
-                       std::uint64_t data_bytes_max, metrics::Limit* data_limit)
-    : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_bytes_max_(data_bytes_max), data_limit_(data_limit) {}
+                       DataOptions data_options, metrics::Limit* data_limit)
+    : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_options_(std::move(data_options)), data_limit_(data_limit) {}
 
 absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::SourceSpec& source, const Dataset* train) const {
-  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(source, spec_->data.fields, train, data_bytes_max_);
+  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(source, spec_->data.fields, train, data_options_);
   if (!opened.ok()) {
     const absl::Status& status = opened.status();
     if (absl::IsResourceExhausted(status)) data_limit_->refused.Add();
@@ -119,30 +121,38 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const conf
 }
 
 absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
-  const auto wrong = [&](absl::string_view words, const std::string& field, absl::string_view values) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": source=", which, " field=", field, " ", values)));
+  const auto wrong = [&](const config::Location& at, absl::string_view words, const std::string& field, absl::string_view values) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words, ": source=", which, " field=", field, " ", values)));
+  };
+  const auto place_of = [&](const std::string& name) {
+    const auto& inputs = spec_->model.inputs;
+    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const config::InputSpec& input) { return input.name == name; });
+    return found == inputs.end() ? config::Location() : found->where;
   };
   const auto type = [](tensor::DType dtype) { return dtype == tensor::DType::kInt64 ? "int64" : "float32"; };
   input_fields_.clear();
   for (const GraphInput& input : graph_->inputs()) {
     const auto field = data.FindField(input.name);
-    if (!field) return wrong("the data has no field of a model input's name", input.name, "");
+    if (!field) return wrong(place_of(input.name), "the data has no field of a model input's name", input.name, "");
     const Field& have = data.fields()[*field];
     if (have.dtype != input.dtype) {
-      return wrong("input type mismatch", input.name,
+      return wrong(place_of(input.name), "input type mismatch", input.name,
                    absl::StrCat("model=", type(input.dtype), input.dtype == tensor::DType::kInt64 ? " (ids of an embedding)" : "",
                                 " data=", type(have.dtype)));
     }
     if (!ShapesFit(input.shape, have.shape))
-      return wrong("input shape mismatch", input.name, absl::StrCat("model=", input.shape.ToString(), " data=", have.shape.ToString()));
+      return wrong(place_of(input.name), "input shape mismatch", input.name,
+                   absl::StrCat("model=", input.shape.ToString(), " data=", have.shape.ToString()));
     input_fields_.push_back(*field);
   }
   const std::string& labels = spec_->model.losses[0].labels;
+  const config::Location& loss = spec_->model.losses[0].where;
   const auto field = data.FindField(labels);
-  if (!field) return wrong("the data has no field of the labels' name", labels, "");
+  if (!field) return wrong(loss, "the data has no field of the labels' name", labels, "");
   const std::uint64_t elements = data.fields()[*field].shape.elements();
   if (elements != graph_->label_elements())
-    return wrong("labels mismatch: the loss wants another number an example", labels,
+    return wrong(loss, "labels mismatch: the loss wants another number an example", labels,
                  absl::StrCat("want=", graph_->label_elements(), " got=", elements));
   label_field_ = *field;
   integer_labels_ = data.fields()[*field].dtype == tensor::DType::kInt64;
@@ -184,6 +194,11 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   result.set_train_examples(train_->examples());
   result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
+  std::set<std::string> warnings;  // one file may be both
+  for (const Dataset* data : {train_.get(), eval_.get()})
+    if (data != nullptr)
+      for (std::string& warning : data->Warnings()) warnings.insert(client::CleanText(warning, 1024));
+  for (const std::string& warning : warnings) result.add_warnings(warning);
   std::uint64_t parameters = 0;
   for (const Variable& variable : graph_->variables()) {
     config::OptimizerSpec moving;

@@ -107,7 +107,7 @@ class ComputeJob {
     bool ahead = false;  // the batch was on the device before the step began
   };
 
-  ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, std::uint64_t data_bytes_max,
+  ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend, DataOptions data_options,
              metrics::Limit* data_limit);
 
   // Opens what is needed and not yet open. User errors: files, shapes that do not fit the model, the model itself.
@@ -171,7 +171,7 @@ class ComputeJob {
   const std::shared_ptr<const config::JobSpec> spec_;
   const std::uint64_t seed_;
   const std::shared_ptr<ComputeBackend> backend_;  // shared by all jobs of the runner
-  const std::uint64_t data_bytes_max_;
+  const DataOptions data_options_;
   metrics::Limit* const data_limit_;  // the largest source held, sources refused; outlives the job
   std::shared_ptr<const Dataset> train_, eval_;
   // Before steps_, which waits for copies out of them when it ends.

@@ -249,11 +249,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job->seed = info.seed();
       config::ParseOptions parse;
       parse.file_name = "job.yaml";  // as the run's folder has it
+      parse.submission = true;
       config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
       if (parsed.spec) {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
         book.SetOverBudget(job->spec->training.on_over_budget == "pause" ? AttemptBook::OverBudget::kPause : AttemptBook::OverBudget::kFail);
-        job->compute = std::make_shared<ComputeJob>(job->spec, job->seed, backend, options.data_bytes_max, &data_limit);
+        job->compute =
+            std::make_shared<ComputeJob>(job->spec, job->seed, backend, DataOptions{options.data_bytes_max, options.data_roots}, &data_limit);
         if (job->counting() && !options.allow_counting) {
           job->spec_error = WithLack(
               Lack::kAbility, absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));

@@ -16,6 +16,7 @@
 
 #include "common/client/parameter_client.h"
 #include "common/fault/failpoints.h"
+#include "common/fs/roots.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
@@ -49,6 +50,7 @@ class Runner {
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // of one source, in memory
+    fs::Roots data_roots = {};                  // where a job's data files may lie
     std::uint32_t step_records_max = 4096;      // between two heartbeats; older ones are dropped and counted
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};

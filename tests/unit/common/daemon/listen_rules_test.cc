@@ -76,6 +76,25 @@ TEST_CASE("P10: failpoints are armed on loopback only") {
   CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
 }
 
+TEST_CASE("only this machine is involved while every address is loopback and there is no TLS") {
+  CHECK(IsLocalOnly(Task()));
+  CHECK(IsLocalOnly(CommonOptions()));  // a coordinator dials nobody
+  CommonOptions options = Task();
+  options.coordinator = "10.0.0.1:4000";
+  CHECK_FALSE(IsLocalOnly(options));
+  options = Task();
+  options.coordinator = "localhost.evil.org:4000";
+  CHECK_FALSE(IsLocalOnly(options));
+  options = Task();
+  options.insecure_listen = "10.0.0.7:4000";
+  CHECK_FALSE(IsLocalOnly(options));
+  options = Task();
+  options.tls = {"ca", "cert", "key"};
+  CHECK_FALSE(IsLocalOnly(options));
+  options.listen = "10.0.0.7:4000";
+  CHECK_FALSE(IsLocalOnly(options));
+}
+
 TEST_CASE("settings that cannot work together are refused before anything starts") {
   CommonOptions options = Task();
   options.tls.ca = "ca";

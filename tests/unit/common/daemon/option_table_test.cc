@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "tests/support/temp_folder.h"
 
@@ -116,6 +117,29 @@ TEST_CASE("help names every option with its default, and wins over mistakes") {
   for (const char* flag : {"--config", "--listen TEXT", "--tls-ca", "--spare", "--threads N", "--index", "--budget-bytes-max SIZE", "--rate X",
                            "--lease TIME", "--log-format text|json", "--help", "--version", "default 1500ms", "default 1MiB", "0 to 64"})
     CHECK_THAT(outcome->text, Catch::Contains(flag));
+}
+
+TEST_CASE("a repeatable setting is a list in a settings file, or one value, and flags override it") {
+  Fixture f;
+  std::vector<std::string> given;
+  f.table.Add("data_root", &given, "folders");
+  REQUIRE(f.Parse({"--config", f.File("data_root: [/a, \"/b c\"]\n")}).ok());
+  CHECK(given == std::vector<std::string>{"/a", "/b c"});
+  const auto read = [](const std::string& text, std::vector<std::string> flags = {}) {
+    Fixture one;
+    std::vector<std::string> roots;
+    one.table.Add("data_root", &roots, "folders");
+    std::vector<std::string> args = {"--config", one.File(text)};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const auto outcome = one.Parse(args);
+    return outcome.ok() ? absl::StrJoin(roots, ",") : std::string(outcome.status().message());
+  };
+  CHECK(read("data_root: /a\n") == "/a");
+  CHECK(read("data_root: []\n").empty());
+  CHECK(read("data_root: [/a]\n", {"--data-root", "/x", "--data-root", "/y"}) == "/x,/y");
+  CHECK_THAT(read("data_root: [{a: b}]\n"), Catch::Contains(":1:13: data_root: expected a list of texts, got a mapping"));
+  CHECK_THAT(read("data_root: {a: b}\n"), Catch::Contains("data_root: expected one value, got a mapping"));
+  CHECK_THAT(f.table.ReferenceYaml(), Catch::Contains("data_root: []\n"));
 }
 
 TEST_CASE("the printed settings file changes nothing when it is read") {

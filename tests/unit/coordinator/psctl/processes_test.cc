@@ -90,6 +90,24 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
   CHECK(PlanTasks(options, 5)[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "gpu:1"});
 }
 
+TEST_CASE("the folders of data and checkpoints are passed on to the tasks that they confine") {
+  LocalOptions options;
+  options.folder = "/f";
+  options.runs = "/r";
+  options.workers = 1;
+  options.servers = 1;
+  options.data_roots = {"/data", "/more"};
+  options.checkpoint_roots = {"/saved"};
+  const auto tasks = PlanTasks(options, 4);
+  const auto ends = [](const LocalTask& task, std::vector<std::string> with) {
+    return task.args.size() >= with.size() && std::equal(with.rbegin(), with.rend(), task.args.rbegin());
+  };
+  CHECK(ends(tasks[0], {"--checkpoint-root", "/saved"}));
+  // Jobs that name no folder are saved among the runs.
+  CHECK(ends(tasks[1], {"--index", "0", "--checkpoint-root", "/saved", "--checkpoint-root", "/r"}));
+  CHECK(ends(tasks[2], {"--data-root", "/data", "--data-root", "/more"}));
+}
+
 TEST_CASE("the GPUs of this host are those that its worker lists, and why there is none is the worker's reason") {
   Stage stage;
   stage.folder.Script("evergrad-worker", "case \"$all\" in --list-devices) echo 'gpu:0 A'; echo 'gpu:1 B' ;; *) exit 9 ;; esac\n");

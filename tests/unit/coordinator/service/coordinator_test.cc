@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
 #include "common/runtime/executor.h"
@@ -416,6 +418,22 @@ TEST_CASE("a submission is refused with every reason named") {
   CHECK(d.Submit(TestCluster::CountingYaml("a")).status().code() == absl::StatusCode::kAlreadyExists);
   REQUIRE(d.Submit(TestCluster::CountingYaml("b")).ok());
   CHECK(d.Submit(TestCluster::CountingYaml("c")).status().code() == absl::StatusCode::kResourceExhausted);
+
+  TestCluster confined([](ControlOptions& o) { o.checkpoint_roots = fs::Roots::Only({"/saved"}, "start it with --checkpoint-root FOLDER"); });
+  const auto saved_in = [&](const std::string& name, const std::string& folder) {
+    const std::string with = absl::StrCat("checkpoint: {directory: \"", folder, "\"}");
+    return confined.Submit(absl::StrReplaceAll(TestCluster::CountingYaml(name), {{"checkpoint: off", with}})).status();
+  };
+  for (const char* folder : {"/etc", "/saved/../etc", "/savedelsewhere", "file:///etc", "here"}) {
+    const absl::Status refused = saved_in("a", folder);
+    CHECK(absl::IsPermissionDenied(refused));
+    CHECK_THAT(std::string(refused.message()), Contains("checkpoint.directory lies outside of the folders") &&
+                                                   Contains(absl::StrCat("path=", folder)) && Contains("--checkpoint-root FOLDER"));
+  }
+  CHECK(saved_in("a", "/saved/team").ok());
+  CHECK(saved_in("b", "file:///saved").ok());
+  CHECK(confined.Submit(TestCluster::CountingYaml("c")).ok());  // in its runs folder
+
   v1::GetJobRequest unknown;
   unknown.set_job("nobody");
   CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() == absl::StatusCode::kNotFound);

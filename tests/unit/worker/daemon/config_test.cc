@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
+#include "tests/support/temp_folder.h"
 
 namespace evergrad::worker {
 namespace {
@@ -51,6 +52,33 @@ TEST_CASE("memory shared with a server is whole units of it, or none") {
     CHECK(status.ok() == good);
     if (!good) CHECK(status.message().find("--lane-bytes is not a multiple of 64KiB") == 0);
   }
+}
+
+TEST_CASE("without --data-root any file is read where only this machine is involved, and none elsewhere") {
+  Config config;
+  CHECK(RootsOf(config, true).everything());
+  const fs::Roots none = RootsOf(config, false);
+  CHECK_FALSE(none.Names("/data/x"));
+  CHECK_THAT(std::string(none.Refusal("the data file", "/data/x").message()), Catch::Contains("start it with --data-root FOLDER"));
+
+  test::TempFolder folder;
+  config.data_roots = {folder / ""};
+  for (const bool local : {true, false}) {
+    const fs::Roots roots = RootsOf(config, local);
+    CHECK(roots.Names(folder / "x"));
+    CHECK_FALSE(roots.Names("/data/x"));
+    CHECK_THAT(std::string(roots.Refusal("the data file", "/data/x").message()), Catch::Contains("one more --data-root FOLDER"));
+  }
+  config.data_roots = {folder / "absent"};
+  CHECK_THAT(std::string(Resolve("", 2, &config).message()), Catch::Contains("--data-root: no such folder"));
+  Config given;
+  daemon::OptionTable table("evergrad-worker", "test");
+  AddOptions(&table, &given);
+  const char* flags[] = {"evergrad-worker", "--data-root", "/a", "--data-root", "/b,c"};
+  REQUIRE(table.Parse(5, flags).ok());
+  CHECK(given.data_roots == std::vector<std::string>{"/a", "/b,c"});
+  CHECK_THAT(table.Help(),
+             Catch::Contains("--data-root") && Catch::Contains("any file that this process can read where only this machine is involved"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {

@@ -327,7 +327,7 @@ TEST_CASE("every bad record and value is a user error naming file, line, column 
     Write(folder / "x.csv", text);
     config::SourceSpec source = Csv(folder / "x.csv");
     change(source);
-    const auto data = OpenCsv(source, {field}, nullptr, 1000);
+    const auto data = OpenCsv(source, {field}, nullptr, {1000});
     REQUIRE_FALSE(data.ok());
     CHECK(BlameOf(data.status()) == Blame::kUser);
     return std::string(data.status().message());
@@ -359,6 +359,112 @@ TEST_CASE("every bad record and value is a user error naming file, line, column 
   std::string many = "a\n";
   for (int i = 0; i < 200; ++i) many += "1\n";
   CHECK_THAT(fault(many, Field("f", "int", {"a"}), nothing), Catch::Contains("data set too large: file="));
+}
+
+TEST_CASE("csv floats and integers take a plus sign, and neither spaces nor other bases") {
+  TempFolder folder;
+  const auto read = [&](const std::string& type, const std::string& text) -> absl::StatusOr<double> {
+    Write(folder / "x.csv", "\"" + text + "\"\n");
+    config::SourceSpec source = Csv(folder / "x.csv");
+    source.header = false;
+    const auto data = OpenCsv(source, {Field("f", type, {"0"})}, nullptr);
+    if (!data.ok()) return data.status();
+    if (type == "int") {
+      std::int64_t value = 0;
+      CHECK((*data)->Read({0}, {std::as_writable_bytes(std::span(&value, 1))}).ok());
+      return static_cast<double>(value);
+    }
+    float value = 0;
+    CHECK((*data)->Read({0}, {std::as_writable_bytes(std::span(&value, 1))}).ok());
+    return value;
+  };
+  CHECK(*read("float", "+1") == 1);
+  CHECK(*read("float", "+1.5e+1") == 15);
+  CHECK(*read("float", "-.5") == -0.5);
+  CHECK(*read("float", "2.") == 2);
+  CHECK(*read("int", "+1") == 1);
+  CHECK(*read("int", "-7") == -7);
+  CHECK(*read("int", "007") == 7);
+  for (const char* text : {"0x10", "0X1p3", " 1", "1 ", "\t1", "+-1", "-+1", "++1", "+", "-", "1e", ".", "1,5", "inf", "nan", "1_000", "１"}) {
+    INFO(text);
+    for (const char* type : {"float", "int"}) {
+      const auto value = read(type, text);
+      REQUIRE_FALSE(value.ok());
+      CHECK_THAT(std::string(value.status().message()),
+                 Catch::Contains(std::string(type) == "int" ? "expected an integer of 64 bits" : "expected a finite number"));
+    }
+  }
+  CHECK_THAT(std::string(read("float", " 1").status().message()),
+             Catch::Contains("got ` 1`; spaces around a value are part of it: `separator: \", \"`"));
+}
+
+TEST_CASE("a reader quotes sixteen characters of a file at most, escaped, whatever is wrong with it") {
+  TempFolder folder;
+  const std::string hash = "$6$salt$0123456789abcdefghijklmnopqrstuvwxyz";
+  const auto fault = [&](const std::string& text, config::FieldSpec field, bool header) {
+    Write(folder / "x.csv", text);
+    config::SourceSpec source = Csv(folder / "x.csv");
+    source.header = header;
+    source.separator = ":";
+    const auto data = OpenCsv(source, {field}, nullptr);
+    REQUIRE_FALSE(data.ok());
+    const std::string message(data.status().message());
+    CHECK_THAT(message, !Catch::Contains(hash.substr(0, 17)) && !Catch::Contains("\x1b"));
+    return message;
+  };
+  CHECK_THAT(fault("root:" + hash + "\n", Field("f", "float", {"1"}), false), Catch::Contains("expected a finite number, got `$6$salt$01234567…`"));
+  CHECK_THAT(fault("root:" + hash + "\n", Field("f", "int", {"1"}), false),
+             Catch::Contains("expected an integer of 64 bits, got `$6$salt$01234567…`"));
+  fault("root:" + hash + "\n", Field("f", "string", {"1"}, {Map({{"yes", 1}})}), false);
+  // As the name of a column, and as what the reader thinks was meant.
+  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {"1"}), true), Catch::Contains("x.csv:2:$6$salt$01234567…: field `f`"));
+  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {hash.substr(0, 10)}), true), Catch::Contains("did you mean `$6$salt$01234567…`?"));
+  CHECK_THAT(fault("\x1b[2J\xe2\x80\xae\n", Field("f", "int", {"0"}), false), Catch::Contains("got `\\x1b[2J\\u202e`"));
+}
+
+TEST_CASE("a header that looks like an example is warned of, and a real one is not") {
+  TempFolder folder;
+  const auto warnings = [&](const std::string& text, const std::vector<config::FieldSpec>& fields) {
+    Write(folder / "x.csv", text);
+    const auto data = OpenCsv(Csv(folder / "x.csv"), fields, nullptr);
+    REQUIRE(data.ok());
+    return (*data)->Warnings();
+  };
+  const auto lost = warnings("5.1,3.5,1\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})});
+  REQUIRE(lost.size() == 1);
+  CHECK_THAT(lost[0],
+             Catch::Contains("the first record of a csv file looks like an example, and `header: true` leaves it out: file=" + (folder / "x.csv")) &&
+                 Catch::Contains("column 0 of it is `5.1`") && Catch::Contains("`header: false`"));
+  CHECK(warnings("a,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());
+  CHECK(warnings("5.1,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());
+  CHECK(warnings("2019,b\n4,5\n", {Field("x", "float", {"0"}), Field("y", "int", {"b"})}).empty());        // a name was found
+  CHECK(warnings("0,1,2\n4,5,6\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());  // they count the columns
+  CHECK(warnings("yes\nno\n", {Field("x", "string", {"0"}, {Vocabulary(1)})}).empty());                    // nothing can be told
+}
+
+TEST_CASE("with `header: false` a column that is given by its name is named with what to write instead") {
+  TempFolder folder;
+  Write(folder / "x.csv", "1,2\n");
+  config::SourceSpec source = Csv(folder / "x.csv");
+  source.header = false;
+  const absl::Status status = OpenCsv(source, {Field("x", "float", {"age"})}, nullptr).status();
+  CHECK_THAT(std::string(status.message()),
+             Catch::Contains("field `x` names the column `age`, and `header: false` says that the file has no names") &&
+                 Catch::Contains("give the column's number, from 0, or write `header: true`"));
+}
+
+TEST_CASE("a csv file outside of the roots is not read") {
+  TempFolder folder;
+  std::filesystem::create_directory(folder / "data");
+  Write(folder / "data/x.csv", "a\n1\n");
+  Write(folder / "secret.csv", "a\nroot\n");
+  const DataOptions options{.roots = fs::Roots::Only({folder / "data"}, "start the worker with --data-root FOLDER")};
+  CHECK(OpenCsv(Csv(folder / "data/x.csv"), {Field("f", "int", {"a"})}, nullptr, options).ok());
+  for (const std::string& path : {folder / "secret.csv", folder / "data/../secret.csv"}) {
+    const absl::Status status = OpenDataset(Csv(path), {Field("f", "int", {"a"})}, nullptr, options).status();
+    CHECK(absl::IsPermissionDenied(status));
+    CHECK_THAT(std::string(status.message()), !Catch::Contains("root" + std::string("`")) && Catch::Contains("--data-root"));
+  }
 }
 
 TEST_CASE("the adult data as it is published reads with its separator and its missing values") {

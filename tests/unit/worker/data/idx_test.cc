@@ -94,7 +94,7 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
          std::filesystem::remove(f / "labels");
          std::filesystem::create_directory(f / "labels");
        },
-       {"not a regular file", "labels"}},
+       {"data file is a folder", "labels"}},
       {"empty",
        [](const TempFolder& f) { WritePlain(f / "images", ""); },
        {"too short", "images", "offset=0", "want=4 bytes of magic number", "got=0"}},
@@ -167,6 +167,23 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
   }
 }
 
+TEST_CASE("idx files outside of the roots are not read, each of the two") {
+  TempFolder folder;
+  std::filesystem::create_directory(folder / "data");
+  for (const char* name : {"images", "data/images"}) WritePlain(folder / name, Images());
+  for (const char* name : {"labels", "data/labels"}) WritePlain(folder / name, Labels());
+  const DataOptions options{.roots = fs::Roots::Only({folder / "data"}, "")};
+  config::SourceSpec source;
+  source.images = folder / "data/images";
+  source.labels = folder / "data/labels";
+  CHECK(OpenIdx(source, {}, options).ok());
+  source.images = folder / "images";
+  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, options).status()));
+  source.images = folder / "data/images";
+  source.labels = folder / "labels";
+  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, options).status()));
+}
+
 TEST_CASE("a transform or a field that is not built is refused by name") {
   TempFolder folder;
   WritePlain(folder / "images", Images());
@@ -185,7 +202,7 @@ TEST_CASE("a data set above the limit is refused before it is read") {
   TempFolder folder;
   WritePlain(folder / "images", Images());
   WritePlain(folder / "labels", Labels());
-  const auto data = OpenIdx(Source(folder), {}, 29);
+  const auto data = OpenIdx(Source(folder), {}, {29});
   REQUIRE_FALSE(data.ok());
   CHECK_THAT(std::string(data.status().message()), Catch::Contains("too large") && Catch::Contains("limit=29"));
 }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/random/philox.h"
 #include "common/tensor/convert.h"
 #include "tests/unit/worker/backend/fixtures/apart_backend.h"
@@ -55,7 +56,7 @@ struct Job {
     for (const auto& mistake : parsed.mistakes) UNSCOPED_INFO(mistake.text);
     REQUIRE(parsed.spec.has_value());
     spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-    compute = std::make_unique<ComputeJob>(spec, 11, std::move(backend), std::uint64_t{1} << 30, &limit);
+    compute = std::make_unique<ComputeJob>(spec, 11, std::move(backend), DataOptions{std::uint64_t{1} << 30}, &limit);
     const absl::Status opened = compute->Open({true, false, true});
     INFO(opened.ToString());
     REQUIRE(opened.ok());
@@ -238,6 +239,63 @@ TEST_CASE("a job's memory goes back to the backend with the job, and a user's er
     CHECK(apart->memory().used > 0);
   }
   CHECK(apart->memory().used == 0);
+}
+
+// What a worker says of a job that its user wrote as `yaml` in my.yaml and submitted.
+std::string RefusalOfSubmitted(const std::string& yaml) {
+  config::ParseOptions written;
+  written.file_name = "my.yaml";
+  const config::ParsedJob parsed = config::ParseJob(yaml, written);
+  for (const auto& mistake : parsed.mistakes) UNSCOPED_INFO(mistake.ToString());
+  REQUIRE(parsed.spec);
+  config::ParseOptions received;
+  received.file_name = "job.yaml";
+  received.submission = true;
+  config::ParsedJob again = config::ParseJob(config::EmitSubmission(*parsed.spec), received);
+  REQUIRE(again.spec);
+  metrics::Registry registry;
+  metrics::Limit limit(registry, "data", "", 1);
+  ComputeJob job(std::make_shared<const config::JobSpec>(*std::move(again.spec)), 1, std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}), {},
+                 &limit);
+  return std::string(job.Open({true, false, true}).message());
+}
+
+TEST_CASE("a shape error is told with the layer and the line of the user's own file, not of the effective YAML") {
+  const std::string yaml = R"(# A comment, and every section in a place of its own.
+apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: clash}
+
+spec:
+  optimizer: {type: sgd}
+  model:
+    losses:
+      labels: y
+      type: mean_squared_error
+    inputs:
+
+      a: {shape: [INPUT]}
+    layers:
+      - name: big
+        type: dense
+        units: 7
+
+      - {name: small, type: dense, units: SMALL, input: a}
+      - name: clash
+        type: add
+        input: [big, small]
+      - {name: out, type: dense, units: OUT}
+  data:
+    fields: {a: {type: float, size: 3}, y: {type: float}}
+    train: {format: synthetic, examples: 10}
+)";
+  const auto with = [&](const std::string& small, const std::string& input, const std::string& out) {
+    return absl::StrReplaceAll(yaml, {{"SMALL", small}, {"INPUT", input}, {"OUT", out}});
+  };
+  CHECK_THAT(RefusalOfSubmitted(with("5", "3", "1")), Catch::StartsWith("my.yaml:21:9: layer `clash`: "));
+  CHECK_THAT(RefusalOfSubmitted(with("7", "4", "1")),
+             Catch::StartsWith("my.yaml:14:7: input shape mismatch: source=train field=a model=(4) data=(3)"));
+  CHECK_THAT(RefusalOfSubmitted(with("7", "3", "2")), Catch::StartsWith("my.yaml:10:7: "));
 }
 
 }  // namespace

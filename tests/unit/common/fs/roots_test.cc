@@ -1,0 +1,209 @@
+// Where a path leads decides, however it is spelled and whatever happens to its links meanwhile.
+#include "common/fs/roots.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "common/fs/file_system.h"
+#include "tests/support/temp_folder.h"
+
+namespace evergrad::fs {
+namespace {
+
+namespace stdfs = std::filesystem;
+using test::TempFolder;
+
+void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+std::string Text(const Descriptor& file) {
+  char text[64];
+  const ssize_t got = ::read(file.get(), text, sizeof(text));
+  return got < 0 ? "error" : std::string(text, static_cast<std::size_t>(got));
+}
+
+// A folder "in" with a file, and beside it what is nobody's business.
+struct Place {
+  TempFolder folder;
+  Roots roots;
+  Place() {
+    stdfs::create_directories(folder / "in/sub");
+    stdfs::create_directory(folder / "inside");  // its name begins as the root's
+    Write(folder / "in/a", "mine");
+    Write(folder / "in/sub/b", "mine, too");
+    Write(folder / "secret", "not mine");
+    Write(folder / "inside/c", "not mine");
+    roots = Roots::Only({folder / "in"}, "give --data-root");
+  }
+  // The file's text, or why it was not opened.
+  std::string Open(const std::string& path) const {
+    const Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK);
+    if (file.get() < 0) return errno == EXDEV ? "outside" : errno == ENOENT ? "missing" : std::to_string(errno);
+    return Text(file);
+  }
+};
+
+TEST_CASE("what leads out of the roots is refused, by dots, by links of any kind, and whether it exists or not") {
+  const Place place;
+  const TempFolder& f = place.folder;
+  stdfs::create_symlink(f / "secret", f / "in/link");
+  stdfs::create_symlink("../secret", f / "in/relative");
+  stdfs::create_directory_symlink(f / "", f / "in/up");
+  stdfs::create_symlink(f / "nowhere", f / "in/dangling");
+  stdfs::create_symlink("a", f / "in/alias");
+  stdfs::create_directory_symlink(f / "in/sub", f / "in/other");
+  stdfs::create_directory_symlink(f / "in", f / "door");
+
+  CHECK(place.Open(f / "in/a") == "mine");
+  CHECK(place.Open(f / "in/sub/../a") == "mine");
+  CHECK(place.Open(f / "in/alias") == "mine");
+  CHECK(place.Open(f / "in/other/b") == "mine, too");
+  CHECK(place.Open(f / "in/absent") == "missing");
+  CHECK(place.Open(f / "in/sub/absent/x") == "missing");
+  for (const char* name : {"secret", "inside/c", "in/../secret", "in/sub/../../secret", "in/link", "in/relative", "in/up/secret", "in/up/absent",
+                           "absent", "in/../absent", "door/a", ""}) {
+    INFO(name);
+    CHECK(place.Open(f / name) == "outside");
+  }
+  CHECK(place.Open("in/a") == "outside");  // relative to whatever this process stands in
+  CHECK(place.Open("/etc/passwd") == "outside");
+  // A link to nowhere is followed, and what it names is not there: nothing else is learned.
+  CHECK(place.Open(f / "in/dangling") == "missing");
+
+  const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
+  CHECK(absl::IsPermissionDenied(refusal));
+  CHECK_THAT(std::string(refusal.message()), Catch::Contains("the data file lies outside of the folders that may be used: path=/etc/passwd") &&
+                                                 Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
+}
+
+TEST_CASE("a root may be a link, and its files may be named by either of its names") {
+  TempFolder f;
+  stdfs::create_directories(f / "disk/data");
+  Write(f / "disk/data/a", "mine");
+  stdfs::create_directory_symlink(f / "disk/data", f / "data");
+  const Roots roots = Roots::Only({f / "data/"}, "");
+  CHECK(Text(roots.Open(f / "data/a", O_RDONLY)) == "mine");
+  CHECK(Text(roots.Open(f / "disk/data/a", O_RDONLY)) == "mine");
+  // A root that is pointed elsewhere by who runs the worker is the new folder from then on.
+  stdfs::create_directory(f / "disk/new");
+  Write(f / "disk/new/a", "new");
+  stdfs::remove(f / "data");
+  stdfs::create_directory_symlink(f / "disk/new", f / "data");
+  CHECK(Text(roots.Open(f / "data/a", O_RDONLY)) == "new");
+  CHECK(roots.Open(f / "disk/data/a", O_RDONLY).get() < 0);
+}
+
+TEST_CASE("several roots may link to each other, no root allows nothing, and a value made by default allows everything") {
+  TempFolder f;
+  for (const char* name : {"one", "two", "three"}) stdfs::create_directory(f / name);
+  Write(f / "two/a", "mine");
+  Write(f / "three/a", "not mine");
+  stdfs::create_symlink(f / "two/a", f / "one/a");
+  stdfs::create_symlink(f / "three/a", f / "one/b");
+  const Roots both = Roots::Only({f / "one", f / "two"}, "");
+  CHECK(Text(both.Open(f / "one/a", O_RDONLY)) == "mine");
+  CHECK(both.Open(f / "one/b", O_RDONLY).get() < 0);
+  const Roots none = Roots::Only({}, "start it with --data-root FOLDER");
+  CHECK_FALSE(none.Names(f / "one/a"));
+  CHECK(none.Open(f / "one/a", O_RDONLY).get() < 0);
+  CHECK(errno == EXDEV);
+  CHECK(none.Refusal("the data file", "/x").message() == "the data file may not be used: path=/x (start it with --data-root FOLDER)");
+  CHECK(Text(Roots().Open(f / "three/a", O_RDONLY)) == "not mine");
+  CHECK(Roots::Only({"/"}, "").Names("/etc/passwd"));
+}
+
+TEST_CASE("a link that is exchanged while it is opened never opens what lies outside") {
+  const Place place;
+  const TempFolder& f = place.folder;
+  stdfs::create_symlink(f / "in/a", f / "in/now");
+  stdfs::create_symlink(f / "in/a", f / "good");
+  stdfs::create_symlink(f / "secret", f / "bad");
+  std::atomic<bool> stop = false;
+  std::thread exchanger([&] {
+    // Both names are of one file system: each rename is one step.
+    for (int i = 0; !stop; ++i) {
+      const std::string next = f / ("next" + std::to_string(i % 2));
+      stdfs::remove(next);
+      stdfs::create_symlink(i % 2 == 0 ? f / "secret" : f / "in/a", next);
+      ::rename(next.c_str(), (f / "in/now").c_str());
+    }
+  });
+  int opened = 0, refused = 0;
+  for (int i = 0; i < 20000 && (opened < 200 || refused < 200); ++i) {
+    const std::string got = place.Open(f / "in/now");
+    if (got == "mine")
+      ++opened;
+    else if (got == "outside")
+      ++refused;
+    else
+      FAIL_CHECK(got);
+  }
+  stop = true;
+  exchanger.join();
+  CHECK(opened > 0);
+  CHECK(refused > 0);
+}
+
+TEST_CASE("a named pipe, a folder and a device in a root do not hold who opens them") {
+  const Place place;
+  REQUIRE(::mkfifo((place.folder / "in/pipe").c_str(), 0600) == 0);
+  CHECK(place.roots.Open(place.folder / "in/pipe", O_RDONLY | O_NONBLOCK).get() >= 0);
+  CHECK(place.roots.Open(place.folder / "in", O_RDONLY | O_DIRECTORY).get() >= 0);
+  CHECK(place.roots.Open(place.folder / "in/a", O_RDONLY | O_DIRECTORY).get() < 0);
+  CHECK(errno == ENOTDIR);
+}
+
+TEST_CASE("the folders of a flag are made absolute, and one that is not there is named with its flag") {
+  TempFolder f;
+  stdfs::create_directory(f / "data");
+  std::vector<std::string> folders{f / "data/../data"};
+  REQUIRE(MakeRootsAbsolute("--data-root", &folders).ok());
+  CHECK(folders[0] == f / "data");
+  Write(f / "file", "");
+  for (const std::string& bad : {f / "absent", f / "file", std::string()}) {
+    folders = {bad};
+    const absl::Status status = MakeRootsAbsolute("--data-root", &folders);
+    CHECK(status.message() == "--data-root: no such folder: got=`" + bad + "`");
+  }
+}
+
+TEST_CASE("a file system with roots writes, reads, lists, makes and removes nothing outside of them") {
+  const Place place;
+  const TempFolder& f = place.folder;
+  const bool unnamed = GENERATE(true, false);
+  const auto files = MakeLocalFileSystem({.unnamed = unnamed, .roots = &place.roots});
+  stdfs::create_directory_symlink(f / "inside", f / "in/out");
+
+  REQUIRE(files->MakeFolders(f / "in/deep/er").ok());
+  REQUIRE(WriteWhole(*files, "file://" + (f / "in/deep/er/x"), "text").ok());
+  CHECK(*ReadWhole(*files, f / "in/deep/er/x", 100) == "text");
+  CHECK(files->List(f / "in/deep")->size() == 1);
+  CHECK(*files->Exists(f / "in/deep/er/x"));
+  CHECK_FALSE(*files->Exists(f / "in/deep/er/y"));
+  CHECK(files->Remove(f / "in/deep/er/x").ok());
+
+  for (const std::string& out : {f / "inside", f / "in/out", f / "in/../inside", f / "in/deep/../../inside"}) {
+    INFO(out);
+    const auto denied = [](const absl::Status& status) {
+      return absl::IsPermissionDenied(status) && std::string(status.message()).find("a checkpoint's file lies outside of the folders") == 0;
+    };
+    CHECK(denied(files->MakeFolders(out + "/new")));
+    CHECK(denied(WriteWhole(*files, out + "/d", "text")));
+    CHECK(denied(ReadWhole(*files, out + "/c", 100).status()));
+    CHECK(denied(files->List(out).status()));
+    CHECK(denied(files->Exists(out + "/c").status()));
+    CHECK(denied(files->Remove(out + "/c")));
+    CHECK(stdfs::exists(f / "inside/c"));
+    CHECK_FALSE(stdfs::exists(f / "inside/new"));
+    CHECK_FALSE(stdfs::exists(f / "inside/d"));
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::fs
