@@ -91,6 +91,12 @@ class JobTable {
     MutexLock lock(&mu_);
     jobs_.erase(uid);
   }
+  // What each request needs, without a copy of the rest.
+  std::shared_ptr<JobCounters> CountersOf(JobUid uid) const {
+    MutexLock lock(&mu_);
+    const auto it = jobs_.find(uid);
+    return it == jobs_.end() ? nullptr : it->second.counters;
+  }
   Job Find(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);

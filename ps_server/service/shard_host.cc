@@ -149,7 +149,7 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
     return responder->Answer(DataCall::Refusal(sender));
   }
   const std::uint64_t request_bytes = frame.bytes.size();
-  std::shared_ptr<JobCounters> counters = jobs_->Find(JobUid(request->header->job_uid())).counters;
+  std::shared_ptr<JobCounters> counters = jobs_->CountersOf(JobUid(request->header->job_uid()));
   auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), static_cast<std::uint32_t>(lanes_.size()),
                                          options_.frame_bytes_max, largest_frame_, std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = *call->request().header;
