@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   plane_parts.registry = parts.registry;
   plane_parts.failpoints = parts.failpoints;
   plane_parts.store = parts.store;
+  plane_parts.on_end = parts.on_end;
   coordinator->plane_ = std::make_unique<ControlPlane>(options.control, plane_parts);
   EG_RETURN_IF_ERROR(coordinator->plane_->Recover());
   EG_ASSIGN_OR_RETURN(coordinator->server_, parts.transport->Listen(server, coordinator->plane_->handlers()));

@@ -20,6 +20,8 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
+    // From the control executor, once: this process has to end, and why (line 18a). May be empty.
+    std::function<void(const absl::Status&)> on_end;
   };
   // Listens. Errors are those of Transport::Listen, or of a runs folder that cannot be made.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options, const transport::ServerOptions& server, Parts parts);

@@ -35,7 +35,10 @@ int main(int argc, char** argv) {
     options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
     auto opened = coordinator::SqliteStateStore::Open(
         options.store, {.clock = &clock, .logger = &daemon.logger(), .registry = &daemon.registry(), .failpoints = &daemon.failpoints()});
-    if (!opened.ok()) return daemon.Fail(opened.status());
+    if (!opened.ok()) {
+      const int code = daemon.Fail(opened.status());
+      return absl::IsDataLoss(opened.status()) ? daemon::kExitJournal : code;
+    }
     store = *std::move(opened);
   }
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
@@ -46,6 +49,12 @@ int main(int argc, char** argv) {
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
   parts.store = store.get();
+  absl::Status ended;  // written before the stop that it asks for
+  parts.on_end = [&](const absl::Status& why) {
+    ended = why;
+    daemon.signals().RequestStop();
+  };
+  options.control.forget_unknown_jobs = options.store.forget_unknown_jobs;
   auto coordinator = coordinator::Coordinator::Create(options, daemon.server_options(), parts);
   if (!coordinator.ok()) return daemon.Fail(coordinator.status());
   if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok()) return daemon.Fail(status);
@@ -53,5 +62,9 @@ int main(int argc, char** argv) {
   daemon.signals().Wait();
   daemon.logger().Info("stopping");
   (*coordinator)->Stop();
+  if (!ended.ok()) {
+    daemon.Fail(ended);
+    return daemon::kExitJournal;
+  }
   return daemon::kExitOk;
 }

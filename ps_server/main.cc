@@ -1,4 +1,5 @@
 // evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
+#include <atomic>
 #include <thread>
 
 #include "common/base/ids.h"
@@ -43,14 +44,19 @@ int main(int argc, char** argv) {
   identity.insecure_listen = daemon.insecure();
   client::SessionClient::Options session;
   session.channel = daemon.channel_options();
+  std::atomic<int> refused_code{daemon::kExitRefused};
   (*server)->Join(
-      std::move(identity), std::move(session), [&daemon](const std::string&) { daemon.signals().RequestStop(); },
+      std::move(identity), std::move(session),
+      [&](const std::string& kind) {
+        refused_code = daemon::ExitCodeOfRefusal(kind);
+        daemon.signals().RequestStop();
+      },
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
     (*server)->Stop("refused");
-    return daemon::kExitFailed;
+    return refused_code;
   }
   if (end.kind == daemon::Daemon::End::Kind::kDrain) (*server)->Drain(end.reason);
   (*server)->Stop(end.reason);

@@ -8,6 +8,7 @@
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/client/said_once.h"
+#include "common/daemon/exit_codes.h"
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/runner/runner.h"
@@ -33,7 +34,7 @@ std::string ComputeName(const Config& config) {
 
 }  // namespace
 
-int ExitCodeOf(absl::string_view kind) { return kind == "replaced" ? kExitReplaced : kind == kDeviceLost ? kExitDevice : kExitRejected; }
+int ExitCodeOf(absl::string_view kind) { return kind == kDeviceLost ? daemon::kExitDevice : daemon::ExitCodeOfRefusal(kind); }
 
 struct Worker::Impl {
   Dependencies dependencies;
@@ -154,7 +155,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.on_device_lost = [impl, on_refused, lost = false](const absl::Status& status) mutable {
       if (std::exchange(lost, true)) return;
       impl->dependencies.logger->Error(
-          absl::StrCat("ends, to be started again: its device has failed: code=", kExitDevice, " cause=", status.message()));
+          absl::StrCat("ends, to be started again: its device has failed: code=", daemon::kExitDevice, " cause=", status.message()));
       on_refused(kDeviceLost);
     };
     Runner::Options options;

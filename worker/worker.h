@@ -23,13 +23,8 @@
 
 namespace evergrad::worker {
 
-// Exit codes of this role, beside those of every daemon.
-inline constexpr int kExitReplaced = 7;  // a newer worker of this identity has registered
-inline constexpr int kExitRejected = 8;  // the coordinator speaks another protocol, or refuses this process for good
-inline constexpr int kExitDevice = 9;    // the device that it computes on has failed: another process may have it again
-
 inline constexpr char kDeviceLost[] = "device_lost";
-int ExitCodeOf(absl::string_view kind);  // of a refusal, or kDeviceLost
+int ExitCodeOf(absl::string_view kind);  // of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
 
 class Worker {
  public:

@@ -50,7 +50,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   client::SessionClient::Options session;
   session.coordinator_address = daemon.common().coordinator;
   session.channel = daemon.channel_options();
-  std::atomic<int> refused_code{worker::kExitRejected};
+  std::atomic<int> refused_code{daemon::kExitRefused};
   (*worker)->Join(
       std::move(identity), std::move(session),
       [&](const std::string& kind) {
@@ -61,7 +61,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
-    (*worker)->Stop(refused_code == worker::kExitDevice ? "its device has failed" : "refused");
+    (*worker)->Stop(refused_code == daemon::kExitDevice ? "its device has failed" : "refused");
     return refused_code;
   }
   (*worker)->Stop(end.reason);

@@ -13,7 +13,7 @@
 //     return 0;
 //   }
 //
-// Exit codes: 0 ended cleanly, 1 could not start or failed, 2 bad usage or file.
+// Exit codes: common/daemon/exit_codes.h.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
+#include "common/daemon/exit_codes.h"
 #include "common/daemon/option_table.h"
 #include "common/fault/failpoints.h"
 #include "common/log/log.h"
@@ -34,8 +35,6 @@
 #include "common/transport/transport.h"
 
 namespace evergrad::daemon {
-
-inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";

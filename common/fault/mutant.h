@@ -24,6 +24,8 @@ enum class Mutant {
   kUnknownVOk,            // a Done, or an attempt, under a map that the journal forgot is taken (lines 19, 26)
   kTermIgnoresTasks,      // a new life looks at its journal only, not at what tasks report (line 18)
   kNoBeginAnew,           // a task that has seen a later life is registered all the same (line 18)
+  kLostJobDropped,        // shards of a job that the journal has lost are dropped as those of an ended one (line 18a)
+  kRemovedIsLost,         // a job that the journal was told to remove counts as lost (line 18a)
   kEvalBeforeTodoEmpty,   // an evaluation begins while shards are under repair (line 29)
   kEvalSurvivesRollback,  // an evaluation goes on although a shard was rolled back meanwhile (line 29)
   // At a shard.

@@ -1,4 +1,4 @@
-// Line 18: which term a life of the coordinator takes, and when it must take another. Pure; numbers from outside may be anything.
+// Lines 18 and 18a: which term a life of the coordinator takes, when it must take another, and when it must not begin. Pure; numbers from outside may be anything.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +29,20 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
   if (reported <= ours.value() && (task.highest_term != ours.value() || task.life == our_life)) return std::nullopt;
   return Term{1 + std::max(journal.value(), reported)};
+}
+
+// Line 18a: a job whose shard a server holds, as a coordinator sees it.
+struct HeldJob {
+  bool journaled = false;  // the newest coordinator that registered its holder keeps a journal: the job's submission was durable before any message
+  bool known = false;      // to this coordinator's journal, ended or not
+  bool removed = false;    // this coordinator's journal had it and was told to remove it
+};
+
+// Whether a coordinator's own journal (`journals`: it has one that outlives it) has lost the job, or is another cluster's. What has lost only its tail
+// knows the job; what a coordinator without a journal had begun ended with that coordinator.
+inline bool JournalHasLost(bool journals, const HeldJob& job, fault::Mutant mutant = fault::Mutant::kNone) {
+  if (mutant == fault::Mutant::kLostJobDropped) return false;
+  return journals && job.journaled && !job.known && (!job.removed || mutant == fault::Mutant::kRemovedIsLost);
 }
 
 }  // namespace evergrad::coordinator

@@ -73,6 +73,7 @@ absl::StatusOr<StoredJob> MemoryStateStore::LoadJob(JobUid job) const {
 }
 
 absl::Status MemoryStateStore::Remove(JobUid job) {
+  if (std::find(order_.begin(), order_.end(), job) != order_.end()) removed_.Add(job);
   std::erase(order_, job);
   settled_.erase(job);
   std::erase_if(tail_, [&](const Entry& entry) { return entry.job == job; });

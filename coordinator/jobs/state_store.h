@@ -9,8 +9,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +33,28 @@ struct StoredJob {
   friend bool operator==(const StoredJob&, const StoredJob&) = default;
 };
 
+// The newest removals, oldest first.
+class RemovedJobs {
+ public:
+  explicit RemovedJobs(std::size_t max) : max_(max) {}
+  // The job that is forgotten for it, if there were `max`. One that is in it stays where it is.
+  std::optional<JobUid> Add(JobUid job) {
+    if (!jobs_.insert(job).second) return std::nullopt;
+    order_.push_back(job);
+    if (order_.size() <= max_) return std::nullopt;
+    const JobUid oldest = order_.front();
+    order_.pop_front();
+    jobs_.erase(oldest);
+    return oldest;
+  }
+  bool Contains(JobUid job) const { return jobs_.contains(job); }
+
+ private:
+  std::size_t max_;
+  std::set<JobUid> jobs_;
+  std::deque<JobUid> order_;
+};
+
 class StateStore {
  public:
   virtual ~StateStore() = default;
@@ -46,6 +71,10 @@ class StateStore {
   virtual absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) = 0;
   // Forgets an ended job. Removing an unknown one changes nothing and is OK.
   virtual absl::Status Remove(JobUid job) = 0;
+  // Whether it has held `job` and was told to remove it: a job that is neither held nor removed was never this store's, or this store has lost it
+  // (line 18a). The newest kRemovedMax removals are remembered, as durable as any other change.
+  virtual bool Removed(JobUid job) const = 0;
+  static constexpr std::size_t kRemovedMax = 4096;
 
   // What has been accepted, as it will be after a restart. These may block on the disk: for start-up and tests.
   // NotFound: never committed, or removed.
@@ -88,6 +117,7 @@ class MemoryStateStore final : public StateStore {
   absl::Status Commit(JobUid job, const Record& record, std::string note) override;
   absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) override;
   absl::Status Remove(JobUid job) override;
+  bool Removed(JobUid job) const override { return removed_.Contains(job); }
   absl::StatusOr<StoredJob> LoadJob(JobUid job) const override;
   absl::StatusOr<std::vector<JobUid>> ListJobs() const override { return order_; }
   absl::Status Sync() override { return absl::OkStatus(); }
@@ -116,6 +146,7 @@ class MemoryStateStore final : public StateStore {
   std::uint64_t accepted_ = 0;
   std::map<JobUid, StoredJob> settled_;
   std::vector<JobUid> order_;
+  RemovedJobs removed_{kRemovedMax};
   std::vector<Entry> tail_;  // not yet settled, oldest first
 };
 

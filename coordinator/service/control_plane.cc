@@ -311,6 +311,7 @@ void ControlPlane::UpdateMetrics() {
 // ---------------------------------------------------------------- line 18
 
 void ControlPlane::EndWindow() {
+  if (life_over_ || (!term_known_ && EndsForLostJobs())) return;
   window_open_ = false;
   if (!term_known_) {
     const Term term = FirstTerm(parts_.store->term(), highest_reported_);

@@ -30,6 +30,7 @@
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
+#include "coordinator/service/lost_jobs.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -56,6 +57,7 @@ struct ControlOptions {
   std::uint32_t log_lines_max = 10000;         // of one ReadTaskLogs
   bool counting_allowed = false;               // the daemon was started with --failpoints
   bool insecure_listen = false;
+  bool forget_unknown_jobs = false;  // shards of jobs that the journal has lost are dropped (line 18a)
   std::string build_id;
   std::int64_t pid = 0;
   std::string host;
@@ -73,6 +75,8 @@ class ControlPlane final : private JobHost {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
+    // Called once, on the control executor, when this process has to end: nothing was changed and nothing more will be. May be empty.
+    std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
   ~ControlPlane() override;
@@ -203,6 +207,11 @@ class ControlPlane final : private JobHost {
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);
+  // lost_job_refusal.cc: line 18a.
+  LostJobs MakeLostJobs() const;
+  bool EndsForLostJobs();                                         // of those that wait for the window's end; true: this life is over
+  bool RefusesForLostJobs(Session& session, const v1::Hello& hello);  // one that comes later; true: it is refused
+  void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
   void Register(std::uint64_t number);
   void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
@@ -246,6 +255,8 @@ class ControlPlane final : private JobHost {
   std::string address_, metrics_address_;
   std::int64_t started_ms_ = 0;
   bool stopped_ = false;
+  bool life_over_ = false;                   // line 18a: nobody is registered any more
+  std::set<std::uint64_t> lost_jobs_said_;  // processes whose shards of lost jobs are in the log
 
   // Line 18.
   Term term_;

@@ -130,10 +130,12 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   ReportedLife task{hello.highest_term(), hello.life_id(), 0};
   for (const v1::HeldShard& shard : hello.shards()) task.held_term = std::max(task.held_term, shard.epoch().term());
   highest_reported_ = std::max({highest_reported_, task.highest_term, task.held_term});
+  if (life_over_) return Reject(number, "lost_journal", "this coordinator is ending", false, options_.membership.lease);
   if (!term_known_) {
     pending_.push_back(number);
     return;
   }
+  if (RefusesForLostJobs(session, hello)) return;
   if (const auto term = BeginAnewWith(term_, life_id_, parts_.store->term(), task)) BeginAnew(*term, std::max(task.highest_term, task.held_term));
   if (window_open_ && session.role == Role::kWorker) {
     pending_.push_back(number);
@@ -207,6 +209,7 @@ void ControlPlane::Register(std::uint64_t number) {
   v1::Registered* registered = message.mutable_registered();
   registered->set_term(term_.value());
   registered->set_life_id(life_id_);
+  registered->set_journaled(parts_.store->persistent());
   registered->mutable_registration()->set_term(term_.value());
   registered->mutable_registration()->set_n(verdict.task.value());
   registered->set_identity(verdict.identity);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/mutex.h"
@@ -20,6 +21,7 @@
 #include "common/fs/file_system.h"
 #include "common/runtime/executor.h"
 #include "coordinator/store/holder.h"
+#include "coordinator/store/orphaned_wal.h"
 #include "coordinator/store/record_codec.h"
 #include "coordinator/store/wal_damage.h"
 #include "evergrad/v1/journal.pb.h"
@@ -59,6 +61,10 @@ class Statement {
   }
   Statement& Blob(int index, absl::string_view bytes) {
     ::sqlite3_bind_blob64(raw_, index, bytes.empty() ? "" : bytes.data(), bytes.size(), SQLITE_STATIC);
+    return *this;
+  }
+  Statement& Text(int index, absl::string_view text) {
+    ::sqlite3_bind_text64(raw_, index, text.data(), text.size(), SQLITE_STATIC, SQLITE_UTF8);
     return *this;
   }
   int Step() { return ::sqlite3_step(raw_); }
@@ -113,6 +119,7 @@ struct PutJob {
 };
 struct DropJob {
   JobUid job;
+  std::optional<JobUid> forgotten;  // an earlier removal that is not remembered any more
 };
 using Change = std::variant<PutTerm, PutEntry, PutJob, DropJob>;
 
@@ -140,6 +147,8 @@ struct SqliteStateStore::Impl {
     job_drop.reset();
     term_put.reset();
     pages_used.reset();
+    removed_put.reset();
+    removed_drop.reset();
     if (db != nullptr) ::sqlite3_close(db);
   }
 
@@ -150,8 +159,8 @@ struct SqliteStateStore::Impl {
   }
   absl::Status Damaged(absl::string_view what) const {
     return absl::DataLossError(
-        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move the folder away to begin "
-                     "without the jobs in it: file=",
+        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move the folder away and begin "
+                     "without the jobs in it (--forget-unknown-jobs, where parameter servers still hold shards of them): file=",
                      path, " reason=", what));
   }
   absl::Status OpenError(int code) const {
@@ -175,11 +184,28 @@ struct SqliteStateStore::Impl {
     return statement.Int(0);
   }
 
+  // Before SQLite sees the files: it deletes a -wal file whose database is missing or empty, and in it may be the only copy of every job.
+  absl::Status CheckPair() {
+    const std::uint64_t bytes = OrphanedWalBytes(path);
+    if (bytes == 0) return absl::OkStatus();
+    if (!options.forget_unknown_jobs) {
+      return absl::DataLossError(absl::StrCat(
+          "the coordinator's journal is damaged: ", path, fs::Exists(path) ? " is empty" : " is missing", ", but ", path, "-wal beside it holds ", bytes,
+          " bytes of changes, which may be the only record of the jobs that ran. Nothing was changed. Put both files back from one copy of the "
+          "folder; or, to begin without those jobs, start with --forget-unknown-jobs, which keeps the -wal file under another name"));
+    }
+    EG_ASSIGN_OR_RETURN(const std::string kept, SetWalAside(path));
+    parts.logger->Warning(absl::StrCat("--forget-unknown-jobs: the journal begins anew without the jobs of its orphaned -wal file, which was kept: file=",
+                                       kept, " bytes=", bytes));
+    return absl::OkStatus();
+  }
+
   // On the opening thread, before the journal thread has anything to do.
   absl::Status Open() {
     EG_RETURN_IF_ERROR(fs::MakeDirectories(options.folder));
     EG_RETURN_IF_ERROR(CheckLocalFileSystem(options.folder));
     EG_ASSIGN_OR_RETURN(holder, Holder::Take(options.folder, options.holder));
+    EG_RETURN_IF_ERROR(CheckPair());
     if (const auto at = DamagedWalAt(path + "-wal")) {
       return Damaged(absl::StrCat("a frame of its -wal file is not as it was written, and later commits are behind it: file=", path, "-wal offset=",
                                   *at, *at == 0 ? "" : "; cut off there (truncate -s), the file keeps only what was committed before"));
@@ -223,18 +249,23 @@ struct SqliteStateStore::Impl {
     EG_ASSIGN_OR_RETURN(const std::int64_t stored_term, ReadInt("SELECT value FROM meta WHERE key='term'"));
     term = Term(static_cast<std::uint64_t>(stored_term));
     EG_RETURN_IF_ERROR(ReadNumbers());
+    EG_RETURN_IF_ERROR(ReadRemoved());
     entry_put = std::make_unique<Statement>();
     entry_drop = std::make_unique<Statement>();
     job_put = std::make_unique<Statement>();
     job_drop = std::make_unique<Statement>();
     term_put = std::make_unique<Statement>();
     pages_used = std::make_unique<Statement>();
+    removed_put = std::make_unique<Statement>();
+    removed_drop = std::make_unique<Statement>();
     for (const auto& [statement, sql] : std::vector<std::pair<Statement*, const char*>>{
              {entry_put.get(), "INSERT INTO entry VALUES(?1,?2,?3,?4)"},
              {entry_drop.get(), "DELETE FROM entry WHERE uid=?1"},
              {job_put.get(), "INSERT OR REPLACE INTO job VALUES(?1,?2,?3,?4,?5)"},
              {job_drop.get(), "DELETE FROM job WHERE uid=?1"},
              {term_put.get(), "UPDATE meta SET value=?1 WHERE key='term'"},
+             {removed_put.get(), "INSERT OR IGNORE INTO meta VALUES('removed/' || ?1, ?2)"},
+             {removed_drop.get(), "DELETE FROM meta WHERE key='removed/' || ?1"},
              {pages_used.get(), "SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"}}) {
       code = statement->Prepare(db, sql);
       if (code != SQLITE_OK) return OpenError(code);
@@ -274,6 +305,19 @@ struct SqliteStateStore::Impl {
     if (code != SQLITE_DONE) return OpenError(code);
     EG_ASSIGN_OR_RETURN(next_entry, ReadInt("SELECT coalesce(max(number), 0) + 1 FROM entry"));
     return absl::OkStatus();
+  }
+
+  absl::Status ReadRemoved() {
+    Statement rows;
+    int code = rows.Prepare(db, "SELECT substr(key, 9), value FROM meta WHERE key LIKE 'removed/%' ORDER BY value");
+    if (code != SQLITE_OK) return OpenError(code);
+    while ((code = rows.Step()) == SQLITE_ROW) {
+      std::uint64_t uid = 0;
+      if (!absl::SimpleHexAtoi(rows.Blob(0), &uid)) return Damaged(absl::StrCat("the name of a removed job: ", rows.Blob(0).substr(0, 100)));
+      removed.Add(JobUid(uid));
+      next_removed = rows.Int(1) + 1;
+    }
+    return code == SQLITE_DONE ? absl::OkStatus() : OpenError(code);
   }
 
   // ---------------------------------------------------------------- the caller's side
@@ -371,6 +415,9 @@ struct SqliteStateStore::Impl {
     if (more) Schedule();
   }
 
+  // Everything that is committed goes into the database file, and the -wal file begins anew. What goes wrong with it is no loss: the -wal file stays.
+  void CheckpointWal() { ::sqlite3_wal_checkpoint_v2(db, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr); }
+
   // One transaction; anything but SQLITE_OK has changed nothing.
   int Write() {
     if (parts.failpoints->At("journal.full")) {
@@ -387,6 +434,7 @@ struct SqliteStateStore::Impl {
       parts.failpoints->At("journal.before_commit");
       code = ::sqlite3_exec(db, "COMMIT", nullptr, nullptr, nullptr);
       if (code == SQLITE_OK) parts.failpoints->At("journal.after_commit");
+      if (code == SQLITE_OK && std::exchange(checkpoint_due, false)) CheckpointWal();
     }
     if (code != SQLITE_OK) {
       failure = DbError(code);
@@ -429,6 +477,9 @@ struct SqliteStateStore::Impl {
         numbers.erase(drop->job);
         code = entry_drop->Int(1, Uid(drop->job)).Run();
         if (code == SQLITE_OK) code = job_drop->Int(1, Uid(drop->job)).Run();
+        const std::string name = JobUidString(drop->job), old = drop->forgotten ? JobUidString(*drop->forgotten) : std::string();
+        if (code == SQLITE_OK) code = removed_put->Text(1, name).Int(2, next_removed++).Run();
+        if (code == SQLITE_OK && drop->forgotten) code = removed_drop->Text(1, old).Run();
       }
       if (code != SQLITE_OK) return code;
     }
@@ -443,6 +494,7 @@ struct SqliteStateStore::Impl {
   int PutJobRow(JobUid job, const std::string& state, const std::string& snapshot) {
     const auto [found, is_new] = numbers.try_emplace(job, next_job);
     if (is_new) ++next_job;
+    checkpoint_due |= is_new;
     return job_put->Int(1, found->second).Int(2, Uid(job)).Blob(3, state).Blob(4, snapshot).Int(5, Crc(state, snapshot)).Run();
   }
 
@@ -495,9 +547,10 @@ struct SqliteStateStore::Impl {
 
   // The opening thread, then the journal thread.
   sqlite3* db = nullptr;
-  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used;
+  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used, removed_put, removed_drop;
   std::map<JobUid, std::int64_t> numbers;
-  std::int64_t next_job = 1, next_entry = 1;
+  std::int64_t next_job = 1, next_entry = 1, next_removed = 1;
+  bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it does not depend on it
   std::vector<Queued> group;  // being written, or tried again
   std::string failure;        // of the last Write() that failed
   MonoTime last_begun{MonoTime::min() / 2};
@@ -505,6 +558,7 @@ struct SqliteStateStore::Impl {
   // The owner's.
   Term term;
   std::vector<JobUid> order;
+  RemovedJobs removed{kRemovedMax};
 
   mutable Mutex mu;
   CondVar durable_changed;
@@ -574,9 +628,10 @@ absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state,
 }
 
 absl::Status SqliteStateStore::Remove(JobUid job) {
-  std::erase(impl_->order, job);
-  return impl_->Accept(DropJob{job}, kOverheadBytes);
+  if (std::erase(impl_->order, job) == 0) return absl::OkStatus();
+  return impl_->Accept(DropJob{job, impl_->removed.Add(job)}, kOverheadBytes);
 }
+bool SqliteStateStore::Removed(JobUid job) const { return impl_->removed.Contains(job); }
 
 absl::StatusOr<StoredJob> SqliteStateStore::LoadJob(JobUid job) const {
   EG_RETURN_IF_ERROR(impl_->WaitDurable());

@@ -29,6 +29,7 @@ struct SqliteStoreOptions {
   std::uint64_t queue_bytes_max = 64ull << 20;  // accepted and not yet durable; beyond it Commit is refused
   std::uint64_t file_bytes_max = 4ull << 30;    // of the journal's file; at it the disk counts as full
   std::size_t jobs_max = 65536;
+  bool forget_unknown_jobs = false;  // an orphaned -wal file is set aside, and the journal begins anew
 };
 
 class SqliteStateStore final : public StateStore {
@@ -40,7 +41,8 @@ class SqliteStateStore final : public StateStore {
     fault::Failpoints* failpoints = nullptr;
   };
   // FailedPrecondition (a user's): a network file system; another coordinator holds the folder (named); a newer schema.
-  // DataLoss: the file is damaged; the message names it and says what to do. Others: the folder or file cannot be made.
+  // DataLoss: the file is damaged, or missing beside a -wal file that is not; the message names it and says what to do. Others: the folder or file
+  // cannot be made.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options, Parts parts);
   ~SqliteStateStore() override;  // commits what is queued (once more if the disk is full), closes, frees the folder
 
@@ -50,6 +52,7 @@ class SqliteStateStore final : public StateStore {
   absl::Status Commit(JobUid job, const Record& record, std::string note) override;
   absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) override;
   absl::Status Remove(JobUid job) override;
+  bool Removed(JobUid job) const override;
   absl::StatusOr<StoredJob> LoadJob(JobUid job) const override;
   absl::StatusOr<std::vector<JobUid>> ListJobs() const override;
   absl::Status Sync() override;

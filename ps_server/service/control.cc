@@ -59,6 +59,7 @@ void FillShardFile(const DurableCut& cut, v1::ShardFile* file) {
 void Control::FillHello(v1::Hello* hello) {
   hello->set_highest_term(highest_term_);
   hello->set_life_id(life_id_);
+  hello->set_journaled(journaled_);
   for (const auto& [key, held] : held_) {
     v1::HeldShard* shard = hello->add_shards();
     shard->set_job_uid(key.job.value());
@@ -75,6 +76,7 @@ void Control::FillHello(v1::Hello* hello) {
 void Control::OnRegistered(const v1::Registered& registered) {
   ++session_;
   term_ = registered.term();
+  journaled_ = registered.journaled();
   if (registered.term() >= highest_term_) {
     highest_term_ = registered.term();
     life_id_ = registered.life_id();

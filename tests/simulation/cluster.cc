@@ -296,6 +296,8 @@ class Cluster {
   Worker* WorkerById(int process);
   Server* ConnectedServer(const std::string& identity, bool registered);
   void StartCoordinator();
+  void StartWithoutJournal();
+  void CheckUnknownJob(JobUid job);
   void BeginAnew(Term term, Task* except);
   void MeetForeignCoordinator(Task* t);
   void KillCoordinator();
@@ -439,6 +441,7 @@ class Cluster {
   std::optional<coordinator::UpdateAccount::Before> taken_over_;
   IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
+  bool jobs_given_up_ = false, backup_used_ = false;  // [18a] the store does not know of earlier jobs
   std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
 
   // Who was granted what, of the jobs of all lives: what an attacker may have got hold of.
@@ -517,7 +520,35 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
   return nullptr;
 }
 
+// Line 18a: a coordinator is started on an empty journal in place of the job's, among tasks that live. An operator puts the journal back afterwards.
+void Cluster::StartWithoutJournal() {
+  const MemoryStateStore empty;
+  for (const auto& s : servers_) {
+    if (random_.Chance(0.3)) continue;  // it does not find this coordinator
+    for (std::uint32_t p = 0; p < kShards; ++p) {
+      if (!s->shards[p] && !s->loading[p]) continue;
+      const JobUid job = s->shards[p] ? s->shards[p]->job : s->loading[p]->job;
+      if (coordinator::JournalHasLost(true, {.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)}, options_.mutant)) {
+        Count("lost journal refused");
+        Trace("a coordinator with an empty journal ends: server ", s->process, " holds a shard of job ", job.value());
+        return;
+      }
+      if (job == job_) Fail(absl::StrCat("18a a shard of a job that the journal has lost is dropped: p=", p));
+      DropJob(s.get(), job);
+      return;
+    }
+  }
+}
+
+// A server holds a shard of a job that is not the running one.
+void Cluster::CheckUnknownJob(JobUid job) {
+  if (jobs_given_up_ || backup_used_) return;  // the journal may have lost it indeed
+  if (coordinator::JournalHasLost(true, {.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)}, options_.mutant))
+    Fail(absl::StrCat("18a a job that the journal has removed is taken for one that it has lost: job=", job.value()));
+}
+
 void Cluster::StartCoordinator() {
+  if (options_.loses_journal && lives_ > 0 && random_.Chance(0.5)) StartWithoutJournal();
   if (options_.torn && random_.Chance(0.3)) {
     if (store_->TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
   }
@@ -526,6 +557,7 @@ void Cluster::StartCoordinator() {
   const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) || std::any_of(workers_.begin(), workers_.end(), saw_newest);
   if (options_.torn && backup_ && known && random_.Chance(0.2)) {
     Count("journal from a backup");
+    backup_used_ = true;
     store_ = std::exchange(backup_, nullptr);
   }
   if (forgotten_ && forgotten_->journal && known) {
@@ -1527,6 +1559,7 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
       for (auto& [job, shard] : m.shards) {
         if (job != job_ || end_told_) {
+          if (job != job_) CheckUnknownJob(job);
           ended.insert(job);
         } else {
           if (shard.stopped_in != 0) stopped.emplace_back(shard.shard.value(), shard.epoch);
@@ -2038,6 +2071,7 @@ void Cluster::Resume(bool cluster_survives) {
     std::erase(workers_, nullptr);
     while (workers_.size() < kWorkers) NewWorker();
     store_ = std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
+    jobs_given_up_ = true;  // as an operator says with --forget-unknown-jobs
     backup_.reset();
     forgotten_.reset();
     unsynced_.reset();
@@ -2485,6 +2519,7 @@ WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
   options.damage = seed / 7 % 2 == 0;
   options.resumes = seed / 2 % 3 == 0;
   options.tables = seed / 8 % 2 == 0;
+  options.loses_journal = seed % 13 == 6;
   options.open_max = 3 + static_cast<std::uint32_t>(seed / 3 % 10);
   return options;
 }
@@ -2512,6 +2547,8 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"unknown_V_ok", Mutant::kUnknownVOk},
       {"term_ignores_tasks", Mutant::kTermIgnoresTasks},
       {"no_begin_anew", Mutant::kNoBeginAnew},
+      {"lost_job_dropped", Mutant::kLostJobDropped},
+      {"removed_is_lost", Mutant::kRemovedIsLost},
       {"eval_before_todo_empty", Mutant::kEvalBeforeTodoEmpty},
       {"eval_survives_rollback", Mutant::kEvalSurvivesRollback},
       {"refused_admits", Mutant::kRefusedAdmits},

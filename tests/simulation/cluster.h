@@ -42,6 +42,7 @@ struct WalkOptions {
   bool damage = false;      // files and manifests go bad (K6)
   bool tables = false;      // the last shard is a slot of two embedding tables
   bool resumes = false;     // the job is lost with its cluster, or ends early, and a new one goes on from a manifest (line 28)
+  bool loses_journal = false;  // a coordinator may be started on an empty journal, which is put back then (line 18a)
   std::uint32_t open_max = 4;
   int fault_events = 2500;
   int drain_events_max = 20000;

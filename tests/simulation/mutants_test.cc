@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/plan/plan.h"
+#include "coordinator/closures/term_rule.h"
 #include "coordinator/closures/update_account.h"
 #include "tests/simulation/cluster.h"
 #include "tests/simulation/ground_truth.h"
@@ -61,6 +62,7 @@ TEST_CASE("seal_enters_refused is caught") {
 TEST_CASE("snapshot_loses_open is caught") { Caught(Mutant::kSnapshotLosesOpen, 20, {"I2 the ledger and the state disagree"}); }
 TEST_CASE("term_ignores_tasks is caught") { Caught(Mutant::kTermIgnoresTasks, 1000, {"I4 a term is taken twice"}); }
 TEST_CASE("no_begin_anew is caught") { Caught(Mutant::kNoBeginAnew, 100, {"I4 the term fell for a task"}); }
+TEST_CASE("lost_job_dropped is caught") { Caught(Mutant::kLostJobDropped, 200, {"18a a shard of a job that the journal has lost is dropped"}); }
 TEST_CASE("eval_before_todo_empty is caught") { Caught(Mutant::kEvalBeforeTodoEmpty, 200, {"29 an evaluation read values without an update"}); }
 TEST_CASE("eval_survives_rollback is caught") { Caught(Mutant::kEvalSurvivesRollback, 500, {"29 an evaluation read"}); }
 
@@ -192,6 +194,18 @@ TEST_CASE("ends_uncompared is caught: a worker that answers Done without working
   CHECK_FALSE(JobMayEnd(Mutant::kNone, 0));
   CHECK_FALSE(JobMayEnd(Mutant::kNone, kUpdates - 1));
   CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
+}
+
+// Line 18a: a walk meets this once in some thousand seeds: a server has not heard that a job ended, and the journal has removed it since.
+bool RefusesWhatItRemoved(Mutant mutant) {
+  MemoryStateStore store({.jobs_max = 2});
+  REQUIRE(store.Commit(Played::kJob, coordinator::Record{}).ok());
+  REQUIRE(store.Remove(Played::kJob).ok());
+  return coordinator::JournalHasLost(true, {.journaled = true, .known = store.Load(Played::kJob).ok(), .removed = store.Removed(Played::kJob)}, mutant);
+}
+TEST_CASE("removed_is_lost keeps a coordinator from starting over a job that was removed on purpose, and the rule does not") {
+  CHECK(RefusesWhatItRemoved(Mutant::kRemovedIsLost));
+  CHECK_FALSE(RefusesWhatItRemoved(Mutant::kNone));
 }
 
 // Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a worker to the owner before x.
@@ -490,6 +504,7 @@ TEST_CASE("the walks meet every fault and every answer") {
                            "journal forgot a move",
                            "journal from a backup",
                            "journal torn",
+                           "lost journal refused",
                            "manifest",
                            "manifest damaged",
                            "move",

@@ -1019,6 +1019,7 @@ class LateStore final : public StateStore {
     return Count(inner_.Checkpoint(job, state, std::move(snapshot)));
   }
   absl::Status Remove(JobUid job) override { return Count(inner_.Remove(job)); }
+  bool Removed(JobUid job) const override { return inner_.Removed(job); }
   absl::StatusOr<StoredJob> LoadJob(JobUid job) const override { return inner_.LoadJob(job); }
   absl::StatusOr<std::vector<JobUid>> ListJobs() const override { return inner_.ListJobs(); }
   absl::Status Sync() override { return absl::OkStatus(); }

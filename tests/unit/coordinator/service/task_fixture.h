@@ -15,6 +15,7 @@
 
 #include "common/base/mutex.h"
 #include "common/client/protocol.h"
+#include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "common/transport/inproc_transport.h"
 #include "coordinator/coordinator.h"
@@ -144,6 +145,10 @@ class TestCluster {
     parts.registry = &registry;
     parts.failpoints = &failpoints;
     parts.store = other != nullptr ? other : &store;
+    parts.on_end = [this](const absl::Status& why) {
+      end = why;
+      ended.Set();
+    };
     transport::ServerOptions server;
     server.listen = "coordinator:0";
     auto made = Coordinator::Create(options, server, parts);
@@ -308,6 +313,9 @@ class TestCluster {
     }
     task.Send(answer);
   }
+
+  runtime::Event ended;  // the coordinator wants its process to end …
+  absl::Status end;      // … and why; written before it
 
   RealClock clock;
   log::Logger logger{[] {

@@ -71,6 +71,9 @@ TEST_CASE("a torn tail is dropped as a whole and named: what was committed befor
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
   REQUIRE(store.ok());
+  // The first commit of a job goes into the database file at once.
+  REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
+  REQUIRE((*store)->Sync().ok());
   // One transaction each: two records of one commit are there both or not at all.
   std::vector<std::uint64_t> wal_bytes;
   for (std::uint64_t i = 0; i < 6; ++i) {
@@ -147,10 +150,12 @@ TEST_CASE("a -wal file that is damaged before its last commits is refused, not t
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
   REQUIRE(store.ok());
+  REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
+  REQUIRE((*store)->Sync().ok());
   std::vector<std::uint64_t> ends;  // of the transactions, in the file
   constexpr std::uint64_t kCommits = 6;
   for (std::uint64_t i = 0; i < kCommits; ++i) {
-    REQUIRE((*store)->Commit(JobUid(i + 1), Succeeded(i), std::string(i % 2 == 0 ? 10 : 9000, 'n')).ok());
+    REQUIRE((*store)->Commit(JobUid(1), Succeeded(i), std::string(i % 2 == 0 ? 10 : 9000, 'n')).ok());
     REQUIRE((*store)->Sync().ok());
     ends.push_back(std::filesystem::file_size((*store)->path() + "-wal"));
   }
@@ -179,7 +184,7 @@ TEST_CASE("a -wal file that is damaged before its last commits is refused, not t
     }
     INFO(again.status());
     REQUIRE(again.ok());
-    CHECK((*again)->ListJobs()->size() ==
+    CHECK((*again)->Load(JobUid(1))->succeeded.size() ==
           static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= at; })));
     return was_refused;
   };
@@ -193,6 +198,67 @@ TEST_CASE("a -wal file that is damaged before its last commits is refused, not t
       if (before + 1 == kCommits) CHECK_FALSE(was_refused);  // the last transaction: it may never have been whole
     }
   }
+}
+
+// What a coordinator that was killed leaves: a job in the database file, and later changes in the -wal file.
+struct Killed {
+  SqliteStage stage, after;
+  std::string database, wal;
+  Killed() {
+    stage.options.commit_every = std::chrono::milliseconds(0);
+    auto store = stage.Open();
+    REQUIRE(store.ok());
+    REQUIRE((*store)->Commit(JobUid(1), Succeeded(0), "submitted").ok());
+    REQUIRE((*store)->Sync().ok());
+    REQUIRE((*store)->Commit(JobUid(1), Succeeded(1), "later").ok());
+    REQUIRE((*store)->Sync().ok());
+    CopyFolder(stage.options.folder, after.options.folder);
+    database = after.options.folder + "/journal.sqlite";
+    wal = database + "-wal";
+    REQUIRE(std::filesystem::file_size(wal) > 0);
+  }
+};
+
+TEST_CASE("a journal that is missing or empty beside a -wal file is refused as damaged, and both files stay as they were") {
+  Killed killed;
+  const bool missing = GENERATE(true, false);
+  const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
+  if (missing) {
+    std::filesystem::remove(killed.database);
+  } else {
+    std::filesystem::resize_file(killed.database, 0);
+  }
+  const absl::Status status = killed.after.Open().status();
+  CHECK(status.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(status.message()),
+             Contains("journal is damaged") && Contains(killed.database + (missing ? " is missing" : " is empty")) &&
+                 Contains("holds " + std::to_string(before.size()) + " bytes of changes") && Contains("--forget-unknown-jobs"));
+  CHECK(*fs::ReadFile(killed.wal, 1u << 20) == before);
+  CHECK(fs::Exists(killed.database) == !missing);
+}
+
+TEST_CASE("an orphaned -wal file is kept under another name when an operator begins without its jobs, each time under a free one") {
+  Killed killed;
+  const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
+  killed.after.options.forget_unknown_jobs = true;
+  for (const char* kept : {".orphaned", ".orphaned-2"}) {
+    std::filesystem::resize_file(killed.database, 0);
+    {
+      auto store = killed.after.Open();
+      REQUIRE(store.ok());
+      CHECK((*store)->ListJobs()->empty());
+    }
+    CHECK(*fs::ReadFile(killed.wal + kept, 1u << 20) == before);
+    std::ofstream(killed.wal, std::ios::binary) << before;
+  }
+}
+
+TEST_CASE("a job that was committed for the first time is in the database file, not in the -wal file alone") {
+  Killed killed;
+  std::filesystem::remove(killed.wal);
+  auto store = killed.after.Open();
+  REQUIRE(store.ok());
+  CHECK((*store)->LoadJob(JobUid(1))->notes == std::vector<std::string>{"submitted"});
 }
 
 TEST_CASE("a file of a newer version, or of somebody else, is refused and left alone") {

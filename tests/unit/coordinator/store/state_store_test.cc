@@ -109,6 +109,44 @@ TEST_CASE("notes come back in order, a checkpoint replaces what was before it, a
   }
 }
 
+TEST_CASE("a store remembers which jobs it was told to remove, and no job that it never had") {
+  for (const Maker& maker : kStores) {
+    INFO(maker.name);
+    const auto made = maker.make();
+    REQUIRE(made->store().Commit(JobUid(7), Succeeded(1)).ok());
+    REQUIRE(made->store().Commit(JobUid(~0ull), Succeeded(1)).ok());
+    REQUIRE(made->store().Commit(JobUid(9), Succeeded(1)).ok());
+    for (const std::uint64_t uid : {7ull, ~0ull, 8ull}) REQUIRE(made->store().Remove(JobUid(uid)).ok());
+    for (const bool reopened : {false, true}) {
+      INFO("reopened " << reopened);
+      if (reopened) made->Reopen();
+      CHECK(made->store().Removed(JobUid(7)));
+      CHECK(made->store().Removed(JobUid(~0ull)));
+      CHECK_FALSE(made->store().Removed(JobUid(8)));
+      CHECK_FALSE(made->store().Removed(JobUid(9)));
+    }
+  }
+}
+
+TEST_CASE("of the removed jobs the newest are remembered, also after a restart") {
+  RemovedJobs few(2);
+  CHECK(few.Add(JobUid(1)) == std::nullopt);
+  CHECK(few.Add(JobUid(2)) == std::nullopt);
+  CHECK(few.Add(JobUid(2)) == std::nullopt);
+  CHECK(few.Add(JobUid(3)) == JobUid(1));
+  CHECK((!few.Contains(JobUid(1)) && few.Contains(JobUid(2)) && few.Contains(JobUid(3))));
+
+  ReopenableSqlite made;
+  for (std::uint64_t i = 0; i < StateStore::kRemovedMax + 3; ++i) {
+    REQUIRE(made.store().Commit(JobUid(i + 1), Succeeded(1)).ok());
+    REQUIRE(made.store().Remove(JobUid(i + 1)).ok());
+  }
+  made.Reopen();
+  CHECK_FALSE(made.store().Removed(JobUid(3)));
+  CHECK(made.store().Removed(JobUid(4)));
+  CHECK(made.store().Removed(JobUid(StateStore::kRemovedMax + 3)));
+}
+
 TEST_CASE("commits are durable in order, and durable() says how far") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);

@@ -1,0 +1,65 @@
+// Line 18a: a journal that has lost jobs. What the servers hold of them may be their only copy: it is dropped on an operator's word alone.
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "coordinator/service/control_plane.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kSaidMax = 4096;
+
+}  // namespace
+
+LostJobs ControlPlane::MakeLostJobs() const {
+  JournalKnows knows;
+  knows.journals = parts_.store->persistent() && !options_.forget_unknown_jobs;
+  knows.known = [this](JobUid uid) { return jobs_.contains(uid); };
+  knows.removed = [this](JobUid uid) { return parts_.store->Removed(uid); };
+  knows.term = parts_.store->term().value();
+  knows.jobs = jobs_.size();
+  return LostJobs(std::move(knows));
+}
+
+// Before the first message of this life.
+bool ControlPlane::EndsForLostJobs() {
+  LostJobs lost = MakeLostJobs();
+  for (const std::uint64_t number : pending_) {
+    const auto found = sessions_.find(number);
+    if (found == sessions_.end()) continue;
+    const v1::Hello& hello = found->second.hello;
+    // Whoever is not the task that it says cannot keep a coordinator from starting.
+    if (!transport::CheckPeer(found->second.peer, absl::StrCat(RoleName(found->second.role), "/", hello.identity())).ok()) continue;
+    lost.Add(hello);
+  }
+  if (lost.empty()) return false;
+  EndLife(lost.Text());
+  return true;
+}
+
+// A server that comes once the term is taken. Jobs that run here are not stopped for it: it alone is refused, and keeps what it holds.
+bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) {
+  LostJobs lost = MakeLostJobs();
+  if (!transport::CheckPeer(session.peer, absl::StrCat(RoleName(session.role), "/", hello.identity())).ok() || !lost.Add(hello)) return false;
+  bool living = false;
+  for (const auto& [uid, job] : jobs_) living |= !job->ended();
+  const std::string text = lost.Text();
+  if (!living) {
+    EndLife(text);
+    return true;
+  }
+  if (lost_jobs_said_.size() < kSaidMax && lost_jobs_said_.insert(hello.process_uid()).second) {
+    parts_.logger->Error(absl::StrCat("a parameter server is not registered, this coordinator goes on with its own jobs: ", text));
+  }
+  Reject(session.number, "lost_journal", text, false, options_.membership.lease);
+  return true;
+}
+
+void ControlPlane::EndLife(const std::string& why) {
+  if (std::exchange(life_over_, true)) return;
+  std::vector<std::uint64_t> open;
+  for (const auto& [number, session] : sessions_) open.push_back(number);
+  for (const std::uint64_t number : open) Reject(number, "lost_journal", why, false, options_.membership.lease);
+  if (parts_.on_end) parts_.on_end(absl::DataLossError(why));
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,56 @@
+#include "coordinator/service/lost_jobs.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/closures/term_rule.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kJobsNamedMax = 8, kServersNamedMax = 8, kHostBytesMax = 64;
+
+}  // namespace
+
+bool LostJobs::Add(const v1::Hello& hello) {
+  if (hello.role() != v1::ROLE_PS_SERVER) return false;
+  bool lost = false;
+  for (const v1::HeldShard& shard : hello.shards()) {
+    const JobUid uid(shard.job_uid());
+    if (!JournalHasLost(knows_.journals, {.journaled = hello.journaled(), .known = knows_.known(uid), .removed = knows_.removed(uid)})) continue;
+    Lost& job = jobs_[uid];
+    ++job.shards;
+    job.term = std::max(job.term, shard.epoch().term());
+    job.servers[hello.identity()] =
+        absl::StrCat("ps_server/", client::CleanText(hello.identity(), kHostBytesMax), " (pid ", hello.pid(), " on ", client::CleanText(hello.host(), kHostBytesMax), ")");
+    lost = true;
+  }
+  return lost;
+}
+
+std::string LostJobs::Text() const {
+  std::string found;
+  std::size_t named = 0;
+  for (const auto& [uid, job] : jobs_) {
+    if (named++ == kJobsNamedMax) {
+      absl::StrAppend(&found, ", and ", jobs_.size() - kJobsNamedMax, " more jobs");
+      break;
+    }
+    absl::StrAppend(&found, found.empty() ? "" : ", ", job.shards, job.shards == 1 ? " shard" : " shards", " of job ", JobUidString(uid), " (term ",
+                    job.term, ") at ");
+    std::size_t servers = 0;
+    for (const auto& [identity, text] : job.servers) {
+      if (servers == kServersNamedMax) break;
+      absl::StrAppend(&found, servers++ == 0 ? "" : ", ", text);
+    }
+    if (job.servers.size() > kServersNamedMax) absl::StrAppend(&found, " and ", job.servers.size() - kServersNamedMax, " more servers");
+  }
+  return absl::StrCat("the coordinator's journal (--state-dir) has lost jobs that are still there, or it is another cluster's: parameter servers hold ",
+                      found, ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs, knows_.jobs == 1 ? " other job" : " other jobs",
+                      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup that knows the job; or, to give the "
+                      "job up and have its shards dropped, start with --forget-unknown-jobs (psctl checkpoint list RUNS shows what it can be resumed "
+                      "from)");
+}
+
+}  // namespace evergrad::coordinator
