@@ -47,17 +47,21 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
 }
 
-std::string OrdinalOf(absl::string_view host_name) {
+std::optional<std::string> OrdinalOf(absl::string_view host_name) {
   const absl::string_view name = host_name.substr(0, host_name.find('.'));
   std::size_t digits = name.size();
   while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
   std::uint32_t ordinal = 0;
-  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return "0";
+  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return std::nullopt;
   return absl::StrCat(ordinal);
 }
 
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes, Config* config) {
-  if (config->index.empty()) config->index = OrdinalOf(host_name);
+  if (config->index.empty()) {
+    const std::optional<std::string> ordinal = OrdinalOf(host_name);
+    config->index_by_default = !ordinal;
+    config->index = ordinal.value_or("0");
+  }
   std::uint32_t index = 0;
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
     return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace evergrad::ps_server {
 
 struct Config {
   std::string index;            // "": the ordinal of the host name, else 0
+  bool index_by_default = false;  // Resolve: neither was given, it is 0 for want of anything else
   std::uint32_t executors = 0;  // 0: one per core, at most 8
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
@@ -36,7 +38,7 @@ void AddOptions(daemon::OptionTable* table, Config* config);
 // that is no number, limits that exclude each other.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes, Config* config);
 
-// "ps-server-3" -> "3"; "0" for a name without an ordinal behind a dash.
-std::string OrdinalOf(absl::string_view host_name);
+// "ps-server-3" -> "3"; nullopt for a name without an ordinal behind a dash.
+std::optional<std::string> OrdinalOf(absl::string_view host_name);
 
 }  // namespace evergrad::ps_server

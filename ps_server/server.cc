@@ -11,6 +11,8 @@
 #include "common/runtime/executor.h"
 #include "evergrad/v1/session.pb.h"
 #include "ps_server/service/control.h"
+#include "ps_server/service/index_taken.h"
+#include "ps_server/service/lifeline.h"
 #include "ps_server/service/shard_host.h"
 
 namespace evergrad::ps_server {
@@ -55,6 +57,8 @@ struct Server::Impl {
     std::atomic<bool> handed_over{false};
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
+  std::unique_ptr<Lifeline> lifeline;  // control executor, from Join on
+  std::uint64_t ended_process = 0;     // control executor: who held our identity, and has ended
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
@@ -152,6 +156,8 @@ struct Server::Impl {
     hello.set_started_ms(started_ms);
     client::FillHello(identity, &hello);
     control->FillHello(&hello);
+    hello.set_lifeline(lifeline->place());
+    hello.set_ended_process(ended_process);
     hello.set_leaving(leaving);
     return hello;
   }
@@ -281,6 +287,7 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
         control.failpoints = impl->dependencies.failpoints;
         control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
         impl->control = std::make_unique<Control>(std::move(control));
+        impl->lifeline = std::make_unique<Lifeline>(impl->dependencies.process_uid);
 
         client::SessionClient::Events events;
         events.make_hello = [impl] { return impl->MakeHello(); };
@@ -319,8 +326,12 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
           impl->control->OnLost();
           impl->WaitForSession();
         };
-        events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
-          if (!rejected.exit()) return;
+        events.on_rejected = [impl, on_refused = std::move(on_refused), taken = IndexTaken(impl->config.index, impl->config.index_by_default, impl->identity.host)](
+                                 const v1::Rejected& rejected) mutable {
+          const IndexTaken::Verdict verdict = taken.Judge(rejected);
+          if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
+          if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline())) impl->ended_process = rejected.holder_process();
+          if (!rejected.exit() && !verdict.ends) return;
           impl->EndDrain(false);
           on_refused(rejected.kind());
         };
@@ -373,6 +384,7 @@ void Server::Stop(absl::string_view reason) {
   impl->restorer.reset();
   impl->images.reset();
   impl->control.reset();
+  impl->lifeline.reset();
   impl->peers.reset();
 }
 

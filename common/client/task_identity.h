@@ -8,6 +8,9 @@
 
 namespace evergrad::client {
 
+// What is kept and shown of a host's name: no Linux host has a longer one, and tables stay readable beside one that claims to.
+inline constexpr std::size_t kHostBytesMax = 64;
+
 struct TaskIdentity {
   std::string metrics_address;  // "" when not served
   bool insecure_listen = false;

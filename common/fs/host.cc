@@ -10,10 +10,19 @@ namespace evergrad::fs {
 namespace {
 
 constexpr std::size_t kIdBytesMax = 256;
+constexpr char kBootId[] = "/proc/sys/kernel/random/boot_id";
 
 std::string FirstLineOf(const char* path) {
   const auto contents = ReadFile(path, kIdBytesMax);
   return contents.ok() ? std::string(absl::StripAsciiWhitespace(*contents)) : std::string();
+}
+
+// "" where either is not known.
+std::string WithNetwork(const std::string& machine) {
+  char space[64];
+  const ssize_t n = ::readlink("/proc/self/ns/net", space, sizeof(space));
+  if (machine.empty() || n <= 0) return "";
+  return absl::StrCat(machine, "/", absl::string_view(space, static_cast<std::size_t>(n)));
 }
 
 }  // namespace
@@ -21,13 +30,12 @@ std::string FirstLineOf(const char* path) {
 std::string HostId() {
   // The boot id first: it differs between machines that were cloned with one machine id, and does not outlive a boot, as no
   // socket does.
-  std::string machine = FirstLineOf("/proc/sys/kernel/random/boot_id");
+  std::string machine = FirstLineOf(kBootId);
   if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
-  char space[64];
-  const ssize_t n = ::readlink("/proc/self/ns/net", space, sizeof(space));
-  if (machine.empty() || n <= 0) return "";
-  return absl::StrCat(machine, "/", absl::string_view(space, static_cast<std::size_t>(n)));
+  return WithNetwork(machine);
 }
+
+std::string BootAndNetwork() { return WithNetwork(FirstLineOf(kBootId)); }
 
 std::string HostName() {
   char name[256];

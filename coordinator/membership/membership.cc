@@ -80,7 +80,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     for (const auto& [key, entry] : tasks_) {
       if (entry.role == Role::kWorker && entry.process_uid == hello.process_uid) identity = entry.identity;
     }
-    if (identity.empty()) identity = NextWorkerNumber();
+    if (identity.empty()) identity = LowestFree(Role::kWorker);
   }
 
   const auto found = tasks_.find(Key{hello.role, identity});
@@ -92,11 +92,17 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     // It may hold the only copy: the newcomer waits while the first one's session is open or its lease runs (P7).
     const bool lease_runs = now < former->last_heard + options_.lease;
     // A notice says that it will not come back.
-    if (former->session_open || (lease_runs && !former->leaving)) {
-      return Refuse("identity_taken",
-                    absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
-                                 former->session_open ? ", its session is open" : ", its lease runs"),
-                    false, std::max(options_.grace, options_.lease / 8));
+    // Where the newcomer proves that the other process has ended, nobody needs to wait for its lease.
+    const bool same_place = !former->lifeline.empty() && former->lifeline == hello.lifeline;
+    const bool proved = same_place && hello.ended_process == former->process_uid;
+    if (former->session_open || (lease_runs && !former->leaving && !proved)) {
+      RegisterVerdict refused =
+          Refuse("identity_taken",
+                 absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
+                              former->session_open ? ", its session is open" : ", its lease runs"),
+                 false, same_place && !former->session_open ? std::chrono::milliseconds(0) : std::max(options_.grace, options_.lease / 8));
+      refused.holder = {former->process_uid, former->host, former->lifeline, former->session_open && lease_runs, LowestFree(Role::kPsServer)};
+      return refused;
     }
   }
   if (!former_living && living() >= options_.tasks_max) {
@@ -132,6 +138,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   entry.process_uid = hello.process_uid;
   entry.pid = hello.pid;
   entry.host = hello.host;
+  entry.lifeline = hello.lifeline;
   entry.registered_at = entry.last_heard = entry.since = now;
   if (former != nullptr) {
     verdict.former = former->id;
@@ -302,9 +309,9 @@ void Membership::ForgetOldest() {
   }
 }
 
-std::string Membership::NextWorkerNumber() const {
+std::string Membership::LowestFree(Role role) const {
   for (std::uint64_t n = 0;; ++n) {
-    const auto found = tasks_.find(Key{Role::kWorker, absl::StrCat(n)});
+    const auto found = tasks_.find(Key{role, absl::StrCat(n)});
     if (found == tasks_.end() || found->second.state == TaskState::kGone) return absl::StrCat(n);
   }
 }

@@ -44,6 +44,9 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
+  // A server: where its end can be proved, "" where it cannot; and whose end it has proved there (process uid), 0: nobody's.
+  std::string lifeline;
+  std::uint64_t ended_process = 0;
 };
 
 struct TaskEntry {
@@ -53,6 +56,7 @@ struct TaskEntry {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
+  std::string lifeline;
   TaskState state = TaskState::kAlive;
   bool session_open = true;
   bool spoke = false;    // It has said something since its Hello.
@@ -81,6 +85,14 @@ struct RegisterVerdict {
   bool too_often = false;  // "limit": registrations in a time, not living tasks
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
+  // Of identity_taken.
+  struct Holder {
+    std::uint64_t process_uid = 0;
+    std::string host, lifeline;
+    bool lives = false;         // its session is open, and it was heard within its lease
+    std::string free_identity;  // the lowest index that nobody has
+  };
+  std::optional<Holder> holder;
 };
 
 struct MembershipChange {
@@ -102,7 +114,8 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // A new registration. A worker of a living identity replaces it; a server of a living identity is refused. The same process
+  // A new registration. A worker of a living identity replaces it; a server of a living identity is refused, until that one's lease is over or its
+  // end is proved (session closed, and the newcomer has taken over its lifeline in the same place). The same process
   // (process_uid) returning replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
   // Any message of the task. Unknown or replaced tasks: nothing.
@@ -140,7 +153,7 @@ class Membership {
   void SetState(MonoTime now, TaskEntry& entry, TaskState state, absl::string_view reason);
   void RememberReplaced(std::uint64_t process_uid);
   void ForgetOldest();
-  std::string NextWorkerNumber() const;
+  std::string LowestFree(Role role) const;
   RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after);
 
   const MembershipOptions options_;

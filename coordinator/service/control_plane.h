@@ -221,7 +221,8 @@ class ControlPlane final : private JobHost {
   void Queue(Session& session, const v1::CoordinatorMessage& message);
   void Flush(std::uint64_t number);
   void SendBytes(std::uint64_t number, std::string bytes);
-  void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after);
+  void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after,
+              const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
   void CloseSession(std::uint64_t number);  // tells membership
   Session* SessionOf(TaskId task);
 

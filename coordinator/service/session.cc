@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "common/client/task_identity.h"
 #include "coordinator/closures/term_rule.h"
 #include "coordinator/jobs/append_field.h"
 #include "coordinator/service/control_plane.h"
@@ -96,7 +97,7 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.highest_term() > term_max)
     return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
   for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
-                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(), &hello.leaving()}) {
+                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(), &hello.leaving(), &hello.lifeline()}) {
     if (text->size() > kTextBytesMax)
       return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
@@ -164,11 +165,13 @@ void ControlPlane::Register(std::uint64_t number) {
   }
   said.process_uid = hello.process_uid();
   said.pid = hello.pid();
-  said.host = hello.host().substr(0, 256);
+  said.host = client::CleanText(hello.host(), client::kHostBytesMax);
+  said.lifeline = hello.lifeline();
+  said.ended_process = hello.ended_process();
   const RegisterVerdict verdict = membership_.Register(now, said);
   if (!verdict.accepted) {
     SayRefused(said, verdict);
-    return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after);
+    return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after, verdict.holder);
   }
   registrations_total_.Add();
   const bool former_died = verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving;
@@ -437,7 +440,8 @@ void ControlPlane::SendBytes(std::uint64_t number, std::string bytes) {
   parts_.control->Post([this, number] { CloseSession(number); });
 }
 
-void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after) {
+void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after,
+                          const std::optional<RegisterVerdict::Holder>& holder) {
   const auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
   v1::CoordinatorMessage rejection;
@@ -446,6 +450,13 @@ void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::st
   rejected->set_message(client::CleanText(message, 1024));
   rejected->set_exit(exit);
   rejected->set_retry_after_ms(static_cast<std::uint32_t>(retry_after.count()));
+  if (holder) {
+    rejected->set_holder_process(holder->process_uid);
+    rejected->set_holder_lifeline(holder->lifeline);
+    rejected->set_holder_host(holder->host);
+    rejected->set_holder_lives(holder->lives);
+    rejected->set_free_identity(holder->free_identity);
+  }
   if (CommitTurns() && gate_.empty() && parts_.store->durable() >= parts_.store->accepted()) {
     Queue(found->second, rejection);
     Flush(number);

@@ -152,6 +152,47 @@ TEST_CASE("a second server of a living identity waits and is told for whom") {
         "2 is server/0 in place of 1\n");
 }
 
+TEST_CASE("a server's lease is not waited for where the newcomer proves that the former process has ended") {
+  using std::chrono::milliseconds;
+  Membership membership{MembershipOptions{}};
+  const auto hello = [](std::uint64_t uid, const std::string& lifeline, std::uint64_t ended) {
+    return TaskHello{Role::kPsServer, "0", uid, static_cast<std::int64_t>(uid), "h", lifeline, ended};
+  };
+  const TaskId first = membership.Register(milliseconds(0), hello(1, "boot/net", 0)).task;
+
+  // While its session is open nothing that anybody says about it counts.
+  RegisterVerdict verdict = membership.Register(milliseconds(10), hello(2, "boot/net", 1));
+  CHECK(verdict.kind == "identity_taken");
+  REQUIRE(verdict.holder);
+  CHECK(verdict.holder->lives);
+  CHECK(verdict.retry_after > milliseconds(0));
+  membership.StreamClosed(milliseconds(20), first);
+
+  // Without a proof it learns whose end it would have to prove, and may come back at once.
+  verdict = membership.Register(milliseconds(30), hello(2, "boot/net", 0));
+  CHECK(verdict.kind == "identity_taken");
+  CHECK(verdict.retry_after == milliseconds(0));
+  REQUIRE(verdict.holder);
+  CHECK(verdict.holder->process_uid == 1);
+  CHECK(verdict.holder->lifeline == "boot/net");
+  CHECK(verdict.holder->host == "h");
+  CHECK_FALSE(verdict.holder->lives);
+  CHECK(verdict.holder->free_identity == "1");
+
+  // Neither of another process, nor from another place, nor without one.
+  for (const TaskHello& no_proof : {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
+    CHECK(membership.Register(milliseconds(40), no_proof).kind == "identity_taken");
+  verdict = membership.Register(milliseconds(50), hello(2, "boot/net", 1));
+  CHECK(verdict.accepted);
+  CHECK(verdict.former == first);
+  CHECK_FALSE(verdict.former_same_process);
+
+  // One whose own end cannot be proved is waited for.
+  Membership others{MembershipOptions{}};
+  others.StreamClosed(milliseconds(0), others.Register(milliseconds(0), hello(1, "", 0)).task);
+  CHECK(others.Register(milliseconds(10), hello(2, "", 1)).kind == "identity_taken");
+}
+
 TEST_CASE("a server that said that it leaves is followed at once") {
   Transcript t;
   CHECK(t.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nserver 0 2") ==

@@ -9,9 +9,11 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
+#include "common/random/philox.h"
 #include "common/runtime/executor.h"
 #include "common/transport/inproc_transport.h"
 #include "ps_server/server.h"
+#include "ps_server/service/lifeline.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -167,13 +169,14 @@ struct ServerFixture {
     worker.reset();
     server.reset();
   }
+  std::uint64_t process_uid = 4711;
   Config config;
   void Listen() {
     config.index = "3";
     config.executors = 2;
     transport::ServerOptions options;
     options.listen = "127.0.0.1:0";
-    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, 4711, &files}, config, options);
+    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, process_uid, &files}, config, options);
     REQUIRE(listening.ok());
     server = *std::move(listening);
   }
@@ -360,6 +363,36 @@ TEST_CASE("S12: with its identity taken it waits and says for whom, and serves o
   for (const log::Line& line : f.logger.Read(0, 0, "", 100)) log += line.task + ": " + line.text + "\n";
   CHECK_THAT(log, Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") &&
                       Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
+}
+
+TEST_CASE("a server that is started again on its host proves that its former process has ended, and is not kept waiting") {
+  ServerFixture f;
+  f.process_uid = random::EntropyFromOs();
+  f.Listen();
+  const std::uint64_t former = f.process_uid ^ 0x5555;
+  auto held = std::make_unique<Lifeline>(former);
+  const std::string place = held->place();
+  if (place.empty()) {
+    WARN("skipped: no abstract sockets here");
+    return;
+  }
+  Coordinator coordinator(f.transport.get(), "coordinator:1", [&](int hello) {
+    if (hello >= 3) return Coordinator::Registered(1);
+    if (hello == 2) held.reset();  // before the second refusal reaches the server
+    v1::CoordinatorMessage message;
+    message.mutable_rejected()->set_kind("identity_taken");
+    message.mutable_rejected()->set_holder_process(former);
+    message.mutable_rejected()->set_holder_lifeline(place);
+    return message;
+  });
+  f.Join(coordinator.address());
+  std::vector<std::uint64_t> proved;
+  for (int i = 0; i < 4; ++i) {
+    const v1::Hello hello = coordinator.Next(v1::TaskMessage::kHello).hello();
+    CHECK(hello.lifeline() == place);
+    proved.push_back(hello.ended_process());
+  }
+  CHECK(proved == std::vector<std::uint64_t>{0, 0, 0, former});
 }
 
 TEST_CASE("refused for good, it says the kind") {
@@ -555,10 +588,10 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   CHECK(OrdinalOf("ps-server-3") == "3");
   CHECK(OrdinalOf("ps-server-12.ps.default.svc") == "12");
   CHECK(OrdinalOf("ps-007") == "7");
-  CHECK(OrdinalOf("box3") == "0");
-  CHECK(OrdinalOf("3") == "0");
-  CHECK(OrdinalOf("") == "0");
-  CHECK(OrdinalOf("a-99999999999") == "0");
+  CHECK(OrdinalOf("box3") == std::nullopt);
+  CHECK(OrdinalOf("3") == std::nullopt);
+  CHECK(OrdinalOf("") == std::nullopt);
+  CHECK(OrdinalOf("a-99999999999") == std::nullopt);
   Config config;
   REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "4");

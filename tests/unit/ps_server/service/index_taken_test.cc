@@ -1,0 +1,56 @@
+#include "ps_server/service/index_taken.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad::ps_server {
+namespace {
+
+using Catch::Matchers::Contains;
+
+v1::Rejected Taken(const std::string& host, bool lives) {
+  v1::Rejected rejected;
+  rejected.set_kind("identity_taken");
+  rejected.set_holder_host(host);
+  rejected.set_holder_lives(lives);
+  rejected.set_free_identity("1");
+  return rejected;
+}
+
+TEST_CASE("a server that took index 0 by default ends at once where a living server on another host has it, and says what to type") {
+  IndexTaken taken("0", true, "box-b.example");
+  const IndexTaken::Verdict verdict = taken.Judge(Taken("box-a.example", true));
+  CHECK(verdict.ends);
+  CHECK_THAT(verdict.say, Contains("index 0 is held by a living server on host box-a.example") && Contains("start it with --index 1"));
+}
+
+TEST_CASE("a server that took index 0 by default says at once which server of its own host has it, once, and waits") {
+  IndexTaken taken("0", true, "box");
+  IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
+  CHECK_FALSE(verdict.ends);
+  CHECK_THAT(verdict.say, Contains("on host box") && Contains("--index 1") && Contains("until then it waits"));
+  verdict = taken.Judge(Taken("box", true));
+  CHECK_FALSE(verdict.ends);
+  CHECK(verdict.say.empty());
+}
+
+TEST_CASE("a server waits for its former process, and wherever its index was meant") {
+  IndexTaken by_default("0", true, "box-b"), meant("0", false, "box-b");
+  // Dead or away: this may be its own former process, on another host.
+  for (const IndexTaken::Verdict& verdict : {by_default.Judge(Taken("box-a", false)), meant.Judge(Taken("box-a", true))}) {
+    CHECK_FALSE(verdict.ends);
+    CHECK(verdict.say.empty());
+  }
+  v1::Rejected other = Taken("box-a", true);
+  other.set_kind("limit");
+  CHECK_FALSE(by_default.Judge(other).ends);
+}
+
+TEST_CASE("what a coordinator says of the other host reaches the log clean and bounded") {
+  IndexTaken taken("0", true, "b");
+  const std::string say = taken.Judge(Taken("\x1b[31m" + std::string(4000, 'a'), true)).say;
+  CHECK(say.find('\x1b') == std::string::npos);
+  CHECK(say.size() < 500);
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
