@@ -17,9 +17,10 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
       "folder where only this machine is involved (everything on loopback, no TLS), and none otherwise");
   table->Add("state_dir", &options->store.folder,
              "folder of the journal, on a local disk: a coordinator started again on it goes on with its jobs; \"\": they end with this process");
-  table->Add("forget_unknown_jobs", &options->store.forget_unknown_jobs,
-             "with --state-dir, for a journal that has lost jobs: begin without them. An orphaned -wal file is kept under another name, and shards of "
-             "jobs that the journal does not know are dropped by their servers; without this the coordinator ends and changes nothing");
+  table->Add(
+      "forget_unknown_jobs", &options->store.forget_unknown_jobs,
+      "with --state-dir, for a journal that has lost jobs: begin without them. An orphaned -wal file is kept under another name, and shards of "
+      "jobs that the journal does not know are dropped by their servers; without this the coordinator ends and changes nothing");
   table->Add("journal_commit_every", &options->store.commit_every,
              "with --state-dir: changes wait so long at most to share one sync of the journal's disk", milliseconds(0), milliseconds(1000));
   table->AddBytes("state_bytes_max", &options->store.file_bytes_max,
@@ -59,6 +60,10 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
   table->Add("step_timeout", &c.jobs.step_timeout,
              "a worker that lives but whose work has not advanced a step for this long loses it to others; 0: never", milliseconds(0),
              milliseconds(86'400'000));
+  table->Add(
+      "reach_timeout", &c.jobs.reach_timeout,
+      "a worker that has had no answer for this long from a parameter server that is there loses its work to workers that can reach it; 0: never",
+      milliseconds(0), milliseconds(86'400'000));
   table->Add("calls_max", &c.calls_max, "control calls in progress; beyond it they are refused", {1, 1'000'000});
   table->AddBytes("file_bytes_max", &c.file_bytes_max, "bytes of metrics.jsonl waiting for the disk; beyond it lines are dropped and counted");
 }

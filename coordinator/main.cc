@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/build_info.h"
 #include "common/daemon/daemon.h"
+#include "common/daemon/this_host.h"
 #include "common/fs/host.h"
 #include "common/time/clock.h"
 #include "common/transport/grpc_transport.h"
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
   options.control.counting_allowed = daemon.failpoints_allowed();
   options.control.insecure_listen = daemon.insecure();
   options.control.build_id = BuildId();
+  options.control.unreachable_endpoint = [](const std::string& peer, const std::string& endpoint) {
+    return daemon::IsLoopback(endpoint) && daemon::WhereIsPeer(peer) == daemon::Where::kElsewhere;
+  };
 
   RealClock clock;
   std::unique_ptr<coordinator::StateStore> store;

@@ -14,9 +14,9 @@
 namespace evergrad::ps_server {
 
 struct Config {
-  std::string index;            // "": the ordinal of the host name, else 0
+  std::string index;              // "": the ordinal of the host name, else 0
   bool index_by_default = false;  // Resolve: neither was given, it is 0 for want of anything else
-  std::uint32_t executors = 0;  // 0: one per core, at most 8
+  std::uint32_t executors = 0;    // 0: one per core, at most 8
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;

@@ -5,6 +5,7 @@
 #include "common/base/ids.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/memory_limit.h"
+#include "common/daemon/this_host.h"
 #include "common/fs/file_system.h"
 #include "common/fs/host.h"
 #include "common/fs/roots.h"
@@ -21,6 +22,13 @@ int main(int argc, char** argv) {
   ps_server::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
   if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config);
+      !status.ok())
+    return daemon.Fail(status);
+
+  const daemon::CommonOptions& common = daemon.common();
+  const std::string& bound = common.insecure_listen.empty() ? common.listen : common.insecure_listen;
+  if (const absl::Status status =
+          daemon::CheckServerAddress(common.advertise.empty() ? bound : common.advertise, common.coordinator, daemon::WhereIs);
       !status.ok())
     return daemon.Fail(status);
 

@@ -326,15 +326,16 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
           impl->control->OnLost();
           impl->WaitForSession();
         };
-        events.on_rejected = [impl, on_refused = std::move(on_refused), taken = IndexTaken(impl->config.index, impl->config.index_by_default, impl->identity.host)](
-                                 const v1::Rejected& rejected) mutable {
-          const IndexTaken::Verdict verdict = taken.Judge(rejected);
-          if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
-          if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline())) impl->ended_process = rejected.holder_process();
-          if (!rejected.exit() && !verdict.ends) return;
-          impl->EndDrain(false);
-          on_refused(rejected.kind());
-        };
+        events.on_rejected =
+            [impl, on_refused = std::move(on_refused),
+             taken = IndexTaken(impl->config.index, impl->config.index_by_default, impl->identity.host)](const v1::Rejected& rejected) mutable {
+              const IndexTaken::Verdict verdict = taken.Judge(rejected);
+              if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
+              if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline())) impl->ended_process = rejected.holder_process();
+              if (!rejected.exit() && !verdict.ends) return;
+              impl->EndDrain(false);
+              on_refused(rejected.kind());
+            };
         impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
                                                                 std::move(session_options), std::move(events));
         impl->session->Start();

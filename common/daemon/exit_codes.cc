@@ -3,8 +3,8 @@
 namespace evergrad::daemon {
 namespace {
 
-constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker", kServers[] = "evergrad-ps-server",
-               kCoordinator[] = "evergrad-coordinator", kTasks[] = "evergrad-worker, evergrad-ps-server";
+constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker", kServers[] = "evergrad-ps-server", kCoordinator[] = "evergrad-coordinator",
+               kTasks[] = "evergrad-worker, evergrad-ps-server";
 
 constexpr ExitCode kCodes[] = {
     {kExitOk, "ok", kEvery, "The daemon was told to end (SIGTERM, SIGINT, a preemption notice or `psctl task drain`) and has ended in good order.",
@@ -18,9 +18,11 @@ constexpr ExitCode kCodes[] = {
     {kExitRefused, "refused", kTasks,
      "The coordinator refuses this process for good: it speaks another version of the protocol, or its certificate is another task's.",
      "Start the version that the coordinator has, or correct the certificate."},
-    {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.", "Start it again: a new process may have the device again."},
+    {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
+     "Start it again: a new process may have the device again."},
     {kExitJournal, "journal", kCoordinator,
-     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that the journal should know and does not. Nothing was changed.",
+     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that the journal should know and does not. Nothing was "
+     "changed.",
      "Put the folder back from a backup, or give up what is lost with --forget-unknown-jobs."},
     {kExitIdentityTaken, "identity_taken", kServers,
      "The server was started without --index, took the index 0 by default, and a living server on another host has that index.",
@@ -38,7 +40,7 @@ const ExitCode* FindExitCode(int code) {
   return nullptr;
 }
 
-int ExitCodeOfRefusal(absl::string_view kind) { 
+int ExitCodeOfRefusal(absl::string_view kind) {
   return kind == "replaced" ? kExitReplaced : kind == "identity_taken" ? kExitIdentityTaken : kExitRefused;
 }
 

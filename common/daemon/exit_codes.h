@@ -9,11 +9,11 @@
 namespace evergrad::daemon {
 
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
-inline constexpr int kExitReplaced = 7;       // a newer worker of this identity has registered
-inline constexpr int kExitRefused = 8;        // the coordinator refuses this process for good
-inline constexpr int kExitDevice = 9;         // the device of a worker has failed
-inline constexpr int kExitJournal = 10;       // the coordinator's journal is damaged, or has lost jobs that live on
-inline constexpr int kExitIdentityTaken = 11; // another host's living server has the index that this one took by default
+inline constexpr int kExitReplaced = 7;        // a newer worker of this identity has registered
+inline constexpr int kExitRefused = 8;         // the coordinator refuses this process for good
+inline constexpr int kExitDevice = 9;          // the device of a worker has failed
+inline constexpr int kExitJournal = 10;        // the coordinator's journal is damaged, or has lost jobs that live on
+inline constexpr int kExitIdentityTaken = 11;  // another host's living server has the index that this one took by default
 
 struct ExitCode {
   int code;

@@ -1,4 +1,5 @@
-// Lines 18 and 18a: which term a life of the coordinator takes, when it must take another, and when it must not begin. Pure; numbers from outside may be anything.
+// Lines 18 and 18a: which term a life of the coordinator takes, when it must take another, and when it must not begin. Pure; numbers from outside may
+// be anything.
 #pragma once
 
 #include <algorithm>
@@ -38,8 +39,8 @@ struct HeldJob {
   bool removed = false;    // this coordinator's journal had it and was told to remove it
 };
 
-// Whether a coordinator's own journal (`journals`: it has one that outlives it) has lost the job, or is another cluster's. What has lost only its tail
-// knows the job; what a coordinator without a journal had begun ended with that coordinator.
+// Whether a coordinator's own journal (`journals`: it has one that outlives it) has lost the job, or is another cluster's. What has lost only its
+// tail knows the job; what a coordinator without a journal had begun ended with that coordinator.
 inline bool JournalHasLost(bool journals, const HeldJob& job, fault::Mutant mutant = fault::Mutant::kNone) {
   if (mutant == fault::Mutant::kLostJobDropped) return false;
   return journals && job.journaled && !job.known && (!job.removed || mutant == fault::Mutant::kRemovedIsLost);

@@ -72,6 +72,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       id_(std::move(identity)),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
+      reach_(options.reach_timeout),
       loss_curve_(options.curve_points_max),
       rate_curve_(options.curve_points_max),
       restoring_(restoring) {
@@ -139,6 +140,7 @@ void Job::Tick() {
   JudgeDeaths();
   SendMovedMap(true);
   CheckStalls();
+  CheckReach();
   CheckQueries();
   CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
@@ -705,6 +707,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     worker->progress.clear_device();
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.set_state(client::CleanText(said.state(), 64));
+    ReachRule::Clean(worker->progress.mutable_unreached());
     if (worker->paused()) {
       worker->progress.set_waiting_for(client::CleanText(said.waiting_for(), kWaitsBytesMax));
     } else {
@@ -860,6 +863,9 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                   : worker.progress.state().empty()                   ? "idle"
                                                                       : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
+    *row.mutable_unreached() = worker.progress.unreached();
+    if (const Unfit* unfit = UnfitOf(worker); unfit != nullptr && unfit->unreached && row.unreached().empty())
+      *row.add_unreached() = *unfit->unreached;
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
   for (const v1::Event& event : events_) {
@@ -930,7 +936,10 @@ std::string Job::WaitingFor() const {
     return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
-  if (workers.empty() && servers.empty()) return WaitingForRoom();
+  if (workers.empty() && servers.empty()) {
+    const std::string reach = WaitingForReach();
+    return reach.empty() ? WaitingForRoom() : reach;
+  }
   return workers.empty() ? servers : workers;
 }
 

@@ -37,6 +37,7 @@
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/death_limit.h"
 #include "coordinator/jobs/poison.h"
+#include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/section_limit.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/tally.h"
@@ -73,6 +74,8 @@ struct JobOptions {
   // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A step is a batch: seconds at most
   // where it is sized well; describing and exporting count as one step.
   std::chrono::milliseconds step_timeout{300'000};
+  // A worker that has had no answer for so long from a server that is there loses its work to workers that can reach it; 0: never.
+  std::chrono::milliseconds reach_timeout{5000};
   std::chrono::milliseconds aside_max{60'000};  // how long it gets nothing afterwards, once it computes nothing
   // As membership has it; for what is told, and as long is a worker waited for that could run again what nobody here can.
   std::chrono::milliseconds server_lost_after{30'000};
@@ -296,8 +299,9 @@ class Job {
   struct Unfit {
     v1::Lack lack = v1::NO_LACK;
     std::string why;
-    bool fit = false;         // it has ended something since: what is wrong with it is not told twice
-    std::uint32_t times = 0;  // since then
+    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // REACH: the server
+    bool fit = false;                                             // it has ended something since: what is wrong with it is not told twice
+    std::uint32_t times = 0;                                      // since then
     MonoTime again_at{0};
   };
   struct Server {
@@ -403,6 +407,13 @@ class Job {
   void CheckStalls();
   void TakeAway(Worker& worker);
   void UpdateNewLimit();
+
+  // job_reach.cc
+  void CheckReach();
+  const v1::UnreachedServer* CutOffFrom(const Worker& worker) const;  // null: it reaches every server that it needs, as far as is known
+  void PassOn(Worker& worker, const v1::UnreachedServer& from);
+  std::string WaitingForReach() const;
+
   std::uint32_t LimitOf(const Worker& worker) const;
   Worker* TakesRegrant(const Pin& pin);
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
@@ -674,6 +685,9 @@ class Job {
   bool pause_said_ = false;                           // that a worker's pushes wait for room, and not yet that none does any more
   std::optional<MonoTime> pause_said_at_;
   MonoTime next_stall_check_{0};
+  ReachRule reach_;
+  MonoTime next_reach_check_{0};
+  std::set<std::string> reach_said_;  // "worker>server": told that nobody else can do its work
   bool window_full_ = false, window_said_ = false;
   MonoTime window_full_at_{0};
   std::uint64_t window_refusals_ = 0;

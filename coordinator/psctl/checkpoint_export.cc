@@ -259,7 +259,9 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
       "table its ids and rows, by rising id; reads and checks every byte on the way, in bounded memory. The file is replaced when "
       "the new one is whole",
       daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("PATH", &path, "a job's checkpoint folder or runs folder (its newest manifest counts), or a manifest; file:// or a plain path");
+  table.AddArgument("PATH", &path,
+                    "a job's checkpoint folder or runs folder (its newest manifest counts, and is refused where it is damaged), or a manifest; "
+                    "file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
   table.AddBytes("part-bytes", &part_bytes, "a table above that is written in parts of at most so much: NAME/ids.00000, NAME/rows.00000, …",
                  {4096, 1ull << 50});
@@ -279,7 +281,14 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
-  for (const absl::Status& status : found->passed_over) context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
+  // A folder means its newest checkpoint: an older one is exported only where it is named.
+  if (!found->passed_over.empty()) {
+    for (const absl::Status& status : found->passed_over) context.err << "psctl: " << Printable(status.message()) << "\n";
+    return ReportCheckpoint(context, absl::DataLossError(absl::StrCat(
+                                         "the newest checkpoint here cannot be read, and nothing was written; the newest one that can be read is "
+                                         "checkpoint ",
+                                         found->manifest.number(), ", to export that one, name it: path=", found->uri)));
+  }
   const auto contents = Export(*files, *found, part_bytes, npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
   if (!contents.ok()) return ReportCheckpoint(context, contents.status());
 

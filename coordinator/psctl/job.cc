@@ -465,6 +465,8 @@ int Show(Context& context, const std::vector<std::string>& args) {
   for (const v1::WorkerRow& row : status.workers())
     for (const std::string& line : DeviceLines(row)) context.out << line << "\n";
   for (const v1::TaskBackoff& backoff : status.backing_off()) context.out << BackoffLine(backoff) << "\n";
+  for (const v1::WorkerRow& row : status.workers())
+    for (const v1::UnreachedServer& unreached : row.unreached()) context.out << UnreachedLine(row.identity(), unreached) << "\n";
   const bool counting =
       std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
   const std::vector<std::string> metrics = EpochMetrics(status);

@@ -157,6 +157,11 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
     out["workers"].push_back(
         {{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
     if (row.has_device()) out["workers"].back()["device"] = DeviceJson(row.device());
+    for (const v1::UnreachedServer& one : row.unreached())
+      out["workers"].back()["unreached"].push_back({{"server", one.server()},
+                                                    {"address", one.address()},
+                                                    {"seconds", Number(static_cast<double>(one.for_ms()) / 1000)},
+                                                    {"reason", one.reason()}});
   }
   out["servers"] = nlohmann::json::array();
   for (const v1::ServerRow& row : job.servers())

@@ -131,6 +131,11 @@ std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<
                          ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
 }
 
+std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& unreached) {
+  return absl::StrCat("worker/", Printable(worker), " cannot reach ps_server/", Printable(unreached.server()), " at ", Printable(unreached.address()),
+                      " for ", unreached.for_ms() / 1000, " s", unreached.reason().empty() ? "" : absl::StrCat(": ", Printable(unreached.reason())));
+}
+
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   if (!worker.has_device()) return {};
   const v1::DeviceProgress& d = worker.device();

@@ -29,6 +29,8 @@ std::vector<std::string> EpochMetrics(const v1::JobStatus& job);
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker);
 // Of a task that gets no work of the job for a while: who, how long, why.
 std::string BackoffLine(const v1::TaskBackoff& backoff);
+// "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s: connection refused".
+std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& unreached);
 std::string EventLine(const v1::Event& event);
 // After the end: the cause or the accuracy, what was applied, where the files lie.
 // `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.

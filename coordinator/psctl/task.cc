@@ -52,6 +52,15 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
+// What a task says of itself does not make the table wider than a terminal of a careful person.
+std::string Cut(const std::string& text) {
+  constexpr std::size_t kWidth = 64;
+  if (text.size() <= kWidth) return text;
+  std::size_t end = kWidth - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a letter
+  return absl::StrCat(text.substr(0, end), "...");
+}
+
 }  // namespace
 
 std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int64_t now_ms) {
@@ -70,7 +79,7 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
     }
     rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()),
                     task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-", absl::StrCat(task.pid()),
-                    Printable(task.host()), Printable(task.address()), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
+                    Cut(Printable(task.host())), Cut(Printable(task.address())), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
                     task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), jobs.empty() ? "-" : jobs, note});
   }
   std::vector<std::string> lines = RenderTable({{"task"},

@@ -29,6 +29,8 @@ class Watcher {
         if (happening->answer) OnAnswer(*std::move(happening->answer));
       }
       if (code_) break;
+      CheckPatience();
+      if (code_) break;
       if (asking_) ReadAnswer();
       if (options_.tick) {
         if (const auto broken = options_.tick(printer_)) End(broken->exit_code, broken->text);
@@ -75,6 +77,7 @@ class Watcher {
     }
     if (failing_since_) printer_.Say(absl::StrCat("the coordinator answers again: ", client_.address()));
     failing_since_.reset();
+    last_error_.clear();
     last_ = std::move(*answer->mutable_job());
     if (!asking_ && !options_.json) printer_.Update(*last_, Now());
     if (IsEnded(*last_)) {
@@ -94,12 +97,22 @@ class Watcher {
         End(Report(context_, status), "");
       return;
     }
+    last_error_ = std::string(status.message());
     if (!failing_since_ && Patience().count() > 0) {
       failing_since_ = Now();
       printer_.Clear();  // what it shows is of before
       printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(Patience().count())));
     } else if (!failing_since_ || Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, std::string(status.message()));
+    }
+  }
+
+  // Looked at beside the calls: one of them alone may take longer than there is patience.
+  void CheckPatience() {
+    if (failing_since_ && Now() - *failing_since_ > Patience()) {
+      End(interrupted_ ? kInterrupted : kUnreachable, last_error_);
+    } else if (!failing_since_ && last_ && outstanding_ && Now() - *last_asked_ > std::chrono::milliseconds(kWaitMs) + Patience()) {
+      End(interrupted_ ? kInterrupted : kUnreachable, absl::StrCat("coordinator not reachable (it does not answer): address=", client_.address()));
     }
   }
 
@@ -175,6 +188,7 @@ class Watcher {
   ProgressPrinter printer_;
   std::optional<int> code_;
   std::optional<v1::JobStatus> last_;
+  std::string last_error_;  // since the last answer
   bool outstanding_ = false, asking_ = false, interrupted_ = false;
   std::optional<MonoTime> last_asked_, failing_since_, cancel_until_;
 };

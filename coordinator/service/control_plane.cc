@@ -858,7 +858,8 @@ void ControlPlane::AppendLines(const std::string& folder, const std::string& nam
   if (!lines.empty() && lines.back() == '\n') lines.pop_back();
   const bool posted = parts_.files->Post([this, folder, name, lines = std::move(lines), bytes, answer, done = std::move(done)]() mutable {
     const absl::Status status = fs::AppendLine(absl::StrCat(folder, "/", name), lines);
-    if (!status.ok()) parts_.logger->Warning(status.message());
+    const std::string trouble = write_trouble_.After(absl::StrCat(folder, "/", name), status, parts_.clock->Now());
+    if (!trouble.empty()) parts_.logger->Warning(trouble);
     file_bytes_.fetch_sub(bytes);
     answer(std::move(done), status);
   });

@@ -31,6 +31,7 @@
 #include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/service/lost_jobs.h"
+#include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -58,6 +59,8 @@ struct ControlOptions {
   bool counting_allowed = false;               // the daemon was started with --failpoints
   bool insecure_listen = false;
   bool forget_unknown_jobs = false;  // shards of jobs that the journal has lost are dropped (line 18a)
+  // Whether a server that registers over this connection has an endpoint that workers elsewhere cannot reach. May be empty: no.
+  std::function<bool(const std::string& peer_address, const std::string& endpoint)> unreachable_endpoint;
   std::string build_id;
   std::int64_t pid = 0;
   std::string host;
@@ -209,7 +212,7 @@ class ControlPlane final : private JobHost {
   void OnHello(Session& session, const v1::Hello& hello);
   // lost_job_refusal.cc: line 18a.
   LostJobs MakeLostJobs() const;
-  bool EndsForLostJobs();                                         // of those that wait for the window's end; true: this life is over
+  bool EndsForLostJobs();                                             // of those that wait for the window's end; true: this life is over
   bool RefusesForLostJobs(Session& session, const v1::Hello& hello);  // one that comes later; true: it is refused
   void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
@@ -256,7 +259,7 @@ class ControlPlane final : private JobHost {
   std::string address_, metrics_address_;
   std::int64_t started_ms_ = 0;
   bool stopped_ = false;
-  bool life_over_ = false;                   // line 18a: nobody is registered any more
+  bool life_over_ = false;                  // line 18a: nobody is registered any more
   std::set<std::uint64_t> lost_jobs_said_;  // processes whose shards of lost jobs are in the log
 
   // Line 18.
@@ -326,6 +329,7 @@ class ControlPlane final : private JobHost {
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
+  WriteTrouble write_trouble_;  // file thread
 
   metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_,
       gate_limit_;

@@ -22,8 +22,8 @@ bool LostJobs::Add(const v1::Hello& hello) {
     Lost& job = jobs_[uid];
     ++job.shards;
     job.term = std::max(job.term, shard.epoch().term());
-    job.servers[hello.identity()] =
-        absl::StrCat("ps_server/", client::CleanText(hello.identity(), kHostBytesMax), " (pid ", hello.pid(), " on ", client::CleanText(hello.host(), kHostBytesMax), ")");
+    job.servers[hello.identity()] = absl::StrCat("ps_server/", client::CleanText(hello.identity(), kHostBytesMax), " (pid ", hello.pid(), " on ",
+                                                 client::CleanText(hello.host(), kHostBytesMax), ")");
     lost = true;
   }
   return lost;
@@ -46,11 +46,12 @@ std::string LostJobs::Text() const {
     }
     if (job.servers.size() > kServersNamedMax) absl::StrAppend(&found, " and ", job.servers.size() - kServersNamedMax, " more servers");
   }
-  return absl::StrCat("the coordinator's journal (--state-dir) has lost jobs that are still there, or it is another cluster's: parameter servers hold ",
-                      found, ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs, knows_.jobs == 1 ? " other job" : " other jobs",
-                      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup that knows the job; or, to give the "
-                      "job up and have its shards dropped, start with --forget-unknown-jobs (psctl checkpoint list RUNS shows what it can be resumed "
-                      "from)");
+  return absl::StrCat(
+      "the coordinator's journal (--state-dir) has lost jobs that are still there, or it is another cluster's: parameter servers hold ", found,
+      ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs, knows_.jobs == 1 ? " other job" : " other jobs",
+      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup that knows the job; or, to give the "
+      "job up and have its shards dropped, start with --forget-unknown-jobs (psctl checkpoint list RUNS shows what it can be resumed "
+      "from)");
 }
 
 }  // namespace evergrad::coordinator

@@ -14,10 +14,10 @@ namespace evergrad::coordinator {
 
 // How this coordinator's journal knows a job.
 struct JournalKnows {
-  bool journals = false;                    // there is a journal that outlives the process
-  std::function<bool(JobUid)> known;        // it has the job, ended or not
-  std::function<bool(JobUid)> removed;      // it was told to remove the job
-  std::uint64_t term = 0, jobs = 0;         // what it holds, for the message
+  bool journals = false;                // there is a journal that outlives the process
+  std::function<bool(JobUid)> known;    // it has the job, ended or not
+  std::function<bool(JobUid)> removed;  // it was told to remove the job
+  std::uint64_t term = 0, jobs = 0;     // what it holds, for the message
 };
 
 class LostJobs {
@@ -31,7 +31,7 @@ class LostJobs {
 
  private:
   struct Lost {
-    std::uint64_t shards = 0, term = 0;    // the highest term of an epoch
+    std::uint64_t shards = 0, term = 0;          // the highest term of an epoch
     std::map<std::string, std::string> servers;  // by identity: pid and host
   };
   const JournalKnows knows_;

@@ -96,8 +96,9 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   const std::uint64_t term_max = known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
   if (hello.highest_term() > term_max)
     return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
-  for (const std::string* text : {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
-                                  &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(), &hello.leaving(), &hello.lifeline()}) {
+  for (const std::string* text :
+       {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(), &hello.endpoint().unix_path(),
+        &hello.endpoint().host_id(), &hello.compute(), &hello.leaving(), &hello.lifeline()}) {
     if (text->size() > kTextBytesMax)
       return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
@@ -162,6 +163,18 @@ void ControlPlane::Register(std::uint64_t number) {
   if (absl::Status status = transport::CheckPeer(session.peer, claimed); !status.ok()) {
     parts_.logger->Warning(absl::StrCat("registration refused: peer=", session.peer.address, " reason=", status.message()));
     return Reject(number, "certificate", status.message(), /*exit=*/true, options_.membership.lease);
+  }
+  if (session.role == Role::kPsServer && options_.unreachable_endpoint &&
+      options_.unreachable_endpoint(session.peer.address, hello.endpoint().address())) {
+    parts_.logger->Warning(absl::StrCat(
+        "registration refused: peer=", session.peer.address, " task=", claimed,
+        " reason=it is on another host and advertises a loopback address, address=", client::CleanText(hello.endpoint().address(), 128)));
+    return Reject(
+        number, "endpoint",
+        absl::StrCat("this server tells workers to connect to ", hello.endpoint().address(),
+                     ", which they can do on its own host alone, and the coordinator is on another host: give it --listen or --advertise with "
+                     "an address that workers reach"),
+        /*exit=*/true, options_.membership.lease);
   }
   said.process_uid = hello.process_uid();
   said.pid = hello.pid();

@@ -190,13 +190,14 @@ struct SqliteStateStore::Impl {
     if (bytes == 0) return absl::OkStatus();
     if (!options.forget_unknown_jobs) {
       return absl::DataLossError(absl::StrCat(
-          "the coordinator's journal is damaged: ", path, fs::Exists(path) ? " is empty" : " is missing", ", but ", path, "-wal beside it holds ", bytes,
+          "the coordinator's journal is damaged: ", path, fs::Exists(path) ? " is empty" : " is missing", ", but ", path, "-wal beside it holds ",
+          bytes,
           " bytes of changes, which may be the only record of the jobs that ran. Nothing was changed. Put both files back from one copy of the "
           "folder; or, to begin without those jobs, start with --forget-unknown-jobs, which keeps the -wal file under another name"));
     }
     EG_ASSIGN_OR_RETURN(const std::string kept, SetWalAside(path));
-    parts.logger->Warning(absl::StrCat("--forget-unknown-jobs: the journal begins anew without the jobs of its orphaned -wal file, which was kept: file=",
-                                       kept, " bytes=", bytes));
+    parts.logger->Warning(absl::StrCat(
+        "--forget-unknown-jobs: the journal begins anew without the jobs of its orphaned -wal file, which was kept: file=", kept, " bytes=", bytes));
     return absl::OkStatus();
   }
 
@@ -551,8 +552,8 @@ struct SqliteStateStore::Impl {
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1, next_removed = 1;
   bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it does not depend on it
-  std::vector<Queued> group;  // being written, or tried again
-  std::string failure;        // of the last Write() that failed
+  std::vector<Queued> group;   // being written, or tried again
+  std::string failure;         // of the last Write() that failed
   MonoTime last_begun{MonoTime::min() / 2};
 
   // The owner's.

@@ -122,7 +122,7 @@ class Control {
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;
-  bool journaled_ = false;  // the newest coordinator that registered us keeps a journal
+  bool journaled_ = false;     // the newest coordinator that registered us keeps a journal
   std::uint64_t term_ = 0;     // of the session
   std::uint64_t session_ = 0;  // number of the session, for answers that come late
   std::size_t loading_ = 0;

@@ -1,5 +1,5 @@
-// What a server does when the coordinator says that another one has its index: it waits (P7), says at once who has it and what to type, and ends where
-// waiting cannot be what was meant. Pure.
+// What a server does when the coordinator says that another one has its index: it waits (P7), says at once who has it and what to type, and ends
+// where waiting cannot be what was meant. Pure.
 #pragma once
 
 #include <string>

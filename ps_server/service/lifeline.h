@@ -2,8 +2,8 @@
 //
 // A process binds an abstract unix socket under a name made of its uid, and the kernel frees the name when the last of the process's threads has
 // ended, however it ends: nothing is left behind, and a process that is only stopped keeps it. Whoever can bind that name in the same network
-// namespace of the same boot knows that the process is gone. Where names cannot be compared (another host, a namespace of its own, no abstract sockets)
-// nothing is proved, and one waits as long as without it.
+// namespace of the same boot knows that the process is gone. Where names cannot be compared (another host, a namespace of its own, no abstract
+// sockets) nothing is proved, and one waits as long as without it.
 #pragma once
 
 #include <cstdint>

@@ -442,7 +442,7 @@ class Cluster {
   IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
   bool jobs_given_up_ = false, backup_used_ = false;  // [18a] the store does not know of earlier jobs
-  std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
+  std::array<std::string, kShards> cuts_;             // the last ones, after the seal, by URI
 
   // Who was granted what, of the jobs of all lives: what an attacker may have got hold of.
   struct Granted {

@@ -342,6 +342,7 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     if (const auto it = parts_.find(request->server); --it->second == 0) parts_.erase(it);
   }
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
+  reach_.Answered(request->server);
   const client::ParameterClient::Answer& got = **answer;
   const v1::ResponseHeader& header = *got.header;
   if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||
@@ -479,6 +480,9 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     return events_.on_failed(WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(NameOf(shard), ": ", status.message()))),
                                         absl::StrCat("ps_server/", request.server)));
   }
+  const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  if (const auto endpoint = env_.endpoints->find(request.server); unreached && env_.clock != nullptr && endpoint != env_.endpoints->end())
+    reach_.Failed(request.server, endpoint->second.address(), status.message(), env_.clock->Now());
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
   if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
   std::vector<PushKey> pushes;
@@ -541,6 +545,9 @@ void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, 
 
 void Exchange::OnMap() {
   const ShardMap& map = env_.book->map();
+  std::set<std::string> owners;
+  for (const ShardPlace& place : map.shards) owners.insert(place.server);
+  reach_.Keep(owners);
   const auto look = [&](std::uint32_t shard, Item& item) {
     bool again = false;
     switch (item.state) {
@@ -573,6 +580,10 @@ std::string Exchange::WaitingFor() const {
   const auto no_room = std::find_if(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
   if (no_room != pushes_.end()) return absl::StrCat("room at ", no_room->second.no_room);
   return last_error_;
+}
+
+void Exchange::FillUnreached(v1::WorkerProgress* progress) const {
+  if (env_.clock != nullptr) reach_.Fill(env_.clock->Now(), progress);
 }
 
 bool Exchange::WaitsForRoom() const {

@@ -33,6 +33,7 @@
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 #include "worker/runner/attempt_book.h"
+#include "worker/runner/reach_log.h"
 #include "worker/runner/request_split.h"
 
 namespace evergrad::worker {
@@ -53,6 +54,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     PullCache* cache = nullptr;
     const std::map<std::string, v1::Endpoint>* endpoints = nullptr;  // by server identity; changes before OnMap
     fault::Failpoints* failpoints = nullptr;
+    const Clock* clock = nullptr;  // null: nobody is told which servers cannot be reached
     Counters counters;
     Room room = nullptr;  // for rows of tables
     JobUid job;
@@ -100,6 +102,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string WaitingFor() const;
   // A push was answered OVER_BUDGET and is sent again and again until there is room (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const;
+  // Which servers have not answered, and since when.
+  void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
@@ -184,6 +188,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
   std::map<std::string, std::uint32_t> parts_;                           // requests under way that are parts, by server; none is 0
   std::string last_error_;
+  ReachLog reach_;
 };
 
 }  // namespace evergrad::worker

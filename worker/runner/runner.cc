@@ -732,6 +732,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     environment.cache = job->cache.get();
     environment.endpoints = &endpoints;
     environment.failpoints = env.failpoints;
+    environment.clock = env.clock;
     environment.counters = counters;
     environment.room = room;
     environment.job = job->uid;
@@ -1463,6 +1464,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
       progress.set_running_step(run->next_step);
       if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
+      if (run->exchange) run->exchange->FillUnreached(&progress);
     } else if (const Work* next = book.NextToBegin(); next != nullptr) {
       // Between two closures (a Done is sent there) it is not idle. Without a running attempt no death is blamed on the next one.
       progress.set_state(StateName(next->kind));

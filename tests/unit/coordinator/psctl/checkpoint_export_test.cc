@@ -336,14 +336,21 @@ TEST_CASE("a missing file, another file of the same name and a damaged manifest 
   std::filesystem::remove(saved.ShardUri(1));
   std::filesystem::copy_file(saved.folder / "kept", saved.ShardUri(1));
   CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
-  // A newer manifest that cannot be read is passed over, and that is said.
+}
+
+TEST_CASE("a folder whose newest manifest is damaged is not exported: the older one is written only where it is named") {
+  Saved saved;
+  const std::string to = saved.folder / "w.npz";
   saved.manifest.set_number(2);
   saved.WriteManifest();
   Stage::Flip(saved.Manifest(2), 300);
-  CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
-  CHECK(saved.err.str().find("newer, but passed over") != std::string::npos);
-  CHECK(saved.out.str().find("of checkpoint 1") != std::string::npos);
+  CHECK(saved.Export(saved.Folder(), to) == kFailed);
+  CHECK_FALSE(std::filesystem::exists(to));
+  CHECK(saved.err.str().find("the newest checkpoint here cannot be read, and nothing was written") != std::string::npos);
+  CHECK(saved.err.str().find(saved.Manifest(1)) != std::string::npos);
   CHECK(saved.Export(saved.Manifest(2), to) == kFailed);
+  CHECK(saved.Export(saved.Manifest(1), to) == kSucceeded);
+  CHECK(saved.out.str().find("of checkpoint 1") != std::string::npos);
 }
 
 TEST_CASE("a cut that does not make whole variables is damage, whatever the manifest says") {

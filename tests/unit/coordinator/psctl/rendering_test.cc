@@ -104,6 +104,29 @@ TEST_CASE(
   CHECK(ProgressBlock(job, 120)[2] == "  worker/0 running closure 38, 300 steps, loss scale 16384");
 }
 
+TEST_CASE("a task with a host name of 4,000 letters does not widen the table of tasks") {
+  v1::ListTasksResponse tasks;
+  v1::TaskRow* task = tasks.add_tasks();
+  task->set_role(v1::ROLE_WORKER);
+  task->set_identity("0");
+  task->set_host(std::string(4000, 'h'));
+  task->set_address(std::string(1000, 'a'));
+  for (const std::string& line : TaskTable(tasks, 0)) CHECK(line.size() < 300);
+  task->set_host("a-host-with-a-long-name.but.an.honest.one.example");
+  CHECK(TaskTable(tasks, 0).at(1).find(task->host()) != std::string::npos);
+}
+
+TEST_CASE("a worker that cannot reach a server is told of with the server, its address and since when") {
+  v1::UnreachedServer unreached;
+  unreached.set_server("0");
+  unreached.set_address("127.0.0.1:4000");
+  unreached.set_for_ms(12'900);
+  CHECK(UnreachedLine("1", unreached) == "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s");
+  unreached.set_reason("connection refused\x1b");
+  CHECK(UnreachedLine("1", unreached).find(" for 12 s: connection refused") != std::string::npos);
+  CHECK(UnreachedLine("1", unreached).find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
   CHECK(ProgressLine(Running()) ==
         "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");

@@ -230,9 +230,9 @@ TEST_CASE("a journal that is missing or empty beside a -wal file is refused as d
   }
   const absl::Status status = killed.after.Open().status();
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(std::string(status.message()),
-             Contains("journal is damaged") && Contains(killed.database + (missing ? " is missing" : " is empty")) &&
-                 Contains("holds " + std::to_string(before.size()) + " bytes of changes") && Contains("--forget-unknown-jobs"));
+  CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(killed.database + (missing ? " is missing" : " is empty")) &&
+                                                Contains("holds " + std::to_string(before.size()) + " bytes of changes") &&
+                                                Contains("--forget-unknown-jobs"));
   CHECK(*fs::ReadFile(killed.wal, 1u << 20) == before);
   CHECK(fs::Exists(killed.database) == !missing);
 }

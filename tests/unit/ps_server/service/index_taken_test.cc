@@ -45,10 +45,10 @@ TEST_CASE("a server waits for its former process, and wherever its index was mea
   CHECK_FALSE(by_default.Judge(other).ends);
 }
 
-TEST_CASE("what a coordinator says of the other host reaches the log clean and bounded") {
+TEST_CASE("what a coordinator says of the other host reaches the log as UTF-8 of a bounded length") {
   IndexTaken taken("0", true, "b");
-  const std::string say = taken.Judge(Taken("\x1b[31m" + std::string(4000, 'a'), true)).say;
-  CHECK(say.find('\x1b') == std::string::npos);
+  const std::string say = taken.Judge(Taken("\xff" + std::string(4000, 'a'), true)).say;
+  CHECK(say.find('\xff') == std::string::npos);
   CHECK(say.size() < 500);
 }
 

@@ -1,0 +1,95 @@
+// Workers that live but cannot reach a server that lives: another worker, one that can, does their work.
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::chrono::milliseconds kCheckEvery{100};
+constexpr std::size_t kSaidMax = 1000;
+
+}  // namespace
+
+void Job::CheckReach() {
+  const MonoTime now = host_->Now();
+  if (options_.reach_timeout.count() == 0 || !book_ || grants_stopped() || window_open_ || now < next_reach_check_) return;
+  next_reach_check_ = now + kCheckEvery;
+  std::set<std::string> owners;
+  for (const ShardOwner& owner : book_->durable().map) owners.insert(owner.server);
+  for (const auto& [task, server] : servers_) reach_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
+
+  std::vector<TaskId> cut_off;
+  bool others = workers_elsewhere_ > 0;
+  for (auto& [task, worker] : workers_) {
+    const bool is_cut_off = CutOffFrom(worker) != nullptr;
+    if (is_cut_off && !worker.held.empty()) cut_off.push_back(task);
+    others |= !is_cut_off && worker.ready && !worker.leaving && !worker.called_back && UnfitOf(worker) == nullptr;
+  }
+  if (cut_off.empty()) return;
+  for (const TaskId task : cut_off) {
+    Worker* worker = FindWorker(task);
+    if (worker == nullptr || grants_stopped()) return;
+    const v1::UnreachedServer from = *CutOffFrom(*worker);
+    // Where nobody else could do it, what it has is left to it: the network may be mended.
+    if (others && !keeps_its_worker()) {
+      PassOn(*worker, from);
+    } else if (reach_said_.size() < kSaidMax && reach_said_.insert(worker->identity + ">" + from.server()).second) {
+      Event("warning", absl::StrCat("worker/", worker->identity, " cannot reach ", ReachRule::Text(from),
+                                    ", and no other worker is there that can do its work: the job waits. Start that server with a --listen (or "
+                                    "--advertise) address that the worker can reach"));
+    }
+  }
+}
+
+const v1::UnreachedServer* Job::CutOffFrom(const Worker& worker) const { return reach_.CutOff(worker.progress.unreached(), host_->Now()); }
+
+// What it holds is superseded there and granted again elsewhere; it gets nothing for a time that grows, until it has ended something.
+void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
+  bool trained = false;
+  for (const auto& [attempt, held] : worker.held) {
+    v1::CoordinatorMessage message;
+    v1::DoneAnswer* answer = message.mutable_done_answer();
+    answer->set_job_uid(id_.uid.value());
+    answer->set_closure(held.closure.value());
+    *answer->mutable_attempt() = client::ToProto(attempt);
+    answer->set_superseded(true);
+    host_->Send(worker.task, message);
+    if (held.kind == v1::TRAIN) {
+      trained = true;
+      if (book_) book_->ReleaseAttempt(held.closure, attempt);
+    } else if (Aux* aux = HeldAux(worker.task, held.closure.value(), attempt); aux != nullptr) {
+      aux->attempt = Attempt{};
+    }
+  }
+  worker.held.clear();
+  worker.recalled = 0;
+  worker.advanced_at = host_->Now();
+  worker.stuck = worker.progress.computing();
+  worker.progress.clear_unreached();  // of the attempt that was taken away
+  v1::Failed lack;
+  lack.set_lack(v1::REACH);
+  lack.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from), "; its work goes to workers that can"));
+  SetUnfit(worker, lack);
+  if (const auto unfit = unfit_.find(worker.process); unfit != unfit_.end()) unfit->second.unreached = from;
+  if (trained) SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
+  Touch();
+  Pump();
+}
+
+// "" or which worker waits in vain for which server, while nothing else is the matter.
+std::string Job::WaitingForReach() const {
+  std::string text;
+  for (const auto& [task, worker] : workers_) {
+    if (worker.held.empty()) continue;
+    const v1::UnreachedServer* from = CutOffFrom(worker);
+    if (from == nullptr) return "";  // somebody works
+    if (text.size() < 500) absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ", ReachRule::Text(*from));
+  }
+  return text;
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,28 @@
+// What is logged about a file that cannot be written: the first failure, then a count once a minute, and that it is over. Pure; not thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/time/clock.h"
+
+namespace evergrad::coordinator {
+
+class WriteTrouble {
+ public:
+  static constexpr std::chrono::seconds kSaidEvery{60};
+  // After each try to write `path`. What is to be logged; "": nothing.
+  std::string After(const std::string& path, const absl::Status& status, MonoTime now);
+
+ private:
+  struct Trouble {
+    std::uint64_t failures = 0;  // since the last success
+    MonoTime said{0};
+  };
+  std::map<std::string, Trouble> troubles_;  // by path; bounded
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,174 @@
+// Workers that cannot reach a server: the rule by itself, and a job that follows it.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/coordinator/jobs/job_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+ReachRule::Said Unreached(const std::string& server, std::uint64_t for_ms) {
+  ReachRule::Said said;
+  v1::UnreachedServer* one = said.Add();
+  one->set_server(server);
+  one->set_address("127.0.0.1:4001");
+  one->set_for_ms(for_ms);
+  one->set_reason("connection refused");
+  return said;
+}
+
+TEST_CASE("a worker is cut off once its silence and the server's session have lasted, and only from a server that is needed") {
+  ReachRule rule(milliseconds(5000));
+  const ReachRule::Said said = Unreached("0", 5000);
+  const auto cut_off = [&](const ReachRule::Said& by, int at_ms) { return rule.CutOff(by, milliseconds(at_ms)) != nullptr; };
+  CHECK_FALSE(cut_off(said, 0));  // a server that nobody has seen
+  rule.Server("0", TaskId(1), true, true, milliseconds(0));
+  CHECK_FALSE(cut_off(said, 4999));
+  CHECK_FALSE(cut_off(Unreached("0", 4999), 6000));
+  CHECK(cut_off(said, 5000));
+  CHECK_FALSE(cut_off(Unreached("1", 9000), 6000));
+  // Another registration, or its return, begins anew: while it was away nobody reached it.
+  rule.Server("0", TaskId(2), true, true, milliseconds(6000));
+  CHECK_FALSE(cut_off(said, 10'999));
+  CHECK(cut_off(said, 11'000));
+  rule.Server("0", TaskId(2), false, true, milliseconds(12'000));
+  CHECK_FALSE(cut_off(said, 20'000));
+  rule.Server("0", TaskId(2), true, true, milliseconds(20'000));
+  CHECK_FALSE(cut_off(said, 24'999));
+  rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // without shards
+  CHECK_FALSE(cut_off(said, 30'000));
+  CHECK(ReachRule(milliseconds(0)).CutOff(said, seconds(100)) == nullptr);
+}
+
+TEST_CASE("what a worker says of servers is kept bounded and clean") {
+  ReachRule::Said said;
+  for (int i = 0; i < 1000; ++i) *said.Add() = Unreached(std::string(5000, 'a') + "\n", 1)[0];
+  ReachRule::Clean(&said);
+  CHECK(said.size() == 64);
+  for (const v1::UnreachedServer& one : said) CHECK(one.ByteSizeLong() < 500);
+  CHECK(ReachRule::Text(Unreached("1", 12'400)[0]) == "ps_server/1 at 127.0.0.1:4001 for 12 s (connection refused)");
+}
+
+// Worker 0 never gets an answer from server 0 and says so four times a second; who else is there does what it is given.
+struct Stage {
+  FakeCluster c;
+  std::map<std::uint64_t, MonoTime> since;  // by attempt of worker 0
+  bool mended = false;
+  explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {}) : c(std::move(change)) {
+    c.hold = [this](const FakeWorker& w, const v1::Grant& g) { return !mended && w.identity == "0" && g.kind() != v1::DESCRIBE; };
+    c.AddWorker("0");
+  }
+  void Beat() {
+    FakeWorker& worker = c.workers.at("0");
+    if (worker.held.empty()) return;
+    const v1::Grant& grant = worker.held.front();
+    const MonoTime begun = since.try_emplace(grant.attempt().n(), c.host.clock.Now()).first->second;
+    v1::TaskMessage message;
+    v1::WorkerProgress* progress = message.mutable_heartbeat()->mutable_worker();
+    progress->set_job_uid(grant.job_uid());
+    progress->set_state("running");
+    progress->set_running_closure(grant.closure());
+    *progress->mutable_running_attempt() = grant.attempt();
+    const auto ms = std::chrono::duration_cast<milliseconds>(c.host.clock.Now() - begun).count();
+    *progress->mutable_unreached() = Unreached("0", static_cast<std::uint64_t>(ms));
+    c.Say(worker.task, message);
+  }
+  bool Run(const std::function<bool()>& until, milliseconds limit) {
+    return c.Run(
+        [&] {
+          if (c.host.clock.Now() % milliseconds(250) == MonoTime{0}) Beat();
+          return until();
+        },
+        limit);
+  }
+  std::size_t Events(const std::string& text) const {
+    std::size_t n = 0;
+    const v1::JobStatus status = c.Status();
+    for (const v1::Event& event : status.events()) n += event.text().find(text) != std::string::npos;
+    return n;
+  }
+};
+
+TEST_CASE("a closure that its worker cannot finish because it cannot reach a server goes to one that can, and job show says who cannot reach whom") {
+  Stage stage;
+  FakeCluster& c = stage.c;
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty() && c.workers.at("0").held.front().kind() == v1::TRAIN; }, seconds(5)));
+  c.AddWorker("1");
+  const MonoTime begun = c.host.clock.Now();
+  REQUIRE(stage.Run([&] { return c.job->ended(); }, seconds(60)));
+  CHECK(c.job->state() == JobState::kSucceeded);
+  CHECK(c.host.clock.Now() - begun < seconds(30));
+  CHECK(c.Status().closures_succeeded() == 16);
+  CHECK(stage.Events("worker/0 cannot take part, it is tried again from time to time: it cannot reach ps_server/0 at 127.0.0.1:4001 for 5 s "
+                     "(connection refused); its work goes to workers that can") == 1);
+  CHECK(stage.since.size() >= 1);
+  CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … s
+}
+
+TEST_CASE("while a worker is cut off its row names the server, until it has ended something again") {
+  Stage stage;
+  FakeCluster& c = stage.c;
+  bool holds = true;
+  c.hold = [&](const FakeWorker& w, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && ((!stage.mended && w.identity == "0") || (holds && g.closure() >= 4));
+  };
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  const auto row = [&](const std::string& identity) {
+    const v1::JobStatus status = c.Status();
+    for (const v1::WorkerRow& one : status.workers()) {
+      if (one.identity() == identity) return one;
+    }
+    return v1::WorkerRow();
+  };
+  REQUIRE(stage.Run([&] { return row("0").state() == "unfit"; }, seconds(20)));
+  REQUIRE(row("0").unreached_size() == 1);
+  CHECK(row("0").unreached(0).server() == "0");
+  CHECK(row("0").unreached(0).address() == "127.0.0.1:4001");
+  CHECK(row("1").unreached_size() == 0);
+  stage.mended = true;
+  holds = false;
+  c.FinishHeld(c.workers.at("1"));
+  REQUIRE(c.Run([&] { return c.job->ended(); }, seconds(60)));
+  CHECK(row("0").unreached_size() == 0);
+}
+
+TEST_CASE("where no worker can reach a server nothing is passed on: the job waits, and says for whom") {
+  Stage stage;
+  FakeCluster& c = stage.c;
+  c.AddServer("0");
+  c.job->Start();
+  CHECK_FALSE(stage.Run([&] { return c.job->ended(); }, seconds(30)));
+  CHECK(c.Status().waiting_for().find("worker/0 to reach ps_server/0 at 127.0.0.1:4001 for ") == 0);
+  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+  CHECK(stage.since.size() == 1);
+  stage.mended = true;
+  c.FinishHeld(c.workers.at("0"));
+  REQUIRE(c.Run([&] { return c.job->ended(); }, seconds(60)));
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
+TEST_CASE("a worker is not blamed for a server that is away") {
+  Stage stage;
+  FakeCluster& c = stage.c;
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return !stage.mended && g.kind() == v1::TRAIN; };
+  c.job->Start();
+  REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
+  c.job->OnServerAway(c.servers.at("0").task, "its session closed");
+  CHECK_FALSE(stage.Run([&] { return stage.Events("cannot reach") > 0; }, seconds(20)));
+  stage.mended = true;
+  c.AddServer("0", true);
+  for (const char* identity : {"0", "1"}) c.FinishHeld(c.workers.at(identity));
+  REQUIRE(c.Run([&] { return c.job->ended(); }, seconds(60)));
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator

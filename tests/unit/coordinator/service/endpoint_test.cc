@@ -1,0 +1,41 @@
+// Servers that nobody could reach.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/coordinator/service/task_fixture.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+TEST_CASE("a server whose endpoint workers elsewhere cannot reach is refused for good, before it gets shards that nobody could train") {
+  std::string peer, endpoint;
+  TestCluster c([&](ControlOptions& o) {
+    o.unreachable_endpoint = [&](const std::string& by, const std::string& at) {  // control executor, before the answer
+      peer = by;
+      endpoint = at;
+      return at == "127.0.0.1:4001";
+    };
+  });
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1);
+  hello.mutable_endpoint()->set_address("127.0.0.1:4001");
+  const auto rejected = c.Add(hello).Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "endpoint");
+  CHECK(rejected->exit());
+  CHECK_THAT(rejected->message(), Catch::Matchers::Contains("127.0.0.1:4001") && Catch::Matchers::Contains("--listen"));
+  CHECK(peer == "inproc");
+  CHECK(endpoint == "127.0.0.1:4001");
+  CHECK(c.AddServer("0", 2).Registered());
+}
+
+TEST_CASE("of a host name that no host can have 64 letters are kept and shown") {
+  TestCluster c;
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  hello.set_host(std::string(1000, 'h'));
+  REQUIRE(c.Add(hello).Registered());
+  const auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  for (const v1::TaskRow& task : tasks->tasks()) CHECK(task.host().size() <= 64);
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator

@@ -1,0 +1,47 @@
+#include "worker/runner/reach_log.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_CASE("a server that does not answer is told of with the time since the first failure, until it answers, moves or is not needed") {
+  ReachLog log;
+  const auto said = [&](int at) {
+    v1::WorkerProgress progress;
+    log.Fill(seconds(at), &progress);
+    return progress;
+  };
+  CHECK(said(0).unreached_size() == 0);
+  log.Failed("1", "10.0.0.1:4000", "refused\n", seconds(10));
+  log.Failed("1", "10.0.0.1:4000", "timed out", seconds(14));
+  log.Failed("2", "10.0.0.2:4000", "timed out", seconds(14));
+  v1::WorkerProgress progress = said(16);
+  REQUIRE(progress.unreached_size() == 2);
+  CHECK(progress.unreached(0).server() == "1");
+  CHECK(progress.unreached(0).address() == "10.0.0.1:4000");
+  CHECK(progress.unreached(0).for_ms() == 6000);
+  CHECK(progress.unreached(0).reason() == "timed out");
+  CHECK(progress.unreached(1).for_ms() == 2000);
+  log.Failed("1", "10.0.0.9:4000", "timed out", seconds(17));  // started again elsewhere
+  CHECK(said(18).unreached(0).for_ms() == 1000);
+  log.Answered("1");
+  CHECK(said(18).unreached(0).server() == "2");
+  log.Keep({"1"});
+  CHECK(said(18).unreached_size() == 0);
+}
+
+TEST_CASE("a heartbeat names a bounded number of servers, with bounded reasons") {
+  ReachLog log;
+  for (int i = 0; i < 200; ++i) log.Failed(std::to_string(i), "a", std::string(10'000, 'x'), seconds(1));
+  v1::WorkerProgress progress;
+  log.Fill(seconds(2), &progress);
+  CHECK(static_cast<std::size_t>(progress.unreached_size()) == ReachLog::kServersMax);
+  CHECK(progress.ByteSizeLong() < 64 * 300);
+}
+
+}  // namespace
+}  // namespace evergrad::worker
