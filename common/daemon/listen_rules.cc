@@ -80,6 +80,12 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
                                     {"coordinator", options.coordinator}}) {
     if (!value.empty() && !Split(value)) return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
   }
+  // These are dialed, and nobody is found at port 0.
+  for (const auto& [flag, value] :
+       {std::pair<const char*, const std::string&>{"coordinator", options.coordinator}, {"advertise", options.advertise}}) {
+    if (!value.empty() && std::stoul(Split(value)->port) == 0)
+      return Refuse(absl::StrCat("--", flag, ": expected host:port with a port from 1 to 65535, got `", value, "`"));
+  }
   if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
   const int tls_files = !options.tls.ca.empty() + !options.tls.cert.empty() + !options.tls.key.empty();
   if (tls_files != 0 && tls_files != 3) return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");

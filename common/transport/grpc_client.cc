@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
 #include "common/transport/data_stream.h"
 #include "common/transport/grpc_bytes.h"
 #include "common/transport/grpc_credentials.h"
@@ -357,6 +358,9 @@ absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop
   auto pems = LoadTls(options.tls);
   if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
+  // gRPC takes a port above 65535 for another one.
+  if (!by_socket && !ParseHostPort(address.host_port))
+    return absl::InvalidArgumentError(absl::StrCat("address is not host:port with a port up to 65535: `", address.host_port, "`"));
   std::string target = by_socket ? absl::StrCat("unix:", address.unix_path) : address.host_port;
   ExpectedPeer expected{options.peer_task, options.check_host && !by_socket ? address.host_port : ""};
   auto core = std::make_shared<ChannelCore>(std::move(loop), std::move(pool), std::move(target), by_socket ? "" : address.host_port, *std::move(pems),

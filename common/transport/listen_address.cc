@@ -1,32 +1,15 @@
 #include <arpa/inet.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
 #include "common/transport/grpc_server.h"
 
 namespace evergrad::transport {
 namespace {
 
-struct HostPort {
-  std::string host;
-  std::uint32_t port = 0;
-};
-
 absl::StatusOr<HostPort> Split(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  HostPort parts;
-  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &parts.port) || parts.port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("address is not host:port: ", address));
-  }
-  parts.host = address.substr(0, colon);
-  if (parts.host.size() >= 2 && parts.host.front() == '[' && parts.host.back() == ']') {
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
-  } else if (absl::StrContains(parts.host, ":")) {
-    return absl::InvalidArgumentError(absl::StrCat("an IPv6 address is written [host]:port: ", address));
-  }
-  if (parts.host.empty()) return absl::InvalidArgumentError(absl::StrCat("address without a host: ", address));
-  return parts;
+  if (auto parts = ParseHostPort(address)) return *std::move(parts);
+  return absl::InvalidArgumentError(absl::StrCat("address is not host:port with a port up to 65535 (IPv6: [host]:port): `", address, "`"));
 }
 
 // A name other than localhost may resolve to anything: it counts as off loopback.

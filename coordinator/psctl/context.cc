@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/host_port.h"
 #include "common/base/status.h"
 #include "common/config/scalar.h"
 #include "common/daemon/option_table.h"
@@ -76,14 +78,20 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Con
   const int files = !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
   if (files != 0 && files != 3)
     return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key (psctl cert issue writes them)"));
-  if (!connection.coordinator.empty()) return connection.coordinator;
+  // Where an address that cannot be dialed comes from.
+  const auto checked = [](absl::string_view from, std::string address) -> absl::StatusOr<std::string> {
+    const std::optional<HostPort> parts = ParseHostPort(address);
+    if (parts && parts->port != 0) return address;
+    return UserError(absl::InvalidArgumentError(absl::StrCat(from, ": expected host:port with a port from 1 to 65535, got `", address, "`")));
+  };
+  if (!connection.coordinator.empty()) return checked("--coordinator", connection.coordinator);
   const std::string file = absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {
     EG_ASSIGN_OR_RETURN(const std::string text, fs::ReadFile(file, 4096));
-    if (const std::string address(absl::StripAsciiWhitespace(text)); !address.empty()) return address;
+    if (const std::string address(absl::StripAsciiWhitespace(text)); !address.empty()) return checked(ShowPath(context, file), address);
   }
   const auto found = context.environment.find("EVERGRAD_COORDINATOR");
-  if (found != context.environment.end() && !found->second.empty()) return found->second;
+  if (found != context.environment.end() && !found->second.empty()) return checked("$EVERGRAD_COORDINATOR", found->second);
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here (psctl cluster up)",
                    connection.instead.empty() ? "" : absl::StrCat(", or ", connection.instead), ": no ", ShowPath(context, file))));

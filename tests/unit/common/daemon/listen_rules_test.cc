@@ -113,6 +113,14 @@ TEST_CASE("settings that cannot work together are refused before anything starts
   options.metrics_listen = "10.0.0.1:9100";
   CHECK_THAT(Refusal(options), Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is off loopback"));
   options = Task();
+  options.coordinator = "127.0.0.1:99999";
+  CHECK(Refusal(options) == "--coordinator: expected host:port, got `127.0.0.1:99999`");
+  options.coordinator = "127.0.0.1:0";
+  CHECK(Refusal(options) == "--coordinator: expected host:port with a port from 1 to 65535, got `127.0.0.1:0`");
+  options = Task();
+  options.advertise = "10.0.0.1:0";
+  CHECK(Refusal(options) == "--advertise: expected host:port with a port from 1 to 65535, got `10.0.0.1:0`");
+  options = Task();
   options.listen = "127.0.0.1:70000";
   CHECK(Refusal(options) == "--listen: expected host:port, got `127.0.0.1:70000`");
 }

@@ -509,6 +509,20 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
   CHECK_THAT(psctl.err.str(), Catch::Contains("no cluster in this folder (psctl cluster up starts one; --folder names another): /nonexistent"));
 }
 
+TEST_CASE("an address that cannot be dialed is a mistake of the flag or variable that holds it, and no other port is dialed") {
+  Psctl psctl;
+  for (const char* address : {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "127.0.0.1:+80", "::1:4000"}) {
+    INFO(address);
+    CHECK(psctl.Run({"job", "list", "--coordinator", address}) == kUsage);
+    CHECK(psctl.err.str().find(absl::StrCat("--coordinator: expected host:port with a port from 1 to 65535, got `", address, "`")) !=
+          std::string::npos);
+    psctl.context.environment = {{"EVERGRAD_COORDINATOR", address}};
+    CHECK(psctl.Run({"job", "list"}) == kUsage);
+    CHECK(psctl.err.str().find(absl::StrCat("$EVERGRAD_COORDINATOR: expected host:port with a port from 1 to 65535, got `", address, "`")) !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("a local run looks for its data before it starts anything") {
   Psctl psctl;
   CHECK(psctl.Run({"job", "run", kJob, "--local", "--set", "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
