@@ -14,6 +14,7 @@
 #include "ps_server/service/index_taken.h"
 #include "ps_server/service/lifeline.h"
 #include "ps_server/service/shard_host.h"
+#include "ps_server/unused_grants.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -193,6 +194,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
     // A peer elsewhere is no news.
     if (status.ok() || !said->First(std::string(status.message()))) return;
     logger->Info(absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
+  };
+  server_options.on_unused_grants = [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry, dependencies.clock)](
+                                        const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
+    unused->Note(peer, grants, bytes, ended);
   };
   server_options.unix_path = SocketPath(config, dependencies.process_uid);
 

@@ -19,6 +19,14 @@ struct Asked {
   std::vector<std::uint32_t> pushes, pulls;
 };
 
+// What may be in the headers of a call.
+std::string AsciiOnly(std::string text) {
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text.substr(0, 128);
+}
+
 absl::Status Misfit(absl::string_view what, std::size_t index, std::uint64_t want, std::uint64_t got) {
   return absl::InternalError(absl::StrCat("answer does not fit its request: ", what, " section=", index, " want=", want, " got=", got));
 }
@@ -83,6 +91,7 @@ struct ParameterClient::Impl {
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;
+    channel.client_name = AsciiOnly(client_name);
     channel.peer_task = endpoint.server().empty() ? "ps_server" : absl::StrCat("ps_server/", endpoint.server());
     EG_ASSIGN_OR_RETURN(made->channel, transport->Dial(address, channel));
     made->stream = made->channel->OpenData();

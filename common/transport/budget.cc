@@ -22,9 +22,18 @@ void Budget::Token::Shrink(std::uint64_t bytes) {
   if (extra > 0) budget_->Release(peer_, extra, small_);
 }
 
-CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) {
+std::uint64_t Budget::Join(const std::string& peer_name) {
   MutexLock lock(&mu_);
-  return core_.AskLarge(peer, request, bytes);
+  return core_.Join(peer_name);
+}
+
+void Budget::Leave(std::uint64_t peer, std::uint64_t stream) {
+  Apply([&](CreditCore& core) { core.Leave(peer, stream); });
+}
+
+CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes) {
+  MutexLock lock(&mu_);
+  return core_.AskLarge(peer, stream, request, bytes);
 }
 
 bool Budget::TakeSmall(std::uint64_t peer, std::uint64_t bytes) {
@@ -32,12 +41,18 @@ bool Budget::TakeSmall(std::uint64_t peer, std::uint64_t bytes) {
   return core_.TakeSmall(peer, bytes);
 }
 
-void Budget::Withdraw(std::uint64_t peer, std::uint64_t request) {
-  Apply([&](CreditCore& core) { core.Withdraw(peer, request); });
+void Budget::Withdraw(std::uint64_t peer, std::uint64_t stream, std::uint64_t request) {
+  Apply([&](CreditCore& core) { core.Withdraw(peer, stream, request); });
 }
 
-void Budget::DropPeer(std::uint64_t peer) {
-  Apply([&](CreditCore& core) { core.DropPeer(peer); });
+bool Budget::OthersWait(std::uint64_t peer) const {
+  MutexLock lock(&mu_);
+  return core_.OthersWait(peer);
+}
+
+bool Budget::OverShare(std::uint64_t peer) const {
+  MutexLock lock(&mu_);
+  return core_.OverShare(peer);
 }
 
 std::vector<CreditCore::Admitted> Budget::TakeAdmitted() {
@@ -52,7 +67,7 @@ Budget::Levels Budget::levels() const {
 
 void Budget::Release(std::uint64_t peer, std::uint64_t bytes, bool small) {
   if (bytes == 0) return;
-  Apply([&](CreditCore& core) { small ? core.ReleaseSmall(peer, bytes) : core.ReleaseLarge(bytes); });
+  Apply([&](CreditCore& core) { small ? core.ReleaseSmall(peer, bytes) : core.ReleaseLarge(peer, bytes); });
 }
 
 }  // namespace evergrad::transport

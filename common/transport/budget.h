@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/base/mutex.h"
@@ -37,13 +38,16 @@ class Budget : public std::enable_shared_from_this<Budget> {
   };
 
   // As CreditCore. After kGranted, or once TakeAdmitted has returned it, the caller makes tokens for exactly these bytes.
-  CreditCore::Answer AskLarge(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes);
+  std::uint64_t Join(const std::string& peer_name);
+  void Leave(std::uint64_t peer, std::uint64_t stream);
+  CreditCore::Answer AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes);
   bool TakeSmall(std::uint64_t peer, std::uint64_t bytes);
   std::unique_ptr<Token> MakeToken(std::uint64_t peer, std::uint64_t bytes, bool small) {
     return std::make_unique<Token>(shared_from_this(), peer, bytes, small);
   }
-  void Withdraw(std::uint64_t peer, std::uint64_t request);
-  void DropPeer(std::uint64_t peer);
+  void Withdraw(std::uint64_t peer, std::uint64_t stream, std::uint64_t request);
+  bool OthersWait(std::uint64_t peer) const;
+  bool OverShare(std::uint64_t peer) const;
   std::vector<CreditCore::Admitted> TakeAdmitted();
 
   struct Levels {

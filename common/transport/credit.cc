@@ -7,79 +7,148 @@
 
 namespace evergrad::transport {
 
-CreditCore::Answer CreditCore::AskLarge(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) {
-  if (bytes > options_.budget_bytes_max) return Answer::kOverBudget;
-  if (waiting_.empty() && bytes <= options_.budget_bytes_max - used_) {
-    used_ += bytes;
-    return Answer::kGranted;
-  }
-  if (waiting_.size() >= options_.waiting_max) return Answer::kFull;
-  waiting_.push_back({peer, request, bytes});
-  waiting_bytes_ += bytes;
-  return Answer::kWaiting;
+std::uint64_t CreditCore::Join(const std::string& name) {
+  const auto [it, fresh] = names_.try_emplace(name, next_peer_);
+  if (fresh) peers_[next_peer_++].name = name;
+  ++peers_.at(it->second).streams;
+  return it->second;
 }
 
-void CreditCore::ReleaseLarge(std::uint64_t bytes) {
-  EG_CHECK_MSG(bytes <= used_, "credit released twice");
-  used_ -= bytes;
+void CreditCore::Leave(std::uint64_t id, std::uint64_t stream) {
+  Peer& peer = peers_.at(id);
+  for (auto it = peer.waiting.begin(); it != peer.waiting.end();) {
+    if (it->stream != stream) {
+      ++it;
+      continue;
+    }
+    waiting_bytes_ -= it->bytes;
+    --waiting_;
+    it = peer.waiting.erase(it);
+  }
+  const auto of_stream = [&](const Admitted& a) { return a.peer == id && a.stream == stream; };
+  for (const Admitted& a : admitted_) {
+    if (!of_stream(a)) continue;
+    used_ -= a.bytes;
+    peer.used -= a.bytes;
+  }
+  std::erase_if(admitted_, of_stream);
+  --peer.streams;
+  Note(id, peer);
   Admit();
 }
 
-bool CreditCore::TakeSmall(std::uint64_t peer, std::uint64_t bytes) {
+std::uint64_t CreditCore::share() const { return options_.budget_bytes_max / std::max<std::size_t>(2, active_); }
+
+bool CreditCore::MayHaveMore(const Peer& peer) const {
+  return peer.used == 0 || turns_.size() == 1 || peer.used + peer.waiting.front().bytes <= share();
+}
+
+bool CreditCore::OthersWait(std::uint64_t id) const {
+  const auto it = peers_.find(id);
+  return turns_.size() > (it == peers_.end() || it->second.waiting.empty() ? 0u : 1u);
+}
+
+bool CreditCore::OverShare(std::uint64_t id) const {
+  const auto it = peers_.find(id);
+  return it != peers_.end() && it->second.used > share() && OthersWait(id);
+}
+
+CreditCore::Answer CreditCore::AskLarge(std::uint64_t id, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes) {
+  if (bytes > options_.budget_bytes_max) return Answer::kOverBudget;
+  Peer& peer = peers_.at(id);
+  if (waiting_ >= options_.waiting_max || peer.waiting.size() >= std::max<std::size_t>(1, options_.waiting_max / 8)) return Answer::kFull;
+  if (peer.waiting.empty()) turns_.push_back(id);
+  peer.waiting.push_back({id, stream, request, bytes});
+  waiting_bytes_ += bytes;
+  ++waiting_;
+  Note(id, peer);
+  Admit();
+  if (admitted_.empty() || admitted_.back().stream != stream || admitted_.back().request != request) return Answer::kWaiting;
+  admitted_.pop_back();
+  return Answer::kGranted;
+}
+
+void CreditCore::ReleaseLarge(std::uint64_t id, std::uint64_t bytes) {
+  Peer& peer = peers_.at(id);
+  EG_CHECK_MSG(bytes <= peer.used && bytes <= used_, "credit released twice");
+  used_ -= bytes;
+  peer.used -= bytes;
+  Note(id, peer);
+  Admit();
+}
+
+bool CreditCore::TakeSmall(std::uint64_t id, std::uint64_t bytes) {
   if (bytes == 0) return true;
-  const auto it = peer_small_.find(peer);
-  const std::uint64_t peer_used = it == peer_small_.end() ? 0 : it->second;
-  if (bytes > options_.peer_small_bytes_max || peer_used > options_.peer_small_bytes_max - bytes) return false;
+  Peer& peer = peers_.at(id);
+  if (bytes > options_.peer_small_bytes_max || peer.small_used > options_.peer_small_bytes_max - bytes) return false;
   if (bytes > options_.small_reserve_bytes_max || small_used_ > options_.small_reserve_bytes_max - bytes) return false;
-  peer_small_[peer] = peer_used + bytes;
+  peer.small_used += bytes;
   small_used_ += bytes;
   return true;
 }
 
-void CreditCore::ReleaseSmall(std::uint64_t peer, std::uint64_t bytes) {
+void CreditCore::ReleaseSmall(std::uint64_t id, std::uint64_t bytes) {
   if (bytes == 0) return;
-  const auto it = peer_small_.find(peer);
-  EG_CHECK_MSG(it != peer_small_.end() && bytes <= it->second && bytes <= small_used_, "small credit released twice");
-  it->second -= bytes;
-  if (it->second == 0) peer_small_.erase(it);
+  Peer& peer = peers_.at(id);
+  EG_CHECK_MSG(bytes <= peer.small_used && bytes <= small_used_, "small credit released twice");
+  peer.small_used -= bytes;
   small_used_ -= bytes;
+  Note(id, peer);
 }
 
 std::uint64_t CreditCore::peer_small_used_max() const {
   std::uint64_t most = 0;
-  for (const auto& [peer, bytes] : peer_small_) most = std::max(most, bytes);
+  for (const auto& [id, peer] : peers_) most = std::max(most, peer.small_used);
   return most;
 }
 
-void CreditCore::Withdraw(std::uint64_t peer, std::uint64_t request) {
-  const auto same = [&](const Admitted& a) { return a.peer == peer && a.request == request; };
-  if (const auto it = std::find_if(waiting_.begin(), waiting_.end(), same); it != waiting_.end()) {
+void CreditCore::Withdraw(std::uint64_t id, std::uint64_t stream, std::uint64_t request) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  const auto same = [&](const Admitted& a) { return a.peer == id && a.stream == stream && a.request == request; };
+  if (const auto it = std::find_if(peer.waiting.begin(), peer.waiting.end(), same); it != peer.waiting.end()) {
     waiting_bytes_ -= it->bytes;
-    waiting_.erase(it);
+    --waiting_;
+    peer.waiting.erase(it);
   } else if (const auto ready = std::find_if(admitted_.begin(), admitted_.end(), same); ready != admitted_.end()) {
     used_ -= ready->bytes;
+    peer.used -= ready->bytes;
     admitted_.erase(ready);
   }
-  Admit();
-}
-
-void CreditCore::DropPeer(std::uint64_t peer) {
-  const auto of_peer = [&](const Admitted& a) { return a.peer == peer; };
-  for (const auto& a : waiting_) waiting_bytes_ -= of_peer(a) ? a.bytes : 0;
-  waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), of_peer), waiting_.end());
-  for (const auto& a : admitted_) used_ -= of_peer(a) ? a.bytes : 0;
-  admitted_.erase(std::remove_if(admitted_.begin(), admitted_.end(), of_peer), admitted_.end());
+  Note(id, peer);
   Admit();
 }
 
 std::vector<CreditCore::Admitted> CreditCore::TakeAdmitted() { return std::exchange(admitted_, {}); }
 
+void CreditCore::Note(std::uint64_t id, Peer& peer) {
+  if (peer.waiting.empty()) turns_.remove(id);
+  const bool active = peer.used > 0 || !peer.waiting.empty();
+  if (active != peer.active) active ? ++active_ : --active_;
+  peer.active = active;
+  if (peer.streams > 0 || active || peer.small_used > 0) return;
+  names_.erase(peer.name);
+  peers_.erase(id);
+}
+
 void CreditCore::Admit() {
-  while (!waiting_.empty() && waiting_.front().bytes <= options_.budget_bytes_max - used_) {
-    used_ += waiting_.front().bytes;
-    waiting_bytes_ -= waiting_.front().bytes;
-    admitted_.push_back(waiting_.front());
-    waiting_.pop_front();
+  while (!turns_.empty()) {
+    auto turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return MayHaveMore(peers_.at(id)); });
+    if (turn == turns_.end()) turn = turns_.begin();
+    const std::uint64_t id = *turn;
+    Peer& peer = peers_.at(id);
+    const Admitted next = peer.waiting.front();
+    if (next.bytes > options_.budget_bytes_max - used_) return;
+    peer.waiting.pop_front();
+    waiting_bytes_ -= next.bytes;
+    --waiting_;
+    used_ += next.bytes;
+    peer.used += next.bytes;
+    admitted_.push_back(next);
+    turns_.erase(turn);
+    if (!peer.waiting.empty()) turns_.push_back(id);
+    Note(id, peer);
   }
 }
 

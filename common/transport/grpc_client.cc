@@ -37,15 +37,20 @@ using Explain = std::function<void(const grpc::Status&, std::function<void(absl:
 
 class ClientLink final : public Link, public GrpcCall, public std::enable_shared_from_this<ClientLink> {
  public:
-  ClientLink(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<grpc::Channel> channel, absl::string_view method, Explain explain)
-      : loop_(std::move(loop)), stub_(std::move(channel)), method_(method), explain_(std::move(explain)) {}
+  ClientLink(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<grpc::Channel> channel, absl::string_view method, std::string client_name,
+             Explain explain)
+      : loop_(std::move(loop)), stub_(std::move(channel)), method_(method), client_name_(std::move(client_name)), explain_(std::move(explain)) {}
 
   void Start(std::shared_ptr<LinkEvents> events) override {
     if (loop_->stopping()) return;  // Nobody waits for events any more.
     events_ = std::move(events);
     self_ = shared_from_this();  // Until the last operation is back.
     loop_->Add(this);
-    if (method_ != kDataMethod) context_.AddMetadata("evergrad-call", "stream");
+    if (method_ != kDataMethod) {
+      context_.AddMetadata("evergrad-call", "stream");
+    } else if (!client_name_.empty()) {
+      context_.AddMetadata(kClientNameMetadata, client_name_);
+    }
     stream_ = stub_.PrepareCall(&context_, method_, loop_->queue());
     ++pending_;
     stream_->StartCall(static_cast<GrpcEvent*>(&start_));
@@ -128,6 +133,7 @@ class ClientLink final : public Link, public GrpcCall, public std::enable_shared
   const std::shared_ptr<GrpcLoop> loop_;
   grpc::GenericStub stub_;
   const std::string method_;
+  const std::string client_name_;
   const Explain explain_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
@@ -167,7 +173,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
 
   std::shared_ptr<Link> Open(absl::string_view method, bool fresh) {
     if (fresh) Connect();
-    return std::make_shared<ClientLink>(loop_, channel_, method,
+    return std::make_shared<ClientLink>(loop_, channel_, method, options_.client_name,
                                         [self = shared_from_this()](const grpc::Status& status, std::function<void(absl::Status)> then) {
                                           self->Explained(status, std::move(then));
                                         });

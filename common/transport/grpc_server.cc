@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/text.h"
 #include "common/transport/certificate_task.h"
 #include "common/transport/grpc_bytes.h"
 #include "common/transport/grpc_credentials.h"
@@ -156,8 +157,12 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
       core_->CallEnded();
       return Finish(task.status());
     }
-    if (context_.method() == kDataMethod) return core_->AcceptData(shared_from_this(), peer_);
     const auto& metadata = context_.client_metadata();
+    if (context_.method() == kDataMethod) {
+      if (const auto it = metadata.find(kClientNameMetadata); it != metadata.end())
+        peer_.client_name = CleanText(absl::string_view(it->second.data(), it->second.size()), kClientNameBytesMax);
+      return core_->AcceptData(shared_from_this(), peer_);
+    }
     if (const auto it = metadata.find("evergrad-call"); it != metadata.end() && it->second == "stream") {
       return core_->AcceptStream(shared_from_this(), peer_, context_.method());
     }

@@ -172,9 +172,9 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     } else {
       auto end = std::make_shared<InprocLink>(loop_);
       InprocLink::Join(client, end);
-      loop_->Post([server, end, method = std::string(method)] {
+      loop_->Post([server, end, method = std::string(method), name = options_.client_name] {
         if (method == kDataMethod) {
-          server->AcceptData(end, {.address = "inproc"});
+          server->AcceptData(end, {.address = "inproc", .client_name = name});
         } else {
           server->AcceptStream(end, {.address = "inproc"}, method);
         }

@@ -39,6 +39,8 @@ class Link {
 using LinkFactory = std::function<std::shared_ptr<Link>(absl::string_view method, bool fresh)>;
 
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
+inline constexpr char kClientNameMetadata[] = "evergrad-client";  // of a data stream: ChannelOptions::client_name
+inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 
 }  // namespace evergrad::transport

@@ -34,6 +34,16 @@ absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   return std::string("\x08\x01", 2);
 }
 
+// Whose share of the budget a stream takes part in: that of the one task that its certificate names, else of the client as it calls itself at its
+// host, which nobody has proved.
+std::string SharerOf(const PeerInfo& peer) {
+  if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
+  const absl::string_view address = peer.address;
+  const std::size_t colon = address.rfind(':');
+  const absl::string_view host = absl::StartsWith(address, "ipv") && colon != absl::string_view::npos ? address.substr(0, colon) : address;
+  return peer.client_name.empty() ? std::string(host) : absl::StrCat(peer.client_name, " at ", host);
+}
+
 class PostedUnaryResponder final : public UnaryResponder {
  public:
   PostedUnaryResponder(std::shared_ptr<Loop> loop, ServerCore::UnaryAnswer answer) : loop_(std::move(loop)), answer_(std::move(answer)) {}
@@ -61,7 +71,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
         id_(id),
         link_(std::move(link)),
         peer_(std::move(peer)),
-        session_(std::in_place, SessionOptions(*server_, peer_), id, server_->budget_, server_->pool_) {}
+        session_(std::in_place, SessionOptions(*server_, peer_), id, SharerOf(peer_), server_->budget_, server_->pool_) {}
 
   void Start() { link_->Start(shared_from_this()); }
 
@@ -117,6 +127,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     session.frame_bytes_max = server.options_.frame_bytes_max;
     session.progress_timeout = server.options_.progress_timeout;
     session.grant_unused_max = server.options_.grant_unused_max;
+    session.grant_idle_max = server.options_.grant_idle_max;
     if (server.options_.lane_bytes_max > 0) {
       session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
       // The session belongs to a peer, which holds the server.
@@ -128,6 +139,14 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   void Malformed(const absl::Status& status) {
     server_->malformed_.fetch_add(1, std::memory_order_relaxed);
     link_->Finish(status);  // The typed refusal.
+    Gone();
+  }
+
+  // It keeps room from others: it is told so, and comes back in a while.
+  void EndForUnused(const absl::Status& status) {
+    const auto counters = session_->TakeCounters();
+    server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes, /*ended=*/true);
+    link_->Finish(status);
     Gone();
   }
 
@@ -170,6 +189,7 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     server_->small_refused_.fetch_add(counters.small_refused, std::memory_order_relaxed);
     server_->peer_small_refused_.fetch_add(counters.peer_small_refused, std::memory_order_relaxed);
     server_->frame_refused_.fetch_add(counters.frame_refused, std::memory_order_relaxed);
+    if (counters.taken_back > 0) server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes, /*ended=*/false);
     ArmTimer();
   }
 
@@ -181,7 +201,9 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
       const auto self = weak.lock();
       if (self == nullptr || self->gone()) return;
       if (self->armed_at_ == at) self->armed_at_.reset();
-      if (!self->session_->Tick(self->Now()).ok()) {
+      if (const absl::Status status = self->session_->Tick(self->Now()); status.code() == absl::StatusCode::kResourceExhausted) {
+        return self->EndForUnused(status);
+      } else if (!status.ok()) {
         self->link_->Detach();
         self->Gone();
         return;
@@ -311,6 +333,19 @@ absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& 
   return lane;
 }
 
+void ServerCore::TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
+  taken_back_.fetch_add(grants, std::memory_order_relaxed);
+  if (ended) kept_out_[peer] = loop_->Now() + options_.unused_pause;
+  if (options_.on_unused_grants) options_.on_unused_grants(peer, grants, bytes, ended);
+}
+
+absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
+  std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
+  if (!kept_out_.contains(peer)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("a stream of ", peer, " left its grants unused; no other one is served for ",
+                                                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
+}
+
 bool ServerCore::AdmitCall() {
   if (open_calls_.load(std::memory_order_relaxed) >= options_.streams_max) {
     refused_.fetch_add(1, std::memory_order_relaxed);
@@ -323,7 +358,7 @@ bool ServerCore::AdmitCall() {
 
 void ServerCore::DispatchAdmitted() {
   for (const auto& admitted : budget_->TakeAdmitted()) {
-    const auto it = data_peers_.find(admitted.peer);
+    const auto it = data_peers_.find(admitted.stream);
     if (it != data_peers_.end()) {
       it->second->OnAdmitted(admitted.request, admitted.bytes);
     } else {
@@ -345,6 +380,12 @@ void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
   if (!status.ok()) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     link->Finish(status);
+    CallEnded();
+    return;
+  }
+  if (const absl::Status free = CheckNotKeptOut(SharerOf(peer)); !free.ok()) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    link->Finish(free);
     CallEnded();
     return;
   }
@@ -433,6 +474,7 @@ Server::Stats ServerCore::stats() const {
   stats.lane_bytes = lanes_->bytes.load(std::memory_order_relaxed);
   stats.lane_bytes_refused = lanes_->refused.load(std::memory_order_relaxed);
   stats.streams = open_calls_.load(std::memory_order_relaxed);
+  stats.taken_back_total = taken_back_.load(std::memory_order_relaxed);
   stats.refused_total = refused_.load(std::memory_order_relaxed);
   stats.granted_total = granted_.load(std::memory_order_relaxed);
   stats.malformed_total = malformed_.load(std::memory_order_relaxed);

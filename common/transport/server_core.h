@@ -46,6 +46,9 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   class Responder;
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints);
   void DispatchAdmitted();
+  // `peer` has left so much unused; `ended`: for the last time on one stream, and it gets no other one for a while.
+  void TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
+  absl::Status CheckNotKeptOut(const std::string& peer);
   absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address, const wire::LaneOffer& offer);
 
   const ServerOptions options_;
@@ -61,8 +64,9 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;
+  std::map<std::string, MonoTime> kept_out_;  // Peers that left grants unused, until when.
   std::map<std::uint64_t, std::shared_ptr<MessageStreamCore>> streams_;
-  std::atomic<std::uint64_t> open_calls_{0}, refused_{0}, granted_{0}, malformed_{0}, received_{0}, sent_{0};
+  std::atomic<std::uint64_t> taken_back_{0}, open_calls_{0}, refused_{0}, granted_{0}, malformed_{0}, received_{0}, sent_{0};
   std::atomic<std::uint64_t> budget_refused_{0}, small_refused_{0}, peer_small_refused_{0}, frame_refused_{0}, streams_refused_{0};
 };
 

@@ -12,10 +12,12 @@ namespace evergrad::transport {
 
 using wire::MessageKind;
 
-ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool)
+ServerSession::ServerSession(Options options, std::uint64_t stream, const std::string& peer_name, std::shared_ptr<Budget> budget,
+                             std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)),
-      peer_(peer),
+      stream_(stream),
       budget_(std::move(budget)),
+      peer_(budget_->Join(peer_name)),
       pool_(std::move(pool)),
       outbox_(options_.message_bytes_max),
       liveness_(options_.progress_timeout) {
@@ -25,7 +27,7 @@ ServerSession::ServerSession(Options options, std::uint64_t peer, std::shared_pt
                       .response_bytes_max = budget_->options().peer_small_bytes_max});
 }
 
-ServerSession::~ServerSession() { budget_->DropPeer(peer_); }
+ServerSession::~ServerSession() { budget_->Leave(peer_, stream_); }
 
 ServerSession::Request& ServerSession::Add(const wire::StreamHeader& header, MonoTime now) {
   if (requests_.empty()) liveness_.OnWork(now);
@@ -68,7 +70,7 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
   switch (header.kind) {
     case MessageKind::kAnnounce: return OnAnnounce(header, now);
     case MessageKind::kRequest: return OnPiece(header, payload, now);
-    case MessageKind::kCancel: OnCancel(header.request_id); return absl::OkStatus();
+    case MessageKind::kCancel: OnCancel(header.request_id, now); return absl::OkStatus();
     case MessageKind::kPing:
       if (!std::exchange(pong_queued_, true)) outbox_.AddControl({.kind = MessageKind::kPong});
       return absl::OkStatus();
@@ -110,7 +112,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     return absl::OkStatus();
   }
   const std::uint64_t bytes = header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
-  switch (budget_->AskLarge(peer_, id, bytes)) {
+  switch (budget_->AskLarge(peer_, stream_, id, bytes)) {
     case CreditCore::Answer::kGranted:
       Add(header, now);
       Grant(requests_.find(id), now);
@@ -124,7 +126,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
       break;
     case CreditCore::Answer::kFull:
       ++counters_.budget_refused;
-      Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server"));
+      Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server, or too many of this peer"));
       break;
   }
   return absl::OkStatus();
@@ -136,6 +138,8 @@ void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
   request.request_token = budget_->MakeToken(peer_, request.request_bytes_max, /*small=*/false);
   request.response_token = budget_->MakeToken(peer_, request.response_bytes_max, /*small=*/false);
   request.phase = Phase::kGranted;
+  if (granted_.empty()) check_at_ = now + options_.grant_idle_max;
+  request.granted_at = now;
   Touch(it->first, request, now);
   outbox_.AddControl({.kind = MessageKind::kGrant,
                       .request_id = it->first,
@@ -185,6 +189,7 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
                                                    " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
+  if (request.granted_at != MonoTime{0}) last_payload_ = now;
   if (!request.frame.complete()) {
     if (request.phase == Phase::kGranted) request.request_token->Shrink(request.frame.frame_bytes());
     request.phase = Phase::kReceiving;
@@ -192,20 +197,24 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     return absl::OkStatus();
   }
   request.request_token->Shrink(request.frame.frame_bytes());
+  if (request.granted_at != MonoTime{0}) unused_in_a_row_ = 0;
   request.phase = Phase::kHandling;
   granted_.erase({request.last_piece, id});
   ready_.push_back({id, {request.frame.Take(), std::move(request.request_token)}});
   return absl::OkStatus();
 }
 
-void ServerSession::OnCancel(std::uint64_t id) {
+void ServerSession::OnCancel(std::uint64_t id, MonoTime now) {
   dropping_.erase(id);
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
   const bool waiting = it->second.phase == Phase::kWaiting;
+  // Giving a grant up late is no better than leaving it unused.
+  if (it->second.phase == Phase::kGranted && it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_))
+    ++unused_in_a_row_;
   outbox_.Drop(id);
   Forget(it);
-  if (waiting) budget_->Withdraw(peer_, id);
+  if (waiting) budget_->Withdraw(peer_, stream_, id);
 }
 
 void ServerSession::Answer(std::uint64_t id, Frame response, MonoTime now) {
@@ -234,6 +243,7 @@ void ServerSession::Fail(std::uint64_t id, const absl::Status& status) {
 std::optional<Outbox::Message> ServerSession::NextMessage() {
   auto message = lane_.Next(outbox_);
   if (!message) return message;
+  writing_ = true;
   if (message->header.kind == MessageKind::kAnswer && message->last) answers_sent_.push_back(message->header.request_id);
   if (message->header.kind == MessageKind::kPong) pong_queued_ = false;
   return message;
@@ -241,27 +251,67 @@ std::optional<Outbox::Message> ServerSession::NextMessage() {
 
 void ServerSession::OnSent(MonoTime now) {
   liveness_.OnSent(now);
+  writing_ = false;
+  writing_since_.reset();
   for (const std::uint64_t id : answers_sent_) {
     if (const auto it = requests_.find(id); it != requests_.end()) Forget(it);
   }
   answers_sent_.clear();
 }
 
+void ServerSession::TakeBack(std::uint64_t id) {
+  const auto it = requests_.find(id);
+  ++counters_.taken_back;
+  counters_.taken_back_bytes += it->second.request_bytes_max + it->second.response_bytes_max;
+  Forget(it);
+  dropping_.insert(id);
+  Refuse(id, absl::AbortedError("grant was not used in time"));
+}
+
+void ServerSession::TakeBackForOthers(MonoTime now) {
+  // The newest ones first: what the peer keeps is what it sends first.
+  struct Late {
+    MonoTime granted_at{0};
+    std::uint64_t id = 0;
+    bool whatever_it_holds = false;  // be it within its share
+  };
+  std::vector<Late> late;
+  for (const auto& [last_piece, id] : granted_) {
+    const Request& request = requests_.at(id);
+    const bool begun = request.phase != Phase::kGranted;
+    if (request.granted_at + (begun ? options_.grant_unused_max : options_.grant_idle_max) > now) continue;
+    late.push_back({request.granted_at, id, !begun && last_payload_ + options_.grant_idle_max <= now});
+  }
+  std::sort(late.begin(), late.end(), [](const Late& a, const Late& b) { return std::pair(a.granted_at, a.id) > std::pair(b.granted_at, b.id); });
+  for (const Late& one : late) {
+    if (one.whatever_it_holds ? budget_->OthersWait(peer_) : budget_->OverShare(peer_)) TakeBack(one.id);
+  }
+}
+
 absl::Status ServerSession::Tick(MonoTime now) {
-  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now) {
-    const std::uint64_t id = granted_.begin()->second;
-    Forget(requests_.find(id));
-    dropping_.insert(id);
-    Refuse(id, absl::AbortedError("grant was not used in time"));
+  const std::uint64_t before = counters_.taken_back;
+  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now) TakeBack(granted_.begin()->second);
+  if (!granted_.empty() && check_at_ <= now) {
+    TakeBackForOthers(now);
+    check_at_ = now + options_.grant_idle_max;
+  }
+  if (counters_.taken_back != before) ++unused_in_a_row_;
+  if (unused_in_a_row_ >= options_.unused_in_a_row_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
+  }
+  if (dropping_.size() > options_.requests_max) {
+    return absl::ResourceExhaustedError(absl::StrCat("peer does not confirm that its requests have ended: requests=", dropping_.size()));
   }
   if (requests_.empty()) return absl::OkStatus();
+  if (writing_ && !writing_since_) writing_since_ = now;
+  if (writing_since_ && *writing_since_ + options_.grant_unused_max <= now) return absl::UnavailableError("peer takes nothing of what it is sent");
   return liveness_.Tick(now, &outbox_);
 }
 
 std::optional<MonoTime> ServerSession::NextTick() const {
   if (requests_.empty()) return std::nullopt;
   MonoTime next = liveness_.Due();
-  if (!granted_.empty()) next = std::min(next, granted_.begin()->first + options_.grant_unused_max);
+  if (!granted_.empty()) next = std::min({next, check_at_, granted_.begin()->first + options_.grant_unused_max});
   return next;
 }
 

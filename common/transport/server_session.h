@@ -33,6 +33,10 @@ class ServerSession {
     std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
+    // While others wait: a grant is taken back that is unused for so long, if the stream has sent no payload for as long or its peer holds more than
+    // its share; and a stream is ended to which this has happened so often in a row.
+    MonoTime grant_idle_max = std::chrono::seconds(1);
+    std::uint32_t unused_in_a_row_max = 8;
     std::uint64_t lane_ring_bytes_max = 0;  // The largest that is taken; 0: none.
     // Our end of the memory that the client offers, or in words why not. Null: none is taken.
     std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)> take_lane = nullptr;
@@ -42,10 +46,12 @@ class ServerSession {
     std::uint64_t refused = 0, granted = 0;                                                          // refused: all
     std::uint64_t lane_received = 0;                                                                 // bytes, through the lane
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;  // by limit
+    std::uint64_t taken_back = 0, taken_back_bytes = 0;                                              // grants that the peer did not use
   };
-  // `peer` names the stream at the budget. Puts HELLO into the outbox.
+  // `stream` names this stream at the budget, `peer_name` whose share it takes part in. Puts HELLO into the outbox.
   // Requests are received into memory of `pool` (null: the heap).
-  ServerSession(Options options, std::uint64_t peer, std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool = nullptr);
+  ServerSession(Options options, std::uint64_t stream, const std::string& peer_name, std::shared_ptr<Budget> budget,
+                std::shared_ptr<BufferPool> pool = nullptr);
   // Withdraws and releases everything but the tokens that requests in handlers hold.
   ~ServerSession();
 
@@ -68,7 +74,8 @@ class ServerSession {
   std::optional<Outbox::Message> NextMessage();
   const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
   void OnSent(MonoTime now);
-  // Ends dead grants. Not OK: the watchdog gives the stream up.
+  // Takes back grants that are not used. Not OK: the stream is to be ended, with this status if it is ResourceExhausted (the peer has left too many
+  // grants unused); else the watchdog gives it up.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
@@ -84,6 +91,7 @@ class ServerSession {
     std::uint64_t response_bytes_max = 0;
     std::unique_ptr<Budget::Token> request_token, response_token;
     Reassembly frame;
+    MonoTime granted_at{0};
     MonoTime last_piece{0};
   };
   using RequestMap = std::map<std::uint64_t, Request>;
@@ -92,16 +100,21 @@ class ServerSession {
   absl::Status OnAnnounce(const wire::StreamHeader& header, MonoTime now);
   absl::Status OnPiece(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnLane(const wire::StreamHeader& header, MessageView payload);
-  void OnCancel(std::uint64_t id);
+  void OnCancel(std::uint64_t id, MonoTime now);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
   void Touch(std::uint64_t id, Request& request, MonoTime now);
+  // The grant of `id` ends unused.
+  void TakeBack(std::uint64_t id);
+  // What others wait for and this one does not use, or not fast enough.
+  void TakeBackForOthers(MonoTime now);
 
   const Options options_;
-  const std::uint64_t peer_;
+  const std::uint64_t stream_;
   const std::shared_ptr<Budget> budget_;
+  const std::uint64_t peer_;                // at the budget
   const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a server.
   Outbox outbox_;
   LanePort lane_;
@@ -111,6 +124,11 @@ class ServerSession {
   std::set<std::pair<MonoTime, std::uint64_t>> granted_;  // By last piece: which grants are dead.
   std::set<std::uint64_t> dropping_;                      // Ended by us; their pieces are dropped until the client's CANCEL.
   std::vector<std::uint64_t> answers_sent_;               // Requests whose last piece is on its way.
+  MonoTime check_at_{0};                                  // While granted_ is not empty: when it is looked for grants that others could use.
+  MonoTime last_payload_{0};                              // Of a granted request.
+  std::uint32_t unused_in_a_row_ = 0;                     // How often grants were taken back since one was last used.
+  bool writing_ = false;                                  // Something was taken by NextMessage and is not sent yet …
+  std::optional<MonoTime> writing_since_;                 // … and was not at this tick either.
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

@@ -110,6 +110,7 @@ struct PeerInfo {
   std::string address;           // as the transport knows it
   std::string certificate_name;  // common name of the verified client certificate, "" without TLS
   std::string certificate_task;  // the task that it is for: "worker/0", "worker" (any), "user/alice"; "" without TLS and only then
+  std::string client_name = {};  // of a data stream: what the client calls itself (ChannelOptions), which nobody has proved
 };
 // Whether `peer` may be `task` ("worker/0", "user", "" anybody). Without TLS, where nobody can tell, OK; else PermissionDenied:
 // "certificate is for worker/0, expected coordinator".
@@ -160,6 +161,12 @@ struct ServerOptions {
   std::chrono::milliseconds unary_request_max{10000};  // from the beginning of a unary call to its whole request, else DeadlineExceeded
   std::chrono::milliseconds progress_timeout{5000};    // the watchdog (rule 8)
   std::chrono::milliseconds grant_unused_max{30000};   // a grant whose payload does not come is dead (rule 5): Aborted, retryable
+  // The same while others wait, for a stream that sends nothing, or whose peer holds more than its share of the budget. A stream that leaves grants
+  // unused again and again is ended with ResourceExhausted, and its peer gets no new one for `unused_pause`.
+  std::chrono::milliseconds grant_idle_max{1000};
+  std::chrono::milliseconds unused_pause{10000};
+  // Grants were taken back from this peer; `ended`: and its stream was ended for it. On a transport thread.
+  std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended)> on_unused_grants = {};
 };
 
 class Server {
@@ -174,6 +181,7 @@ class Server {
     std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;  // refused: for lane_bytes_max
     // By limit; refused_total is all of them, and what other bounds refuse.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0, streams_refused = 0;
+    std::uint64_t taken_back_total = 0;  // grants that were not used
     std::uint64_t refused_total = 0, granted_total = 0, malformed_total = 0, bytes_received = 0, bytes_sent = 0;
   };
   virtual Stats stats() const = 0;
@@ -186,6 +194,8 @@ struct ChannelOptions {
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
+  // What the client calls itself on data streams: whose share of a server's budget they take part in where no certificate says it. ASCII.
+  std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t unsent_bytes_max = 64ull << 20;

@@ -54,7 +54,7 @@ inline constexpr std::uint8_t kInLane = 1;
 struct StreamHeader {
   MessageKind kind = MessageKind::kPing;
   std::uint8_t flags = 0;                // kInLane.
-  std::uint64_t request_id = 0;          // Chosen by the client, rising, never 0 but for HELLO, PING, PONG, LANE, ROOM.
+  std::uint64_t request_id = 0;          // Chosen by the client, in any order; never 0 but for HELLO, PING, PONG, LANE, ROOM.
   std::uint64_t frame_bytes = 0;         // The whole request or answer. HELLO: the largest one taken.
   std::uint64_t offset = 0;              // Of this piece in the frame. HELLO: the largest ring of a lane that is taken, 0 for none.
   std::uint64_t bytes = 0;               // Payload of this message, behind the header or in the lane.

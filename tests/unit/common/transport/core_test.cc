@@ -34,30 +34,110 @@ std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& a
 
 // ---------------------------------------------------------------- credit
 
-TEST_CASE("large requests are admitted in order of arrival, and a large one is not starved by small ones behind it") {
-  CreditCore core({.budget_bytes_max = 100});
-  CHECK(core.AskLarge(1, 1, 60) == Answer::kGranted);
-  CHECK(core.AskLarge(1, 2, 80) == Answer::kWaiting);
-  CHECK(core.AskLarge(2, 3, 10) == Answer::kWaiting);  // It would fit, but has to queue.
-  CHECK(core.waiting_bytes() == 90);
-  CHECK(core.TakeAdmitted().empty());
-  core.ReleaseLarge(60);
-  CHECK(RequestsOf(core.TakeAdmitted()) == std::vector<std::uint64_t>{2, 3});
-  CHECK(core.used() == 90);
-  CHECK(core.TakeAdmitted().empty());
+// Peers as a test numbers them: each has one stream, which has the peer's number.
+struct Peers {
+  explicit Peers(CreditCore::Options options, int count = 5) : core(options) {
+    for (int i = 1; i <= count; ++i) REQUIRE(core.Join("peer " + std::to_string(i)) == static_cast<std::uint64_t>(i));
+  }
+  Answer Ask(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) { return core.AskLarge(peer, peer, request, bytes); }
+  std::vector<std::uint64_t> Admitted() { return RequestsOf(core.TakeAdmitted()); }
+  CreditCore core;
+};
+using Requests = std::vector<std::uint64_t>;
+
+TEST_CASE("one peer's large requests are admitted in order of arrival, and a large one is not starved by small ones behind it") {
+  Peers peers({.budget_bytes_max = 100});
+  CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
+  CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
+  CHECK(peers.Ask(2, 3, 10) == Answer::kGranted);  // The other one may not have more while this one waits.
+  CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);  // It would fit, but has to queue.
+  CHECK(peers.core.waiting_bytes() == 90);
+  CHECK(peers.Admitted().empty());
+  peers.core.ReleaseLarge(1, 60);
+  CHECK(peers.Admitted() == Requests{2, 4});
+  CHECK(peers.core.used() == 100);
 }
 
-TEST_CASE("a request over the whole budget is told so, and a full waiting list refuses") {
-  CreditCore core({.budget_bytes_max = 100, .waiting_max = 2});
-  CHECK(core.AskLarge(1, 1, 101) == Answer::kOverBudget);
-  CHECK(core.AskLarge(1, 2, 100) == Answer::kGranted);
-  CHECK(core.AskLarge(1, 3, 1) == Answer::kWaiting);
-  CHECK(core.AskLarge(1, 4, 1) == Answer::kWaiting);
-  CHECK(core.AskLarge(1, 5, 1) == Answer::kFull);
+TEST_CASE("a request over the whole budget is told so, a full waiting list refuses, and one peer fills an eighth of it") {
+  Peers peers({.budget_bytes_max = 100, .waiting_max = 16});
+  CHECK(peers.Ask(1, 1, 101) == Answer::kOverBudget);
+  CHECK(peers.Ask(1, 2, 100) == Answer::kGranted);
+  CHECK(peers.Ask(1, 3, 1) == Answer::kWaiting);
+  CHECK(peers.Ask(1, 4, 1) == Answer::kWaiting);
+  CHECK(peers.Ask(1, 5, 1) == Answer::kFull);
+  CHECK(peers.Ask(2, 6, 1) == Answer::kWaiting);
+  Peers full({.budget_bytes_max = 100, .waiting_max = 2}, 3);
+  CHECK(full.Ask(1, 1, 100) == Answer::kGranted);
+  CHECK(full.Ask(1, 2, 1) == Answer::kWaiting);
+  CHECK(full.Ask(2, 3, 1) == Answer::kWaiting);
+  CHECK(full.Ask(3, 4, 1) == Answer::kFull);
+}
+
+TEST_CASE("a peer alone may use the whole budget, and what it wants while others wait is served in turns, up to its share") {
+  Peers peers({.budget_bytes_max = 100});
+  for (std::uint64_t i = 1; i <= 10; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
+  for (std::uint64_t i = 11; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
+  CHECK_FALSE(peers.core.OverShare(1));  // nobody else waits
+  for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
+  CHECK(peers.core.OverShare(1));
+  CHECK(peers.core.share() == 50);
+  // What is given back goes to the second one until each has half, then to both in turns.
+  Requests admitted;
+  for (int i = 0; i < 5; ++i) {
+    peers.core.ReleaseLarge(1, 10);
+    for (const std::uint64_t id : peers.Admitted()) admitted.push_back(id);
+  }
+  CHECK(admitted == Requests{21, 22, 23, 24, 25});
+  CHECK_FALSE(peers.core.OverShare(1));
+  peers.core.ReleaseLarge(1, 10);
+  peers.core.ReleaseLarge(2, 10);
+  CHECK(peers.Admitted() == Requests{11, 26});
+  // A third one halves nothing: it gets the room that comes next.
+  CHECK(peers.Ask(3, 31, 30) == Answer::kWaiting);
+  CHECK(peers.core.share() == 33);
+  for (const std::uint64_t peer : {1, 2, 1}) peers.core.ReleaseLarge(peer, 10);
+  CHECK(peers.Admitted() == Requests{31});
+}
+
+TEST_CASE("a request that is larger than its peer's share has its turn, too, when the peer holds nothing") {
+  Peers peers({.budget_bytes_max = 100});
+  CHECK(peers.Ask(1, 1, 90) == Answer::kGranted);
+  CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
+  CHECK(peers.Ask(1, 3, 90) == Answer::kWaiting);
+  CHECK(peers.Ask(3, 4, 5) == Answer::kWaiting);  // Room is kept for the second one, whose turn it is.
+  peers.core.ReleaseLarge(1, 90);
+  CHECK(peers.Admitted() == Requests{2});
+  peers.core.ReleaseLarge(2, 90);
+  CHECK(peers.Admitted() == Requests{3, 4});
+}
+
+TEST_CASE("a peer with many streams has one share") {
+  CreditCore core({.budget_bytes_max = 100, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 10});
+  const std::uint64_t thief = core.Join("thief"), other = core.Join("other");
+  for (std::uint64_t stream = 1; stream < 100; ++stream) CHECK(core.Join("thief") == thief);
+  for (std::uint64_t stream = 0; stream < 100; ++stream) (void)core.AskLarge(thief, stream, 1, 10);
+  CHECK(core.used() == 100);
+  CHECK(core.AskLarge(other, 500, 1, 10) == Answer::kWaiting);
+  CHECK(core.AskLarge(other, 500, 2, 10) == Answer::kWaiting);
+  core.ReleaseLarge(thief, 20);
+  const auto admitted = core.TakeAdmitted();
+  REQUIRE(admitted.size() == 2);
+  for (const auto& a : admitted) CHECK(a.peer == other);
+  CHECK(core.TakeSmall(thief, 10));
+  CHECK_FALSE(core.TakeSmall(thief, 1));
+  CHECK(core.TakeSmall(other, 10));
+  // Whoever has gone and holds nothing is forgotten.
+  for (std::uint64_t stream = 0; stream < 100; ++stream) core.Leave(thief, stream);
+  CHECK(core.peers() == 2);
+  core.ReleaseSmall(thief, 10);
+  core.ReleaseLarge(thief, 80);
+  CHECK(core.peers() == 1);
+  CHECK(core.Join("thief") != thief);
 }
 
 TEST_CASE("small requests have a reserve, and in it a share for each peer") {
-  CreditCore core({.budget_bytes_max = 0, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 60});
+  Peers peers({.budget_bytes_max = 0, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 60});
+  CreditCore& core = peers.core;
   CHECK(core.TakeSmall(1, 60));
   CHECK_FALSE(core.TakeSmall(1, 1));
   CHECK(core.TakeSmall(2, 40));
@@ -68,61 +148,78 @@ TEST_CASE("small requests have a reserve, and in it a share for each peer") {
   CHECK(core.small_used() == 100);
 }
 
-TEST_CASE("a withdrawn request or a dropped peer gives its place to those behind it, whether it waits or was just admitted") {
-  CreditCore core({.budget_bytes_max = 100});
-  CHECK(core.AskLarge(1, 1, 100) == Answer::kGranted);
-  CHECK(core.AskLarge(2, 2, 90) == Answer::kWaiting);
-  CHECK(core.AskLarge(3, 3, 50) == Answer::kWaiting);
-  CHECK(core.AskLarge(3, 4, 50) == Answer::kWaiting);
-  core.Withdraw(2, 2);
-  core.ReleaseLarge(100);
+TEST_CASE("a withdrawn request or a stream that ends gives its place to those behind it, whether it waits or was just admitted") {
+  Peers peers({.budget_bytes_max = 100});
+  CreditCore& core = peers.core;
+  CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
+  CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
+  CHECK(peers.Ask(3, 3, 50) == Answer::kWaiting);
+  CHECK(core.AskLarge(3, 33, 4, 50) == Answer::kWaiting);  // Of another stream.
+  core.Withdraw(2, 2, 2);
+  core.ReleaseLarge(1, 100);
   CHECK(core.used() == 100);
-  CHECK(core.AskLarge(4, 5, 70) == Answer::kWaiting);
-  core.DropPeer(3);  // Admitted, not taken.
-  CHECK(RequestsOf(core.TakeAdmitted()) == std::vector<std::uint64_t>{5});
-  CHECK(core.used() == 70);
-  core.Withdraw(9, 9);  // Unknown: nothing.
-  CHECK(core.used() == 70);
+  CHECK(peers.Ask(4, 5, 40) == Answer::kWaiting);
+  core.Leave(3, 3);  // Admitted, not taken.
+  CHECK(peers.Admitted() == Requests{4, 5});
+  CHECK(core.used() == 90);
+  core.Withdraw(9, 9, 9);  // Unknown: nothing.
+  CHECK(core.used() == 90);
 }
 
-TEST_CASE("credit in a random life equals the sum of what is held and is never above the budget") {
-  std::mt19937_64 random(3);
-  CreditCore core({.budget_bytes_max = 1000, .waiting_max = 20});
-  std::map<std::uint64_t, std::uint64_t> held, waiting;
+TEST_CASE("credit in a random life equals the sum of what is held, is never above the budget, and no room is kept from all that wait") {
+  const unsigned seed = 3;
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  Peers peers({.budget_bytes_max = 1000, .waiting_max = 40});
+  CreditCore& core = peers.core;
+  struct Held {
+    std::uint64_t peer = 0, bytes = 0;
+  };
+  std::map<std::uint64_t, Held> held, waiting;
   for (std::uint64_t id = 1; id < 20000; ++id) {
+    const std::uint64_t peer = 1 + id % 5;
     switch (random() % 3) {
       case 0: {
         const std::uint64_t bytes = random() % 1200;
-        const auto answer = core.AskLarge(id % 5, id, bytes);
-        if (answer == Answer::kGranted) held[id] = bytes;
-        if (answer == Answer::kWaiting) waiting[id] = bytes;
+        const auto answer = peers.Ask(peer, id, bytes);
+        if (answer == Answer::kGranted) held[id] = {peer, bytes};
+        if (answer == Answer::kWaiting) waiting[id] = {peer, bytes};
         REQUIRE((answer == Answer::kOverBudget) == (bytes > 1000));
         break;
       }
       case 1:
         if (!held.empty()) {
-          core.ReleaseLarge(held.begin()->second);
+          core.ReleaseLarge(held.begin()->second.peer, held.begin()->second.bytes);
           held.erase(held.begin());
         }
         break;
       case 2:
         if (!waiting.empty()) {
           const auto it = std::next(waiting.begin(), static_cast<std::ptrdiff_t>(random() % waiting.size()));
-          core.Withdraw(it->first % 5, it->first);
+          core.Withdraw(it->second.peer, it->second.peer, it->first);
           waiting.erase(it);
         }
         break;
     }
     for (const auto& a : core.TakeAdmitted()) {
-      REQUIRE(waiting.begin()->first == a.request);  // First come, first served.
-      waiting.erase(a.request);
-      held[a.request] = a.bytes;
+      for (const auto& [earlier, w] : waiting) {
+        if (earlier >= a.request) break;
+        REQUIRE(w.peer != a.peer);  // First come, first served among a peer's own.
+      }
+      REQUIRE(waiting.erase(a.request) == 1);
+      held[a.request] = {a.peer, a.bytes};
     }
     std::uint64_t sum = 0;
-    for (const auto& [_, bytes] : held) sum += bytes;
+    std::map<std::uint64_t, std::uint64_t> wanted;
+    for (const auto& [_, h] : held) sum += h.bytes;
+    for (const auto& [_, w] : waiting) wanted.try_emplace(w.peer, w.bytes);  // its oldest
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
+    // Nothing is left undone: somebody's turn it is who does not fit.
+    bool one_blocks = wanted.empty();
+    for (const auto& [p, bytes] : wanted) one_blocks = one_blocks || sum + bytes > 1000;
+    REQUIRE(one_blocks);
   }
 }
 
@@ -130,9 +227,10 @@ TEST_CASE("a token gives back once, by its end or by shrinking, and wakes the bu
   int woken = 0;
   auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10},
                                          [&] { ++woken; });
-  REQUIRE(budget->AskLarge(1, 1, 100) == Answer::kGranted);
+  REQUIRE(budget->Join("peer") == 1);
+  REQUIRE(budget->AskLarge(1, 1, 1, 100) == Answer::kGranted);
   auto token = budget->MakeToken(1, 100, false);
-  CHECK(budget->AskLarge(1, 2, 30) == Answer::kWaiting);
+  CHECK(budget->AskLarge(1, 1, 2, 30) == Answer::kWaiting);
   token->Shrink(80);
   CHECK(woken == 0);
   token->Shrink(50);
@@ -394,7 +492,7 @@ TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 Ki
 struct Pair {
   explicit Pair(ServerSession::Options server_options = {},
                 CreditCore::Options credit = {.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 200000})
-      : budget(std::make_shared<Budget>(credit, [] {})), server(std::in_place, server_options, 1, budget) {}
+      : budget(std::make_shared<Budget>(credit, [] {})), server(std::in_place, server_options, 1, "client", budget) {}
 
   static std::string Flat(const Outbox::Message& message) {
     std::string bytes;
@@ -520,6 +618,169 @@ TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the s
   CHECK(pair.arrived.size() == 1);
 }
 
+// Two clients of one server, as far as the server's half goes.
+struct Rivals {
+  Rivals() : budget(std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000000}, [] {})) {
+    ServerSession::Options options{.progress_timeout = 1000s, .grant_unused_max = 30s, .grant_idle_max = 1s, .unused_in_a_row_max = 4};
+    thief.emplace(options, 1, "thief", budget);
+    other.emplace(options, 2, "other", budget);
+  }
+  void Say(ServerSession& session, wire::StreamHeader header, const std::string& payload = {}) {
+    header.bytes = payload.size();
+    const auto bytes = wire::EncodeStreamHeader(header);
+    const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes), std::as_bytes(std::span(payload))};
+    REQUIRE(session.OnMessage(view, now).ok());
+    Admit();
+  }
+  void Announce(ServerSession& session, std::uint64_t id, std::uint64_t bytes) {
+    Say(session, {.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = bytes});
+  }
+  void Admit() {
+    for (const auto& a : budget->TakeAdmitted()) (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
+  }
+  // The kinds of messages that wait for `session`'s client, with their requests.
+  std::vector<std::pair<MessageKind, std::uint64_t>> Heard(ServerSession& session) {
+    std::vector<std::pair<MessageKind, std::uint64_t>> heard;
+    while (const auto message = session.NextMessage()) heard.emplace_back(message->header.kind, message->header.request_id);
+    session.OnSent(now);
+    return heard;
+  }
+  // A second later the other one wants room; the thief's stream looks at what it holds; the other one is through again.
+  absl::Status Round() {
+    now += 1s;
+    Announce(*other, ++others, 300000);
+    const absl::Status status = thief->Tick(now);
+    Admit();
+    Say(*other, {.kind = MessageKind::kCancel, .request_id = others});
+    return status;
+  }
+  MonoTime now{1s};
+  std::shared_ptr<Budget> budget;
+  std::optional<ServerSession> thief, other;
+  std::uint64_t others = 0;
+};
+
+TEST_CASE("what a peer holds above its share is taken back when it is unused and others wait, the newest first, and no more than they need") {
+  Rivals rivals;
+  for (std::uint64_t id = 1; id <= 10; ++id) rivals.Announce(*rivals.thief, id, 100000);
+  rivals.Heard(*rivals.thief);
+  rivals.now += 10s;
+  CHECK(rivals.thief->Tick(rivals.now).ok());
+  CHECK(rivals.budget->levels().used == 1000000);  // nobody else wants any of it
+  rivals.Announce(*rivals.other, 1, 300000);
+  rivals.Announce(*rivals.other, 2, 100000);
+  rivals.Heard(*rivals.other);
+  rivals.now += 1s;
+  CHECK(rivals.thief->Tick(rivals.now).ok());
+  rivals.Admit();
+  const std::vector<std::pair<MessageKind, std::uint64_t>> ended = {{MessageKind::kError, 10},
+                                                                    {MessageKind::kError, 9},
+                                                                    {MessageKind::kError, 8},
+                                                                    {MessageKind::kError, 7}},
+                                                           granted = {{MessageKind::kGrant, 1}, {MessageKind::kGrant, 2}};
+  CHECK(rivals.Heard(*rivals.thief) == ended);
+  CHECK(rivals.Heard(*rivals.other) == granted);
+  CHECK(rivals.budget->levels().used == 1000000);
+  // Who sends nothing keeps nothing that others wait for; the room goes in turns.
+  rivals.Announce(*rivals.thief, 11, 100000);
+  rivals.Announce(*rivals.other, 3, 200000);
+  rivals.now += 5s;
+  CHECK(rivals.thief->Tick(rivals.now).ok());
+  rivals.Admit();
+  CHECK(rivals.thief->TakeCounters().taken_back == 4 + 3);
+  CHECK(rivals.budget->levels().used == 1000000);
+  CHECK(rivals.budget->levels().waiting_bytes == 0);
+  // What nobody waits for is dead after grant_unused_max.
+  rivals.now += 30s;
+  CHECK(rivals.thief->Tick(rivals.now).ok());
+  CHECK(rivals.thief->TakeCounters().taken_back == 4);
+}
+
+TEST_CASE("a stream whose grants are left unused again and again is ended by name; one that uses one of them begins anew") {
+  Rivals rivals;
+  for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 100000);
+  for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
+  SECTION("it goes on so") {
+    const absl::Status status = rivals.Round();
+    CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+    CHECK(status.message() == "the peer has left its grants unused 4 times in a row");
+  }
+  SECTION("it gives them up late") {
+    rivals.now += 500ms;
+    rivals.Announce(*rivals.other, 1000, 300000);
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 1});
+    CHECK(rivals.thief->Tick(rivals.now).code() == absl::StatusCode::kResourceExhausted);
+  }
+  SECTION("it uses one") {
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000}, std::string(100000, 'x'));
+    REQUIRE(rivals.thief->TakeReady().size() == 1);
+    for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
+    CHECK(rivals.Round().code() == absl::StatusCode::kResourceExhausted);
+  }
+}
+
+TEST_CASE("who sends slowly keeps its share while others wait, and what is above it for as long as an unused grant may last") {
+  Rivals rivals;
+  const auto send = [&](int i) {
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 300000, .offset = static_cast<std::uint64_t>(i)}, "x");
+    rivals.now += 500ms;
+    CHECK(rivals.thief->Tick(rivals.now).ok());
+    rivals.Admit();
+  };
+  rivals.Announce(*rivals.thief, 1, 300000);
+  rivals.Announce(*rivals.thief, 2, 100000);
+  SECTION("within its share") {
+    rivals.Announce(*rivals.other, 1, 700000);
+    for (int i = 0; i < 58; ++i) send(i);
+    CHECK(rivals.budget->levels().used == 400000);  // also what has to wait for the first one's payload
+    rivals.now += 1s;
+    CHECK(rivals.thief->Tick(rivals.now).ok());
+    rivals.Admit();
+    CHECK(rivals.thief->TakeCounters().taken_back == 1);  // until it stops to send
+    CHECK(rivals.budget->levels().used == 300000 + 700000);
+  }
+  SECTION("above it") {
+    rivals.Announce(*rivals.thief, 3, 500000);
+    rivals.Announce(*rivals.other, 1, 400000);
+    send(0);
+    send(1);
+    CHECK(rivals.budget->levels().used == 300000 + 100000 + 400000);
+    rivals.Announce(*rivals.other, 2, 300000);
+    for (int i = 2; i < 58; ++i) send(i);
+    CHECK(rivals.thief->TakeCounters().taken_back == 1);
+  }
+  SECTION("one request that is above it by itself") {
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 2});
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 1});
+    rivals.Announce(*rivals.thief, 4, 900000);
+    rivals.Announce(*rivals.other, 1, 300000);
+    for (int i = 0; i < 30; ++i) {
+      CHECK(rivals.budget->levels().used == 900000);
+      rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 4, .frame_bytes = 900000, .offset = static_cast<std::uint64_t>(i)},
+                 "x");
+      rivals.now += 1s;
+      CHECK(rivals.thief->Tick(rivals.now).ok());
+      rivals.Admit();
+    }
+    CHECK(rivals.budget->levels().used == 300000);
+  }
+}
+
+TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") {
+  Rivals rivals;
+  rivals.Announce(*rivals.thief, 1, 100000);
+  CHECK(rivals.thief->NextMessage().has_value());
+  absl::Status status;
+  for (int i = 0; i < 40 && status.ok(); ++i) {
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kPing});
+    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000, .offset = static_cast<std::uint64_t>(i)}, "x");
+    rivals.now += 1s;
+    status = rivals.thief->Tick(rivals.now);
+  }
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK(status.message() == "peer takes nothing of what it is sent");
+}
+
 TEST_CASE("a long wait in a handler is kept alive by pings, a peer that takes nothing is given up") {
   Pair pair;
   std::vector<absl::Status> done;
@@ -561,7 +822,7 @@ TEST_CASE("a ticket is good for one call of at most what was announced") {
 
 TEST_CASE("a client that floods a server without reading is ended, its memory bounded") {
   auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000}, [] {});
-  ServerSession server({.requests_max = 10}, 1, budget);
+  ServerSession server({.requests_max = 10}, 1, "client", budget);
   absl::Status status;
   int sent = 0;
   for (; sent < 1000 && status.ok(); ++sent) {
@@ -581,7 +842,7 @@ TEST_CASE("random messages never break a session: refused or understood, the cre
         CreditCore::Options{.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 1u << 19}, [] {});
     std::vector<ServerSession::Ready> ready;
     {
-      ServerSession server({.requests_max = 50}, 7, budget);
+      ServerSession server({.requests_max = 50}, 7, "client", budget);
       MonoTime now{1s};
       for (int i = 0; i < 60; ++i) {
         wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 10), .request_id = 1 + random() % 4};

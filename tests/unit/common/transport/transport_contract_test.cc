@@ -71,7 +71,11 @@ TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is drop
     kept->Put(std::move(responder));
   };
   World<TestType> world(std::move(handlers));
-  CHECK(world.Unary("/evergrad.v1.Control/Slow", "", 50ms).status().code() == absl::StatusCode::kDeadlineExceeded);
+  // On a machine that is busy with other things the deadline may pass before the handler has the call: then the next one has more time.
+  for (auto deadline = 50ms; kept->total() == 0; deadline *= 4) {
+    REQUIRE(deadline < 600s);
+    CHECK(world.Unary("/evergrad.v1.Control/Slow", "", deadline).status().code() == absl::StatusCode::kDeadlineExceeded);
+  }
   const auto responder = kept->Next();
   REQUIRE(responder);
   (*responder)->Answer("late");
@@ -137,10 +141,10 @@ TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above
   auto channel = world.transport->Dial({.host_port = address}, {});
   REQUIRE(channel.ok());
   const auto start = std::chrono::steady_clock::now();
-  const absl::Status nobody = UnaryAndWait(**channel, "/x/y", "", 10000ms).status();
+  const absl::Status nobody = UnaryAndWait(**channel, "/x/y", "", 120000ms).status();
   CHECK(nobody.code() == absl::StatusCode::kUnavailable);
   CHECK(IsNotConnected(nobody));
-  CHECK(std::chrono::steady_clock::now() - start < 5s);
+  CHECK(std::chrono::steady_clock::now() - start < 60s);  // It did not wait for its deadline.
 }
 
 TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection", "", EG_TRANSPORTS) {
@@ -389,13 +393,28 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   REQUIRE(results->Next()->ok());
   REQUIRE(order->Next() == 4u);
   const Frame big = Patterned(64u << 20, 1);
-  data->Call(0, big, {}, Into(results));
-  REQUIRE(Eventually(world, [&] { return world.server->stats().bytes_received > (1u << 20); }));
-  data->Call(0, TextFrame("small"), {.response_bytes_max = 1000}, Into(results));
-  CHECK(order->Next() == 5u);
-  CHECK(order->Next() == (64u << 20));
-  CHECK(results->Next()->ok());
-  CHECK(results->Next()->ok());
+  // Looked at on the transport's own thread, which sends nothing meanwhile: is the push under way, and much of it still to be sent? A machine that is
+  // busy with other things may look too late; then another push is made.
+  bool in_its_midst = false;
+  for (int tries = 0; tries < 100 && !in_its_midst; ++tries) {
+    const std::uint64_t before = world.server->stats().bytes_received;
+    const std::size_t arrived = order->total();
+    data->Call(0, big, {}, Into(results));
+    while (!in_its_midst && order->total() == arrived) {
+      runtime::Event looked;
+      world.channel->Unary("/grpc.health.v1.Health/Check", "", 60000ms, [&](auto) {
+        const std::uint64_t received = world.server->stats().bytes_received - before;
+        in_its_midst = received > (1u << 20) && received < (32u << 20);
+        if (in_its_midst) data->Call(0, TextFrame("small"), {.response_bytes_max = 1000}, Into(results));
+        looked.Set();
+      });
+      looked.Wait();
+    }
+    if (in_its_midst) CHECK(order->Next() == 5u);
+    CHECK(order->Next() == (64u << 20));
+    for (int i = 0; i < 1 + in_its_midst; ++i) CHECK(results->Next()->ok());
+  }
+  CHECK(in_its_midst);
 }
 
 TEMPLATE_TEST_CASE("errors of a data handler come back with their code, an answer above the announced size is Internal", "", EG_TRANSPORTS) {
@@ -449,21 +468,29 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the 
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>(), waiting = Collect<DataResult>();
-  data->Call(0, Patterned(900000, 1), {.deadline = 300ms}, Into(results));
-  auto first = arrived->Next();
-  REQUIRE(first);
-  data->Call(0, Patterned(900000, 2), {.deadline = 300ms}, Into(waiting));  // Waits for credit that the first one holds.
-  CHECK(results->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
+  // With more time where the machine is too busy to bring it to the handler before its deadline.
+  std::optional<Arrived> first;
+  for (auto deadline = 100ms; !first; deadline *= 4) {
+    REQUIRE(deadline < 600s);
+    data->Call(0, Patterned(900000, 1), {.deadline = deadline}, Into(results));
+    CHECK(results->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
+    first = arrived->Next(0ms);
+  }
+  data->Call(0, Patterned(900000, 2), {.deadline = 100ms}, Into(waiting));  // Waits for credit that the first one holds.
   CHECK(waiting->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_waiting == 0; }));
   CHECK(world.server->stats().budget_used >= 900000);  // The handler still holds the bytes.
   first->responder->Answer({});
   first.reset();
-  CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
+  CHECK(Eventually(world, [&] {
+    while (arrived->Next(0ms)) {  // a try that came late
+    }
+    return world.server->stats().budget_used == 0;
+  }));
 }
 
 TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG_TRANSPORTS) {
-  World<TestType> world(Echoing(), {.grant_unused_max = 200ms});
+  World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
   const DataOptions options{.response_bytes_max = 1u << 20};
@@ -491,19 +518,28 @@ TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG
     data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
     CHECK(results->Next()->ok());
   }
-  SECTION("a grant that is not used dies, and the call announces again") {
-    REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
+  CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
+}
+
+TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again", "", EG_TRANSPORTS) {
+  World<TestType> world(Echoing(), {.grant_unused_max = 200ms});
+  auto data = world.channel->OpenData();
+  const auto results = Collect<DataResult>();
+  const DataOptions options{.response_bytes_max = 1u << 20};
+  const std::uint64_t ticket = data->Announce(1u << 20, options);
+  REQUIRE(Eventually(world, [&] { return world.server->stats().taken_back_total == 1; }));
+  CHECK(world.server->stats().granted_total == 1);
+  CHECK(world.server->stats().budget_used == 0);
+  bool answered = false;
+  for (int tries = 0; tries < 50 && !answered; ++tries) {
     data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
-    auto result = results->Next();
+    const auto result = results->Next();
     REQUIRE(result);
-    if (!result->ok()) {  // The call crossed the news: Aborted, to be tried again.
-      CHECK(result->status().code() == absl::StatusCode::kAborted);
-      data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));
-      result = results->Next();
-    }
-    CHECK(result->ok());
-    CHECK(world.server->stats().granted_total == 2);
+    answered = result->ok();
+    if (!answered) CHECK(result->status().code() == absl::StatusCode::kAborted);  // The call crossed the news, or this machine was too slow: again.
   }
+  CHECK(answered);
+  CHECK(world.server->stats().granted_total >= 2);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
 }
 
@@ -642,6 +678,78 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
   REQUIRE(request);
   request->responder->Answer({});
   CHECK(results->Next()->ok());
+}
+
+TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is refused", "", EG_TRANSPORTS) {
+  const auto arrived = Collect<Arrived>();
+  World<TestType> world(Keeping(arrived));
+  const StreamEnd end;
+  auto stream = world.channel->OpenStream("/evergrad.v1.Data/Stream", end.Events());
+  std::vector<Arrived> in_use;
+  for (const std::uint64_t id : {9u, 3u, 7u}) {
+    const std::string text = "call " + std::to_string(id);
+    REQUIRE(stream->Send(Raw({.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = text.size()}, text)).ok());
+    auto request = arrived->Next();
+    REQUIRE(request);
+    CHECK(TextOf(request->frame.bytes) == text);
+    in_use.push_back(std::move(*request));
+  }
+  REQUIRE(stream->Send(Raw({.kind = MessageKind::kRequest, .request_id = 9, .frame_bytes = 1}, "x")).ok());
+  const auto status = end.end->Next();
+  REQUIRE(status);
+  CHECK(status->code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEMPLATE_TEST_CASE("a peer that announces and never sends keeps nobody from the budget for long, is named, and is ended", "", EG_TRANSPORTS) {
+  struct Unused {
+    std::string peer;
+    bool ended = false;
+  };
+  const auto unused = Collect<Unused>();
+  ServerOptions options{.budget_bytes_max = 1u << 20, .progress_timeout = 600000ms, .grant_idle_max = 100ms, .unused_pause = 600000ms};
+  options.on_unused_grants = [unused](const std::string& peer, std::uint64_t, std::uint64_t, bool ended) { unused->Put({peer, ended}); };
+  World<TestType> world(Echoing(), options, {.client_name = "thief"});
+  // Several streams of one client, which is one peer, take the whole budget.
+  std::vector<StreamEnd> ends(3);
+  std::vector<std::unique_ptr<MessageStream>> streams;
+  for (const StreamEnd& end : ends) {
+    streams.push_back(world.channel->OpenStream("/evergrad.v1.Data/Stream", end.Events()));
+    for (std::uint64_t id = 1; id <= 500; ++id)
+      REQUIRE(streams.back()->Send(Raw({.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = 256u << 10})).ok());
+  }
+  REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 1u << 20; }));
+
+  auto honest = world.transport->Dial({.host_port = world.server->address()}, {.client_name = "worker/0"});
+  REQUIRE(honest.ok());
+  auto data = (*honest)->OpenData();
+  const auto results = Collect<DataResult>();
+  const auto call = [&](std::size_t bytes) {
+    while (true) {
+      data->Call(0, Patterned(bytes, 3), {.response_bytes_max = bytes, .deadline = 300000ms}, Into(results));
+      const auto result = results->Next(60000ms);
+      REQUIRE(result);
+      if (result->ok()) return;
+      REQUIRE(result->status().code() == absl::StatusCode::kAborted);  // This machine is too slow for these 100 ms.
+    }
+  };
+  // Also what is larger than a share.
+  for (const std::size_t bytes : {100u << 10, 200u << 10, 300u << 10, 450u << 10}) call(bytes);
+  // While somebody waits, each stream is ended in the end, and the peer gets no other one.
+  bool ended = false;
+  while (!ended) {
+    call(450u << 10);
+    while (const auto news = unused->Next(0ms)) {
+      CHECK(news->peer.find("thief at ") == 0);
+      ended = ended || news->ended;
+    }
+  }
+  CHECK(world.server->stats().taken_back_total >= 8);
+  const StreamEnd again;
+  auto refused = world.channel->OpenStream("/evergrad.v1.Data/Stream", again.Events());
+  const auto status = again.end->Next();
+  REQUIRE(status);
+  CHECK(status->code() == absl::StatusCode::kResourceExhausted);
+  CHECK(std::string(status->message()).find("left its grants unused") != std::string::npos);
 }
 
 TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Unavailable", "", EG_TRANSPORTS) {
