@@ -1,0 +1,41 @@
+// A weights file that exists nowhere yet: any part of it can be read, so that it can be sent or written without a second copy of the values.
+//
+// Immutable once made, so thread-safe; the tensors' values are a loan for its life. The bytes are those that weight_files.h writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/weights/weight_files.h"
+#include "common/weights/weight_stream.h"
+
+namespace evergrad::weights {
+
+class WeightImage {
+ public:
+  // InvalidArgument: no tensors, a name twice. An .npz names a checksum before each value: all values are read here once.
+  static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
+
+  std::uint64_t bytes() const { return bytes_; }
+  // Fills `to` with the bytes from `offset` on; they must be there.
+  void Read(std::uint64_t offset, std::span<std::byte> to) const;
+
+ private:
+  struct Piece {
+    std::uint64_t begin = 0;
+    std::string text;                     // what stands around values,
+    std::span<const std::byte> values{};  // or values
+    std::span<const std::byte> view() const { return text.empty() ? values : std::as_bytes(std::span(text)); }
+  };
+  void Add(std::string text);
+  void Add(std::span<const float> values);
+
+  std::vector<Piece> pieces_;  // in order, none empty
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace evergrad::weights
