@@ -21,26 +21,6 @@ void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
 // Whether reading it again later would say the same.
 bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsUnimplemented(status); }
 
-// The files that the manifest names, as they are seen from here.
-void LookAtFiles(const SaveRequest& request, const std::vector<fs::Entry>& entries, std::vector<absl::Status>* warnings) {
-  std::map<absl::string_view, std::uint64_t> bytes;
-  for (const fs::Entry& entry : entries)
-    if (!entry.is_folder) bytes.emplace(entry.name, entry.bytes);
-  for (const v1::ShardFile& shard : request.manifest.shards()) {
-    if (shard.file().empty()) continue;
-    const auto found = bytes.find(shard.file());
-    const std::string uri = fs::JoinUri(request.folder, shard.file());
-    if (found == bytes.end())
-      Warn(warnings,
-           absl::NotFoundError(absl::StrCat("a shard's file cannot be seen by the coordinator; the checkpoint folder must be one that every "
-                                            "server and the coordinator share: path=",
-                                            uri)));
-    else if (found->second != shard.bytes())
-      Warn(warnings, absl::DataLossError(absl::StrCat("a shard's file has another size than its server said: path=", uri, " want=", shard.bytes(),
-                                                      " got=", found->second)));
-  }
-}
-
 }  // namespace
 
 std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_view runs_folder, absl::string_view job_name, JobUid uid) {
@@ -75,7 +55,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
   }
   EG_RETURN_IF_ERROR(written);
   saved.uri = fs::JoinUri(request.folder, snapshot::ManifestName(saved.number));
-  LookAtFiles(request, entries, &saved.warnings);
+  EG_RETURN_IF_ERROR(snapshot::ReadManifest(files, saved.uri).status());
 
   const auto name_files = [&](const v1::Manifest& m) {
     for (const v1::ShardFile& shard : m.shards())

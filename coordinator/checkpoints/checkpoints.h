@@ -38,11 +38,11 @@ struct Saved {
   std::string uri;
   // File names that the kept manifests name: SweepRequest::needed. When one of those cannot be read for a passing reason: all of the folder's.
   std::set<std::string> named;
-  // A named file that cannot be seen from here with its size (the folder is not shared?), manifests passed over, an old one that cannot be
-  // deleted. At most kWarningsMax; the manifest is durable all the same.
+  // Manifests passed over, an old one that cannot be deleted. At most kWarningsMax; the manifest is durable all the same.
   std::vector<absl::Status> warnings;
 };
 inline constexpr std::size_t kWarningsMax = 16;
+// The files that it names have been read back before (read_back.h): a manifest that names what nobody can read would hide an older whole one.
 // Writes the manifest under the next number (1 + the highest of the folder, readable or not; AlreadyExists: the one after), then deletes
 // readable manifests older than the newest `keep` readable ones; a damaged one older than those goes with them, a newer one stays to be looked
 // at. InvalidArgument: not a manifest. Errors of the file system: the manifest is not durable (after a crash it may be there all the same);

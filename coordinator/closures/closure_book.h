@@ -41,6 +41,7 @@ struct Snapshot {
   IntervalSet done, refused;    // of its ledger; under replace_ledger: what its ledger becomes
   bool resumed = false;         // [28] another job's: attempts of open closures are forgotten
   bool replace_ledger = false;  // [28] of another plan
+  std::string host;             // of the server that wrote it; for messages
   std::string Uri() const { return folder + "/" + file; }
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };

@@ -667,6 +667,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
     case v1::TaskMessage::kStopped: OnStopped(task, message.stopped()); return absl::OkStatus();
     case v1::TaskMessage::kReceived: OnReceived(task, message.received()); return absl::OkStatus();
+    case v1::TaskMessage::kRunFile: return OnRunFile(task, message.run_file());
     case v1::TaskMessage::kShardDurable: return OnShardDurable(task, message.shard_durable());
     default: return absl::OkStatus();
   }
@@ -788,6 +789,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending() ? "repairing" : std::string(PhaseName(phase_)));
   if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
   status->set_runs_folder(id_.runs_folder);
+  status->set_runs_host(host_->HostName());
+  status->set_runs_mark(RunMark());
   if (functions_) {
     status->set_closures_total(functions_->scheduled());
     status->set_closures_failed(functions_->failed());
@@ -933,8 +936,12 @@ std::string Job::WaitingFor() const {
   if (phase_ == Phase::kSaving && servers.empty()) {
     if (!checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
     if (!round_waiting_.empty()) return absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(), " left");
+    if (manifest_writing_ && read_back_.first < read_back_.second)
+      return absl::StrCat("the last checkpoint: the coordinator reads its files back: ", read_back_.second - read_back_.first, " left");
     return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
+  if (phase_ == Phase::kExporting && !export_trouble_.empty() && workers.empty() && servers.empty())
+    return absl::StrCat("room for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
     const std::string reach = WaitingForReach();

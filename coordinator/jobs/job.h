@@ -57,6 +57,9 @@ class JobSnapshot;
 namespace evergrad::coordinator {
 
 class FunctionQueue;
+class ModelTables;
+class ReadBack;
+class RunFileCheck;
 
 struct JobOptions {
   std::uint32_t closures_open_max = 16384;
@@ -100,6 +103,7 @@ class JobHost {
   virtual ~JobHost() = default;
   virtual MonoTime Now() const = 0;
   virtual std::int64_t WallMillis() const = 0;
+  virtual std::string HostName() const = 0;  // of this machine, for people
   virtual Term term() const = 0;
   virtual StateStore& store() = 0;
   virtual fault::Failpoints& failpoints() = 0;
@@ -163,6 +167,7 @@ class Job {
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
   JobUid uid() const { return id_.uid; }
   const std::string& name() const { return id_.spec.name; }
+  const std::string& runs_folder() const { return id_.runs_folder; }
   std::uint64_t revision() const { return revision_; }
 
   // --- tasks. Admit first (it sends nothing to the task itself and fills its Registered), then Registered is sent, then Ready.
@@ -370,6 +375,7 @@ class Job {
   void HandOverLines();  // those committed, to the file
   void ResumePhase();    // once the window has closed
   void WriteOut();       // the files of the end
+  void WriteEnd(bool tables);
   std::uint64_t repairs_granted() const { return repairs_before_ + (book_ ? book_->repairs_granted() : 0); }
   std::uint64_t granted_below() const;
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
@@ -524,7 +530,7 @@ class Job {
   absl::Status OnShardDurable(TaskId task, const v1::ShardDurable& durable);
   void WriteManifest();
   std::optional<v1::Manifest> MakeManifest() const;  // nullopt: a shard has nothing durable that a manifest could name
-  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of);
+  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of, bool unread);
   bool EverythingIsSaved() const;
   bool SnapshotsAreFull(ShardId shard) const;
   void GiveUpSnapshots(const std::set<std::string>& named);
@@ -537,6 +543,33 @@ class Job {
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
+
+  // job_read_back.cc
+  void ReadBackAndSave(v1::Manifest manifest, std::optional<std::uint64_t> last_of);
+  void StepReadBack(std::shared_ptr<ReadBack> reading, std::optional<std::uint64_t> last_of);
+  void GiveUpLastManifest(const absl::Status& why);
+
+  // job_export.cc
+  struct Receiving;
+  bool exporting() const { return phase_ == Phase::kExporting || phase_ == Phase::kSealedExporting; }
+  std::string RunMark() const;
+  void FillExportOrder(v1::ExportOrder* order) const;
+  std::uint64_t ExportBytesMax(absl::string_view name) const;
+  absl::Status OnRunFile(TaskId task, const v1::RunFileChunk& chunk);
+  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
+                      const absl::StatusOr<std::uint64_t>& taken);
+  void DropReceiving();
+  void ExportHasNoRoom(Aux* aux, absl::string_view why);
+  void FinishExport(const v1::ExportResult& result, const std::string& worker);
+  void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round, const v1::ExportResult& result, const std::string& worker);
+  void OnExportChecked(const absl::Status& status, const v1::ExportResult& result, const std::string& worker);
+
+  // job_model.cc
+  bool HasModel() const;
+  void WriteModel();
+  void StepModelTables(std::shared_ptr<ModelTables> tables);
+  void LinkModel(bool tables);
+  void AddModelFiles(bool tables, std::vector<RunFile>* files) const;
 
   // job_functions.cc
   v1::DescribeResult DescribeFunctions() const;
@@ -569,7 +602,6 @@ class Job {
   std::uint64_t TrainLimit() const;                      // closures below it may be granted before the next barrier
   void BeginEvaluation();
   void FinishEvaluation();
-  void FinishExport(const v1::ExportResult& result);
   void BeginReport();
   void Fail(v1::ErrorDetail cause, bool user);
   void BeginSeal(JobState ending);
@@ -711,7 +743,16 @@ class Job {
   MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
   std::uint32_t manifest_failures_ = 0;
   std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash
+  std::pair<int, int> read_back_{0, 0};      // while manifest_writing_: files of it that were looked at, and all
   v1::CheckpointStatus checkpoint_;
+  // The export. Its files are checked step by step; a rollback voids that.
+  std::shared_ptr<Receiving> receiving_;  // shared with the file thread
+  bool export_upload_ = false;            // what a worker wrote to its runs folder cannot be read here
+  std::uint64_t export_round_ = 0;
+  std::uint32_t export_waits_ = 0, export_failures_ = 0;
+  std::string export_trouble_;  // "" or why there is no room
+  MonoTime export_trouble_said_at_{0};
+  std::vector<v1::RunFileInfo> exported_;    // read back
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
   IntervalSet resumed_;         // closures of a former job

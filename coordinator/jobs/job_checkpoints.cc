@@ -135,7 +135,8 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   const ShardId shard(durable.shard());
   const auto epoch = client::FromProto<ShardEpoch>(durable.epoch());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server) {
+  const Server* const server = FindServer(task);
+  if (server == nullptr || server->identity != owner.server) {
     if (owner.epoch <= epoch) host_->ForeignMessage(task, "ShardDurable of another's shard");  // else it was moved away meanwhile
     return absl::OkStatus();
   }
@@ -180,6 +181,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   snapshot.start = client::FromProto<MapVersion>(file.start());
   snapshot.lsn = file.lsn();
   snapshot.vlsn = file.vlsn();
+  snapshot.host = server->host;
   snapshot.done = *std::move(done);
   snapshot.refused = *std::move(refused);
   if (ordered) {
@@ -217,6 +219,7 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
     *entry->mutable_start() = client::ToProto(newest->start);
     entry->set_lsn(newest->lsn);
     entry->set_vlsn(newest->vlsn);
+    entry->set_host(newest->host);
     *entry->mutable_done() = client::ToProto(newest->done);
     *entry->mutable_refused() = client::ToProto(newest->refused);
   }
@@ -266,25 +269,12 @@ void Job::WriteManifest() {
     if (phase_ == Phase::kSealedSaving) FinishJob();
     return;
   }
-  manifest_writing_ = true;
-  fs::FileSystem* const disk = &host_->file_system();
-  std::weak_ptr<bool> alive = alive_;
-  const std::optional<std::uint64_t> last_of = last ? std::optional(report_generation_) : std::nullopt;
-  host_->OnFileThread(
-      [this, alive, disk, last_of, manifest = *std::move(manifest), folder = CheckpointFolder(), keep = id_.spec.checkpoint.keep]() mutable {
-        SaveRequest request;
-        request.folder = folder;
-        request.manifest = std::move(manifest);
-        request.keep = keep;
-        absl::StatusOr<Saved> saved = SaveManifest(*disk, request);
-        return [this, alive, last_of, manifest = std::move(request.manifest), saved = std::move(saved)] {
-          if (!alive.expired()) OnManifest(manifest, saved, last_of);
-        };
-      });
+  ReadBackAndSave(*std::move(manifest), last ? std::optional(report_generation_) : std::nullopt);
 }
 
-// `last_of`: the reports that it is the last manifest of, unless a rollback made them void meanwhile.
-void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of) {
+// `last_of`: the reports that it is the last manifest of, unless a rollback made them void meanwhile. `unread`: the files that it would have named
+// could not be read back.
+void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of, bool unread) {
   manifest_writing_ = false;
   if (ended() || !book_ || phase_ >= Phase::kWriting) return;
   const bool last = last_of == report_generation_ && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving);
@@ -293,6 +283,7 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
     next_round_ = phase_ == Phase::kSaving ? again : std::max(next_round_, again);
     CheckpointTrouble(saved.status());
     if (last && phase_ == Phase::kSealedSaving) return FinishJob();
+    if (last && unread && phase_ == Phase::kSaving && manifest_failures_ > options_.retries_max) return GiveUpLastManifest(saved.status());
     if (std::exchange(manifest_again_, false)) WriteManifest();
     return;
   }
@@ -301,26 +292,16 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   checkpoint_.set_number(saved->number);
   checkpoint_.set_uri(saved->uri);
   checkpoint_.set_written_ms(manifest.written_ms());
-  checkpoint_.set_complete(manifest.complete());
+  const bool complete = manifest.complete() && last_of.has_value();  // of the others only the ends were read back
+  checkpoint_.set_complete(complete);
   checkpoint_.set_manifests(checkpoint_.manifests() + 1);
   checkpoint_.clear_trouble();
   if (journals()) *Note().mutable_checkpoint() = checkpoint_;
-  host_->Log(
-      log::Level::kInfo,
-      absl::StrCat("checkpoint ", saved->number, manifest.complete() ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
-      id_.spec.name);
-  absl::Status unseen;
-  for (const absl::Status& warning : saved->warnings) {
+  host_->Log(log::Level::kInfo,
+             absl::StrCat("checkpoint ", saved->number, complete ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
+             id_.spec.name);
+  for (const absl::Status& warning : saved->warnings)
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()), id_.spec.name);
-    if (absl::IsNotFound(warning) && checkpoint_.manifests() == 1) unseen = warning;
-  }
-  if (!unseen.ok()) {
-    // At the first manifest: a folder of each server's own. It would be filled, never emptied, and of no use when a server is lost.
-    checkpoint_.set_manifests(0);
-    CheckpointTrouble(absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint folder is not shared: ", unseen.message(), " (set checkpoint.directory to it, or checkpoint: off)")));
-    if (ended() || phase_ >= Phase::kWriting || !checkpoints()) return;
-  }
   GiveUpSnapshots(saved->named);
   if (functions_) {
     saved_done_.assign(assigned_.size(), IntervalSet());

@@ -348,6 +348,8 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->set_first(regrant);
   grant->clear_function();
   grant->clear_arguments();
+  grant->clear_export_order();
+  if (kind == v1::EXPORT) FillExportOrder(grant->mutable_export_order());
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   grant->set_proof(ProofOf(worker, closure, attempt, kind));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
@@ -653,7 +655,7 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
         break;
       default:
         death_limit_.OnLeft(DeathLimit::Again::kExport, 0);
-        FinishExport(done.export_());
+        FinishExport(done.export_(), worker->identity);
         break;
     }
   }
@@ -723,6 +725,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     Fail(std::move(cause), true);
     return;
   }
+  if (failed.kind() == v1::EXPORT && cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
+    aux->attempt = Attempt{};
+    return ExportHasNoRoom(aux, cause.message());
+  }
   ++aux->failures;
   Event("warning",
         absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (", aux->failures, " in a row): ", cause.message()));
@@ -784,7 +790,7 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
   const MonoTime now = host_->Now();
   if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
     aux->attempt = Attempt{};
-    aux->not_before = handed_back ? now : now + options_.retry_min;
+    aux->not_before = std::max(aux->not_before, handed_back ? now : now + options_.retry_min);
   } else if (book_) {
     // What was called back, or given back by a leaving worker, can go elsewhere at once; else a pause keeps a refusal from
     // becoming a tight loop.

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/client/protocol.h"
+#include "common/snapshot/checksum.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
@@ -46,6 +48,7 @@ std::string WallText(std::int64_t wall_ms) {
 
 void Job::WriteJobFile() {
   std::vector<RunFile> files;
+  files.push_back({client::kRunMarkFile, [text = RunMark()] { return text; }});
   files.push_back({"job.yaml", [text = id_.yaml] { return text; }});
   std::weak_ptr<bool> alive = alive_;
   host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
@@ -230,6 +233,10 @@ std::string Job::ResultJson() const {
                                                         {"written_ms", checkpoint_.written_ms()}};
   json["checkpoint_trouble"] = checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
   json["resumed_from"] = checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
+  // What was exported and read back, relative to the runs folder.
+  json["files"] = Json::array();
+  for (const v1::RunFileInfo& file : exported_)
+    json["files"].push_back(Json{{"name", file.name()}, {"bytes", file.bytes()}, {"sha256", snapshot::Hex(snapshot::BytesOf(file.sha256()))}});
   json["deaths"] = Json::array();
   for (const DeathRow& death : deaths_) {
     json["deaths"].push_back(Json{

@@ -109,26 +109,6 @@ void Job::FinishEvaluation() {
   host_->JobChanged(id_.uid);
 }
 
-void Job::FinishExport(const v1::ExportResult& result) {
-  aux_.clear();
-  weights_exported_ = true;
-  // The worker's disk may not be ours: without a shared folder this line is all that says where the weights lie.
-  constexpr std::size_t kTextMax = 1024;
-  if (result.files_size() > 0) {
-    Event("state", absl::StrCat("weights written on host ", result.host().substr(0, kTextMax), ": ", result.files(0).substr(0, kTextMax),
-                                result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
-  }
-  if (plan_ && plan_message_.tables_size() > 0) {
-    // A table may be larger than any worker: its rows are where the servers save them.
-    Event("state", absl::StrCat("embedding tables are not among the exported weights: ",
-                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
-                                                             " --to FILE.npz writes their rows")
-                                              : "checkpoints are off for this job, their rows end with it"));
-  }
-  if (phase_ == Phase::kSealedExporting) return FinishJob();
-  BeginReport();
-}
-
 void Job::BeginReport() {
   SetPhase(Phase::kReporting);
   const std::uint64_t generation = ++report_generation_;
@@ -248,6 +228,7 @@ void Job::CheckSealed() {
 void Job::FinishJob() {
   if (phase_ == Phase::kSealedSaving) SayUnsaved();
   if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport()) return;
+  DropReceiving();
   SetPhase(Phase::kWriting);
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
@@ -266,7 +247,17 @@ void Job::FinishJob() {
 
 // result.json and report.html, then everybody is told. A coordinator that ends before that does it again.
 void Job::WriteOut() {
+  std::weak_ptr<bool> alive = alive_;
+  // Behind the last lines, and never before the journal knows how the job ends.
+  host_->WhenDurable([this, alive] {
+    if (!alive.expired()) WriteModel();
+  });
+}
+
+// `tables`: the model's embedding tables are among its files.
+void Job::WriteEnd(bool tables) {
   std::vector<RunFile> files;
+  AddModelFiles(tables, &files);
   files.push_back({"result.json", [text = result_json_] { return text; }});
   files.push_back({"report.html", [data = MakeReport()] { return RenderReport(data); }});
   std::weak_ptr<bool> alive = alive_;
@@ -298,10 +289,7 @@ void Job::WriteOut() {
     }
     for (Query& query : queries) query.done(final_);
   };
-  // Behind the last lines, and never before the journal knows how the job ends.
-  host_->WhenDurable([this, alive, files = std::move(files), written]() mutable {
-    if (!alive.expired()) host_->WriteFiles(id_.runs_folder, std::move(files), written);
-  });
+  host_->WriteFiles(id_.runs_folder, std::move(files), written);
 }
 
 void Job::SendEnded(bool workers, bool servers) {

@@ -88,7 +88,8 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
     const auto found = sizes.find(shard.file());
     if (found == sizes.end()) {
       if (row.state == "whole") row.state = "missing";
-      row.errors.push_back(absl::StrCat("a file is missing: path=", fs::JoinUri(folder, shard.file())));
+      row.errors.push_back(absl::StrCat("a file is missing: path=", fs::JoinUri(folder, shard.file()),
+                                        shard.host().empty() ? "" : absl::StrCat(" (a server on host ", shard.host(), " wrote it)")));
     } else if (found->second != shard.bytes()) {
       row.state = "damaged";
       row.errors.push_back(absl::StrCat("a file has another size than its manifest says: path=", fs::JoinUri(folder, shard.file()),

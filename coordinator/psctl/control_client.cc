@@ -48,9 +48,9 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(Context& c
 }
 
 template <class Response, class Request>
-absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& request) {
+absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& request, std::chrono::milliseconds longer) {
   const std::string bytes = request.SerializeAsString();
-  absl::StatusOr<std::string> answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_);
+  absl::StatusOr<std::string> answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_ + longer);
   if (answer.ok() || !transport::IsNotConnected(answer.status())) return Parse<Response>(address_, std::move(answer));
   const MonoTime begun = context_.clock->Now();
   runtime::Event never;  // what a pause waits on
@@ -61,7 +61,7 @@ absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& 
                    << std::flush;
     }
     never.WaitFor(kPause);
-    answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_);
+    answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_ + longer);
   }
   return Parse<Response>(address_, std::move(answer));
 }
@@ -91,6 +91,15 @@ absl::StatusOr<v1::DrainTaskResponse> ControlClient::DrainTask(const std::string
   v1::DrainTaskRequest request;
   request.set_task(task);
   return Call<v1::DrainTaskResponse>(client::kDrainTask, request);
+}
+
+absl::StatusOr<v1::ListRunFilesResponse> ControlClient::ListRunFiles(const std::string& job) {
+  v1::ListRunFilesRequest request;
+  request.set_job(job);
+  return Call<v1::ListRunFilesResponse>(client::kListRunFiles, request, std::chrono::minutes(10));
+}
+absl::StatusOr<v1::ReadRunFileResponse> ControlClient::ReadRunFile(const v1::ReadRunFileRequest& request) {
+  return Call<v1::ReadRunFileResponse>(client::kReadRunFile, request);
 }
 
 absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std::string& job, const std::string& variable, bool digests) {

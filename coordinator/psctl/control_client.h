@@ -30,6 +30,8 @@ class ControlClient {
   absl::StatusOr<v1::ReadTaskLogsResponse> ReadTaskLogs(const v1::ReadTaskLogsRequest& request);
   absl::StatusOr<v1::GetClusterInfoResponse> GetClusterInfo();
   absl::StatusOr<v1::DrainTaskResponse> DrainTask(const std::string& task);
+  absl::StatusOr<v1::ListRunFilesResponse> ListRunFiles(const std::string& job);  // may take as long as the coordinator reads its files
+  absl::StatusOr<v1::ReadRunFileResponse> ReadRunFile(const v1::ReadRunFileRequest& request);
   // `done` runs once, on a transport thread. The client may be destroyed before: then it has run when the destructor returns.
   void GetJobAsync(const v1::GetJobRequest& request, std::function<void(absl::StatusOr<v1::GetJobResponse>)> done);
 
@@ -38,7 +40,7 @@ class ControlClient {
  private:
   ControlClient(Context& context, const Connection& connection, std::string address, std::unique_ptr<transport::Channel> channel);
   template <class Response, class Request>
-  absl::StatusOr<Response> Call(const char* method, const Request& request);
+  absl::StatusOr<Response> Call(const char* method, const Request& request, std::chrono::milliseconds longer = {});
 
   Context& context_;
   const std::string address_;

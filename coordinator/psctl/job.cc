@@ -18,6 +18,7 @@
 #include "common/fs/file.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
+#include "coordinator/psctl/fetch.h"
 #include "coordinator/psctl/job_audit.h"
 #include "coordinator/psctl/job_files.h"
 #include "coordinator/psctl/json_output.h"
@@ -144,7 +145,7 @@ struct RunOptions {
   Connection connection;
   bool local = false, supervise = false;
   LocalOptions cluster;
-  std::string runs = "runs", output = "text";
+  std::string runs = "runs", output = "text", fetch = "auto";
   std::vector<std::string> requirements;
   std::chrono::milliseconds reconnect_timeout = WatchOptions().reconnect_timeout;
 };
@@ -169,6 +170,8 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   watch.requirements = requirements;
   watch.unreachable_after = options.connection.wait;
   watch.reconnect_timeout = options.reconnect_timeout;
+  watch.files_here = options.local;
+  if (options.fetch == "auto" && !options.local) watch.fetch_to = AbsolutePath(context, options.runs);
   watch.tick = std::move(tick);
   const WatchOutcome outcome = WatchJob(context, **client, watch);
   if (outcome.last) *runs_folder = outcome.last->runs_folder();
@@ -254,7 +257,10 @@ int Run(Context& context, const std::vector<std::string>& args) {
   table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
   table.Add("threads", &options.cluster.worker_threads, "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
   table.Add("device", &options.cluster.device, "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
-  table.Add("runs", &options.runs, "with --local: folder for the files of runs");
+  table.Add("runs", &options.runs,
+            "folder for the files of runs: with --local they are written there; else they are brought there at the end of the job, unless the "
+            "coordinator's runs folder is seen from here");
+  table.AddChoice("fetch", &options.fetch, {"auto", "never"}, "never: files that cannot be seen from here stay where they are (psctl job fetch)");
   table.Add("supervise", &options.supervise, "with --local: start again what dies, as a cluster manager would");
   table.Add("failpoints", &options.cluster.failpoints, "with --local, for tests: given to every daemon; `none` allows counting jobs");
   table.Add("require", &options.requirements, "accuracy>=0.86: exit with 5 when the result falls short");
@@ -262,10 +268,12 @@ int Run(Context& context, const std::vector<std::string>& args) {
   AddConnectionOptions(&table, &options.connection);
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  for (const char* name : {"workers", "gpus", "servers", "threads", "device", "runs", "supervise", "failpoints"})
+  for (const char* name : {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
       return Report(context,
                     UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
+  if (options.local && table.IsSet("fetch"))
+    return Report(context, UserError(absl::InvalidArgumentError("--fetch together with --local: there is nothing to bring, the files are here")));
   for (const char* name : {"coordinator", "folder", "tls.ca", "tls.cert", "tls.key"})
     if (options.local && table.IsSet(name))
       return Report(context, UserError(absl::InvalidArgumentError(
@@ -447,8 +455,11 @@ int Show(Context& context, const std::vector<std::string>& args) {
     return kSucceeded;
   }
   v1::JobStatus status = answer->job();
-  status.set_runs_folder(ShowPath(context, status.runs_folder()));
-  if (status.has_checkpoint()) status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
+  const RunPlace place{SeesRun(status), ""};
+  if (place.here) {
+    status.set_runs_folder(ShowPath(context, status.runs_folder()));
+    if (status.has_checkpoint()) status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
+  }
   context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n"
               << ProgressLine(status) << "\n";
   context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(),
@@ -473,7 +484,7 @@ int Show(Context& context, const std::vector<std::string>& args) {
   if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting, metrics) << "\n";
   for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting, metrics) << "\n";
   for (const v1::Event& event : status.events()) context.out << EventLine(event) << "\n";
-  for (const std::string& line : SummaryLines(status)) context.out << line << "\n";
+  for (const std::string& line : SummaryLines(status, {}, place)) context.out << line << "\n";
   return kSucceeded;
 }
 
@@ -526,6 +537,7 @@ std::vector<Verb> JobVerbs() {
           {"job", "show", "show one job", Show},
           {"job", "watch", "follow a job to its end", Watch},
           {"job", "cancel", "cancel a job", Cancel},
+          {"job", "fetch", "bring the files of a run to this machine", FetchJob},
           {"job", "audit", "prove from its ledgers which examples were applied, and how often", AuditJob},
           {"job", "validate", "check a job file; lists every mistake", Validate},
           {"job", "reference", "print every key of a job file", Reference}};

@@ -93,6 +93,7 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                         {"revision", job.revision()},
                         {"waiting_for", job.waiting_for()},
                         {"runs_folder", job.runs_folder()},
+                        {"runs_host", job.runs_host()},
                         {"closures_total", job.closures_total()},
                         {"closures_succeeded", job.closures_succeeded()},
                         {"closures_failed", job.closures_failed()},

@@ -181,7 +181,8 @@ std::string EventLine(const v1::Event& event) {
   return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()), ": ", Printable(event.text()));
 }
 
-std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there) {
+std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there, const RunPlace& place) {
+  const std::string on_host = place.here ? "" : absl::StrCat("on host ", Printable(job.runs_host()), ": ");
   std::vector<std::string> lines;
   const auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
   if (job.state() == "FAILED") {
@@ -238,7 +239,7 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   }
   if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
   if (job.checkpoint().number() > 0) {
-    lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(), job.checkpoint().complete() ? " (complete)" : "", ": ",
+    lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(), job.checkpoint().complete() ? " (complete)" : "", ": ", on_host,
                                  Printable(job.checkpoint().uri())));
     if (IsEnded(job) && !job.checkpoint().trouble().empty()) lines.push_back(Printable(job.checkpoint().trouble()));
   } else if (!job.checkpoint().trouble().empty()) {
@@ -268,8 +269,14 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
     if (job.state() == "SUCCEEDED" || job.weights_exported())
       files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
     if (there) files.erase(std::remove_if(files.begin(), files.end(), [&](const std::string& name) { return !there(name); }), files.end());
-    lines.push_back(absl::StrCat("the run's files: ", Printable(job.runs_folder()), "/   (",
-                                 files.empty() ? "nothing could be written" : absl::StrJoin(files, ", "), ")"));
+    const std::string names = files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
+    if (place.here || !place.fetched.empty()) {
+      lines.push_back(absl::StrCat("the run's files", place.here ? "" : absl::StrCat(", brought from host ", Printable(job.runs_host())), ": ",
+                                   Printable(place.here ? job.runs_folder() : place.fetched), "/   (", names, ")"));
+    } else {
+      lines.push_back(absl::StrCat("the run's files: ", on_host, Printable(job.runs_folder()), "/   (", names, ")"));
+      lines.push_back(absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()), " --to DIR   brings them here"));
+    }
   }
   return lines;
 }

@@ -32,9 +32,15 @@ std::string BackoffLine(const v1::TaskBackoff& backoff);
 // "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s: connection refused".
 std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& unreached);
 std::string EventLine(const v1::Event& event);
+// Where the files of a run are.
+struct RunPlace {
+  bool here = true;     // the coordinator's own folder is seen from here
+  std::string fetched;  // "" or the folder that they were brought to
+};
 // After the end: the cause or the accuracy, what was applied, where the files lie.
 // `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.
-std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {});
+std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {},
+                                      const RunPlace& place = {});
 
 class ProgressPrinter {
  public:

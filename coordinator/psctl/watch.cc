@@ -7,6 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/fs/file.h"
+#include "common/fs/file_system.h"
+#include "coordinator/psctl/fetch.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/text_table.h"
 
@@ -160,19 +162,42 @@ class Watcher {
     code_ = code;
   }
 
+  // Brings the files of a run that cannot be seen from here. Returns their folder, "" where there is none.
+  std::string Fetch() {
+    if (options_.fetch_to.empty() || *code_ == kInterrupted || *code_ == kUnreachable) return "";
+    FetchOptions fetch;
+    fetch.job = ShowHex(last_->job_uid());
+    fetch.folder = absl::StrCat(options_.fetch_to, "/", fs::NameOf(last_->runs_folder()));
+    const auto fetched = FetchRun(context_, client_, fetch);
+    if (fetched.ok()) return fetch.folder;
+    context_.err << "psctl: the files of the run could not be brought here\n";
+    const int code = Report(context_, fetched.status());
+    if (*code_ == kSucceeded) code_ = code;
+    return "";
+  }
+
   void Finish() {
     if (!last_) return;
     const bool ended = IsEnded(*last_);
+    RunPlace place;
+    place.here = !ended || options_.files_here || SeesRun(*last_);
+    if (!place.here) place.fetched = Fetch();
     if (options_.json) {
-      context_.out << Dump(JsonOf(*last_)) << "\n";
+      nlohmann::json json = JsonOf(*last_);
+      if (!place.fetched.empty()) json["fetched_to"] = place.fetched;
+      context_.out << Dump(json) << "\n";
     } else if (ended) {
       v1::JobStatus shown = *last_;
-      const std::string folder = shown.runs_folder();
-      shown.set_runs_folder(ShowPath(context_, folder));
-      if (shown.has_checkpoint()) shown.mutable_checkpoint()->set_uri(ShowPath(context_, shown.checkpoint().uri()));
+      const std::string folder = place.fetched.empty() ? shown.runs_folder() : place.fetched;
+      if (place.here) {
+        shown.set_runs_folder(ShowPath(context_, folder));
+        if (shown.has_checkpoint()) shown.mutable_checkpoint()->set_uri(ShowPath(context_, shown.checkpoint().uri()));
+      }
+      place.fetched = ShowPath(context_, place.fetched);
       std::function<bool(const std::string&)> there;
-      if (fs::Exists(folder)) there = [&](const std::string& name) { return fs::Exists(absl::StrCat(folder, "/", name)); };
-      for (const std::string& line : SummaryLines(shown, there)) context_.out << line << "\n";
+      if ((place.here || !place.fetched.empty()) && fs::Exists(folder))
+        there = [&](const std::string& name) { return fs::Exists(absl::StrCat(folder, "/", name)); };
+      for (const std::string& line : SummaryLines(shown, there, place)) context_.out << line << "\n";
     }
     if (last_->state() == "SUCCEEDED" && *code_ == kSucceeded) {
       const auto unmet = Unmet(options_.requirements, MetricsOf(last_->result_json()));

@@ -17,6 +17,8 @@ struct WatchOptions {
   bool json = false;                 // no progress; the last status as JSON on `out`
   bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; else it only stops watching
   std::vector<Requirement> requirements;
+  bool files_here = false;  // the coordinator is on this machine
+  std::string fetch_to;     // folder for the files of a run whose folder cannot be seen from here; "": the user is told how to bring them
   std::chrono::milliseconds unreachable_after{5000};   // before the first answer
   std::chrono::milliseconds reconnect_timeout{60000};  // a coordinator that answered and is away: it may be started again
   std::chrono::milliseconds cancel_wait{15000};

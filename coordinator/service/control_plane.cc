@@ -4,12 +4,14 @@
 
 #include <google/protobuf/arena.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/fs/file.h"
+#include "common/fs/file_system.h"
 #include "common/random/philox.h"
 #include "coordinator/closures/term_rule.h"
 #include "coordinator/scheduler/shares.h"
@@ -834,7 +836,9 @@ void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> fi
     // These files tell of a job whose lines were appended before: those are not lost with the power when these are there.
     if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl"); status.ok() && fs::Exists(lines)) status = fs::SyncFile(lines);
     for (const RunFile& file : files) {
-      if (status.ok()) status = fs::WriteFileAtomic(absl::StrCat(folder, "/", file.name), file.contents());
+      const std::string path = absl::StrCat(folder, "/", file.name);
+      if (status.ok() && absl::StrContains(file.name, '/')) status = fs::MakeDirectories(fs::FolderOf(path));
+      if (status.ok()) status = fs::WriteFileAtomic(path, file.contents());
     }
     parts_.control->Post([done, status] { done(status); });
   });

@@ -37,6 +37,8 @@
 
 namespace evergrad::coordinator {
 
+class RunFileListing;
+
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
@@ -52,6 +54,7 @@ struct ControlOptions {
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
   std::uint32_t calls_max = 1024;              // Control RPCs in progress
+  std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
   std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
   std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
   std::uint64_t gate_bytes_max = 64ull << 20;  // messages that wait for the journal; beyond it sessions end
@@ -147,6 +150,7 @@ class ControlPlane final : private JobHost {
   // JobHost
   MonoTime Now() const override { return parts_.clock->Now(); }
   std::int64_t WallMillis() const override { return parts_.clock->WallMillis(); }
+  std::string HostName() const override { return options_.host; }
   Term term() const override { return term_; }
   StateStore& store() override { return *parts_.store; }
   fault::Failpoints& failpoints() override { return *parts_.failpoints; }
@@ -245,6 +249,11 @@ class ControlPlane final : private JobHost {
   void CheckLogReads();
   void GetClusterInfo(const v1::GetClusterInfoRequest& request, Responder responder);
   void DrainTask(const v1::DrainTaskRequest& request, Responder responder);
+  // run_files.cc
+  void ListRunFiles(const v1::ListRunFilesRequest& request, Responder responder);
+  void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response, Responder responder);
+  void ReadRunFile(const v1::ReadRunFileRequest& request, Responder responder);
+  bool BeginFileCall(const Responder& responder);  // false: it was answered that too many are under way
   // closure_calls.cc: those of functions jobs. False: not one of these.
   bool OnClosureCall(const std::string& method, const std::string& bytes, const Responder& responder);
   void CheckClosureCalls();
@@ -327,6 +336,7 @@ class ControlPlane final : private JobHost {
   std::vector<ClosureCall> closure_calls_;                           // in the order in which they came
   std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
+  std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
   WriteTrouble write_trouble_;  // file thread

@@ -23,6 +23,8 @@ void ControlPlane::OnUnary(const std::string& method, const std::string& bytes, 
   if (method == client::kReadTaskLogs) return call(v1::ReadTaskLogsRequest(), &ControlPlane::ReadTaskLogs);
   if (method == client::kGetClusterInfo) return call(v1::GetClusterInfoRequest(), &ControlPlane::GetClusterInfo);
   if (method == client::kDrainTask) return call(v1::DrainTaskRequest(), &ControlPlane::DrainTask);
+  if (method == client::kListRunFiles) return call(v1::ListRunFilesRequest(), &ControlPlane::ListRunFiles);
+  if (method == client::kReadRunFile) return call(v1::ReadRunFileRequest(), &ControlPlane::ReadRunFile);
   if (OnClosureCall(method, bytes, responder)) return;
   responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
 }

@@ -36,6 +36,7 @@ void EncodeSnapshot(std::uint32_t shard, const Snapshot& snapshot, v1::JournalSn
   file->set_vlsn(snapshot.vlsn);
   *file->mutable_done() = client::ToProto(snapshot.done);
   *file->mutable_refused() = client::ToProto(snapshot.refused);
+  file->set_host(snapshot.host);
   out->set_folder(snapshot.folder);
   out->set_job_uid(snapshot.job.value());
   out->set_plan_fingerprint(snapshot.plan_fingerprint);
@@ -60,6 +61,7 @@ absl::StatusOr<Snapshot> DecodeSnapshot(const v1::JournalSnapshot& in) {
   EG_ASSIGN_OR_RETURN(snapshot.refused, client::FromProto(file.refused()));
   snapshot.resumed = in.resumed();
   snapshot.replace_ledger = in.replace_ledger();
+  snapshot.host = file.host();
   return snapshot;
 }
 

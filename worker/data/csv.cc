@@ -122,6 +122,7 @@ class Column {
   const std::vector<std::int64_t>& ints() const { return ints_; }
   const std::vector<float>& reals() const { return reals_; }
   const Vocabulary& vocabulary() const { return own_; }
+  bool has_vocabulary() const { return has_vocabulary_; }
   std::uint64_t bytes() const { return (ints_.size() + held_.size()) * sizeof(std::int64_t) + reals_.size() * sizeof(float) + word_bytes_; }
 
   std::vector<std::size_t> at;  // positions in a record
@@ -252,6 +253,17 @@ class CsvDataset final : public Dataset {
         Gather(column.reals(), indices, width, reinterpret_cast<float*>(to[f].data()));
     }
     return absl::OkStatus();
+  }
+  std::vector<FieldVocabulary> Vocabularies() const override {
+    std::vector<FieldVocabulary> all;
+    for (const auto& column : columns_) {
+      if (!column->has_vocabulary()) continue;
+      FieldVocabulary& one = all.emplace_back();
+      one.field = column->spec().name;
+      one.words.resize(column->vocabulary().size());
+      for (const auto& [text, id] : column->vocabulary()) one.words[static_cast<std::size_t>(id) - 1] = text;
+    }
+    return all;
   }
   // nullptr: no such field, or it has none.
   const Vocabulary* FindVocabulary(const std::string& field) const {

@@ -28,6 +28,12 @@ inline std::span<const std::int64_t> Int64s(const tensor::AlignedBuffer& buffer)
   return {reinterpret_cast<const std::int64_t*>(buffer.data()), buffer.size() / sizeof(std::int64_t)};
 }
 
+// What a field's `vocabulary` transform has made of the training data: words[i] has id i + 1.
+struct FieldVocabulary {
+  std::string field;
+  std::vector<std::string> words;
+};
+
 // Immutable, so thread-safe once open.
 class Dataset {
  public:
@@ -42,6 +48,8 @@ class Dataset {
   virtual std::string Fingerprint() const = 0;
   // What its user should look at although it can be read: sentences that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
+  // Of training data; those that were built of it. Copies.
+  virtual std::vector<FieldVocabulary> Vocabularies() const { return {}; }
 
   std::optional<std::size_t> FindField(const std::string& name) const;
 };

@@ -529,13 +529,13 @@ absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, s
   return CountingSum(*layout_, weights, begin, end);
 }
 
-absl::StatusOr<std::vector<std::string>> ComputeJob::Export(const std::string& folder) const {
-  std::vector<tensor::AlignedBuffer> widened;
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
-  if (weights.empty()) return std::vector<std::string>();  // tables alone: their rows are in the checkpoint
+absl::StatusOr<ComputeJob::Exported> ComputeJob::Export() const {
+  Exported exported;
+  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&exported.widened));
   std::vector<weights::NamedTensor> tensors;
   for (std::size_t i = 0; i < weights.size(); ++i) tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});
-  return WriteWeights(folder, tensors);
+  EG_ASSIGN_OR_RETURN(exported.files, MakeExport(tensors, train_ == nullptr ? std::vector<FieldVocabulary>() : train_->Vocabularies()));
+  return exported;
 }
 
 }  // namespace evergrad::worker

@@ -25,6 +25,7 @@
 #include "worker/params/layout.h"
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
+#include "worker/runner/export_files.h"
 #include "worker/sdk/function_call.h"
 
 namespace evergrad::worker {
@@ -144,8 +145,12 @@ class ComputeJob {
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows, NextBatch* next = nullptr);
   absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
-  // The files written: dense variables; none where there are only tables.
-  absl::StatusOr<std::vector<std::string>> Export(const std::string& folder) const;
+  // The files of an export, good until the next Absorb: dense variables (none where there are only tables), vocabularies of the training data.
+  struct Exported {
+    std::vector<tensor::AlignedBuffer> widened;  // what the files read where the variables are not held as float32
+    std::vector<ExportFile> files;
+  };
+  absl::StatusOr<Exported> Export() const;
 
  private:
   // Float32; what is not held so is put into `widened`.

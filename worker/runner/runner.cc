@@ -25,8 +25,10 @@
 #include "worker/runner/compute_job.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/exchange.h"
+#include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
 #include "worker/runner/lack.h"
+#include "worker/runner/upload.h"
 
 namespace evergrad::worker {
 namespace {
@@ -110,6 +112,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     MonoTime opened_at{0};
     // Set once opened.
     std::shared_ptr<const Dataset> train, eval;
+    v1::ExportOrder export_order;     // as the newest grant of an export says
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
     std::uint64_t bytes_before = 0;      // sent and received by this process when it began to serve the job
@@ -142,6 +145,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::vector<MetricSum> measured;  // in the order of the model's metrics
     v1::DescribeResult describe;
     v1::ExportResult exported;
+    std::optional<Upload> upload;                                                   // the files of an export on their way to the coordinator
+    std::shared_ptr<const ComputeJob::Exported> sending;                            // shared with the compute thread
+    const std::shared_ptr<ExportReader> reader = std::make_shared<ExportReader>();  // used on the compute thread
+    bool reading = false;                                                           // a part is being read there
+    std::map<std::string, v1::RunFileInfo> sent;                                    // files whose last part was sent
     // A functions job's.
     std::shared_ptr<sdk::FunctionCall> call;       // used on the compute executor, and let go there: it holds what is the user's
     std::shared_ptr<std::atomic<bool>> cancelled;  // shared with the call
@@ -151,6 +159,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       measured.resize(metrics_of_step.size());
       for (std::size_t m = 0; m < measured.size(); ++m) measured[m].Add(metrics_of_step[m]);
     }
+  };
+
+  struct ExportBegun {
+    std::shared_ptr<const ComputeJob::Exported> exported;  // null once written
+    std::vector<v1::RunFileInfo> written;
+    bool sent = false;  // it is to be sent
   };
 
   Impl(Environment e, Options o)
@@ -372,6 +386,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       EG_CHECK(it != done_messages.end());
       SendDone(it->second);
     }
+    RestartUpload();
     SchedulePump();
   }
 
@@ -382,6 +397,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case v1::CoordinatorMessage::kGrant: return OnGrant(message.grant());
       case v1::CoordinatorMessage::kRecall: return OnRecall(message.recall());
       case v1::CoordinatorMessage::kDoneAnswer: return OnDoneAnswer(message.done_answer());
+      case v1::CoordinatorMessage::kRunFileAnswer: return OnRunFileAnswer(message.run_file_answer());
       case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
       case v1::CoordinatorMessage::kJobEnded: EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state()); return SchedulePump();
       default: env.logger->Warning(absl::StrCat("message that is not for a worker: kind=", static_cast<int>(message.message_case())));
@@ -403,6 +419,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!grant.function().empty()) work.function = std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
     if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
     if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
+    if (kind == WorkKind::kExport) job->export_order = grant.export_order();
     if (draining) return SendDropped(work, "draining");
     if (!book.OnGrant(work)) {
       if (book.Holds(work.attempt)) return;  // a repeat
@@ -547,7 +564,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kTrain: return {true, false, true};
       case WorkKind::kEvaluate: return {false, true, true};
       case WorkKind::kDescribe: return {true, true, true};
-      case WorkKind::kExport: return {};
+      case WorkKind::kExport: return {NeedsTrain(job->spec->data.fields), false, false};  // vocabularies are made of it
     }
     return {};
   }
@@ -1307,21 +1324,95 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                 }));
   }
 
+  // To the runs folder, where this host sees the coordinator's own; else the files are sent, a part at a time.
   void Export() {
     run->busy = true;
     auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, folder = job->runs_folder]() -> absl::StatusOr<std::vector<std::string>> {
+        [compute = job->compute, layout = job->layout, pulled, folder = job->runs_folder,
+         order = job->export_order]() -> absl::StatusOr<ExportBegun> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
-          return compute->Export(folder);
+          ExportBegun begun;
+          EG_ASSIGN_OR_RETURN(ComputeJob::Exported exported, compute->Export());
+          begun.exported = std::make_shared<const ComputeJob::Exported>(std::move(exported));
+          begun.sent = order.upload() || !SeesRunsFolder(folder, order);
+          if (begun.sent) return begun;
+          EG_ASSIGN_OR_RETURN(begun.written, WriteExport(folder, begun.exported->files));
+          return begun;
         },
-        [](Impl& self, absl::StatusOr<std::vector<std::string>> files) {
-          if (!files.ok()) return self.Fail(self.run->work, files.status());
-          for (const std::string& file : *files) self.run->exported.add_files(file);
+        [](Impl& self, absl::StatusOr<ExportBegun> begun) {
+          if (!begun.ok()) return self.Fail(self.run->work, begun.status());
           self.run->exported.set_host(self.options.host);
-          self.Finish();
+          if (!begun->sent) {
+            for (const v1::RunFileInfo& file : begun->written) {
+              self.run->exported.add_files(absl::StrCat(self.job->runs_folder, "/", file.name()));
+              *self.run->exported.add_exported() = file;
+            }
+            return self.Finish();
+          }
+          std::vector<Upload::File> files;
+          for (const ExportFile& file : begun->exported->files) files.push_back({file.name, file.bytes});
+          self.run->exported.set_uploaded(true);
+          self.run->sending = std::move(begun->exported);
+          self.run->upload.emplace(std::move(files), client::kRunFileChunkMax, client::kRunFileWindow);
+          self.SendFiles();
         });
+  }
+
+  // One part is read at a time, on the compute thread, where the values are.
+  void SendFiles() {
+    if (run->upload->done()) {
+      for (const auto& [name, file] : run->sent) *run->exported.add_exported() = file;
+      return Finish();
+    }
+    if (run->reading) return;
+    const std::optional<Upload::Chunk> next = run->upload->Next();
+    if (!next) return;
+    run->reading = true;
+    Compute(
+        [compute = job->compute, sending = run->sending, reader = run->reader, next = *next] {
+          v1::RunFileChunk chunk;
+          reader->Read(sending->files[next.file], next.offset, next.bytes, next.last, &chunk);
+          return chunk;
+        },
+        [generation = run->upload->generation()](Impl& self, v1::RunFileChunk chunk) {
+          self.run->reading = false;
+          if (generation == self.run->upload->generation()) self.SendFile(std::move(chunk));
+          if (self.run) self.SendFiles();
+        });
+  }
+
+  void SendFile(v1::RunFileChunk chunk) {
+    if (!chunk.sha256().empty()) {
+      v1::RunFileInfo& file = run->sent[chunk.name()];
+      file.set_name(chunk.name());
+      file.set_bytes(chunk.bytes());
+      file.set_sha256(chunk.sha256());
+    }
+    Name(run->work, &chunk);
+    v1::TaskMessage message;
+    *message.mutable_run_file() = std::move(chunk);
+    Send(std::move(message));  // without a session: the file begins anew in the next one
+  }
+
+  void OnRunFileAnswer(const v1::RunFileAnswer& answer) {
+    if (!run || !run->upload || run->finishing || JobUid(answer.job_uid()) != run->work.job ||
+        FromProto<Attempt>(answer.attempt()) != run->work.attempt)
+      return;
+    if (answer.has_error()) {
+      const absl::Status error = client::FromErrorDetail(answer.error());
+      env.logger->Warning(absl::StrCat("the coordinator does not take a file: name=", answer.name(), " reason=", error.message()), About());
+      return absl::IsResourceExhausted(error) ? GiveUpRun("the coordinator has no room for its files") : Fail(run->work, error);
+    }
+    if (const absl::Status confirmed = run->upload->Confirm(answer.name(), answer.written()); !confirmed.ok()) return Fail(run->work, confirmed);
+    SendFiles();
+  }
+
+  void RestartUpload() {
+    if (!run || !run->upload || run->finishing) return;
+    run->upload->Restart();
+    SendFiles();
   }
 
   // ------------------------------------------------------------------ the end of an attempt
@@ -1462,7 +1553,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_state(run->exchange && run->exchange->WaitsForRoom() ? "paused" : StateName(run->work.kind));
       progress.set_running_closure(run->work.closure.value());
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
-      progress.set_running_step(run->next_step);
+      // A file that is sent advances, too: by each MiB that is confirmed.
+      progress.set_running_step(run->upload ? static_cast<std::uint32_t>(run->upload->confirmed_bytes() >> 20) : run->next_step);
       if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
       if (run->exchange) run->exchange->FillUnreached(&progress);
     } else if (const Work* next = book.NextToBegin(); next != nullptr) {

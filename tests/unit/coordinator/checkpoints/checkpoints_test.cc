@@ -98,21 +98,6 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
   CHECK(SaveErrorIsFinal(refused.status()));
 }
 
-TEST_CASE("files that cannot be seen from here, or with another size, are warnings, not errors") {
-  fs::MemoryFileSystem files;
-  SavedJob job{kFolder};
-  const v1::Manifest manifest = job.Cut(files);
-  REQUIRE(files.Remove(Uri(manifest.shards(0).file())).ok());
-  REQUIRE(files.Truncate(Uri(manifest.shards(1).file()), 200).ok());
-  const auto saved = SaveManifest(files, {kFolder, manifest, 3});
-  REQUIRE(saved.ok());
-  REQUIRE(saved->warnings.size() == 2);
-  CHECK(absl::IsNotFound(saved->warnings[0]));
-  CHECK(saved->warnings[0].message().find("share") != std::string::npos);
-  CHECK(absl::IsDataLoss(saved->warnings[1]));
-  CHECK(saved->warnings[1].message().find("got=200") != std::string::npos);
-}
-
 TEST_CASE("what is no manifest is not written, a full disk leaves the old ones, and which errors are final is told") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};

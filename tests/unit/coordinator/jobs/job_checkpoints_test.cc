@@ -319,6 +319,68 @@ TEST_CASE("a folder that the coordinator cannot see is found out at the first ma
   }
 }
 
+TEST_CASE("a checkpoint whose files only the servers' hosts can read is never called complete, and those hosts are named") {
+  FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
+  AddTasks(c);
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK(status.state() == "SUCCEEDED");
+  CHECK(status.checkpoint().number() == 0);
+  CHECK_FALSE(status.checkpoint().complete());
+  CHECK_THAT(status.checkpoint().trouble(), Contains("on host near") && Contains("4 of 4") && Contains("host-of-0 (2)") && Contains("host-of-1 (2)"));
+  CHECK(FilesIn(c).empty());  // no manifest that names what is not there
+  const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
+  CHECK(result["checkpoint"].is_null());
+  CHECK_THAT(result["checkpoint_trouble"].get<std::string>(), Contains("host-of-1"));
+}
+
+TEST_CASE(
+    "the last checkpoint is called complete once the coordinator has read every byte of it, and a job does not wait for ever for one that is "
+    "damaged") {
+  const bool given = GENERATE(true, false);
+  FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  CHECK_FALSE(c.Status().checkpoint().complete());
+  c.on_saved = [&](const std::string& uri, const v1::ShardFile& file) {
+    if (file.shard() != 2 || file.done().bounds_size() == 0) return;
+    // In the values: the ends and the ledger are as they should be.
+    REQUIRE(c.host.disk->Damage(uri, file.bytes() / 2, std::byte{1}).ok());
+  };
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  REQUIRE(c.RunToEnd());
+  const v1::JobStatus status = c.Status();
+  CHECK_FALSE(status.checkpoint().complete());
+  CHECK_THAT(status.checkpoint().trouble(), Contains("host-of-"));
+  if (given) {
+    CHECK(status.state() == "FAILED");
+    CHECK_THAT(status.first_cause().message(), Contains("the last checkpoint") && Contains("cannot read back"));
+  } else {
+    CHECK(status.state() == "SUCCEEDED");
+    CHECK_THAT(AllEvents(c), Contains("there is no checkpoint of the job's end"));
+  }
+}
+
+TEST_CASE("a server whose files the coordinator stops seeing does not make the last checkpoint a success") {
+  FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  const std::uint64_t number = c.Status().checkpoint().number();
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK_FALSE(c.Status().checkpoint().complete());
+  CHECK(c.Status().checkpoint().number() >= number);
+  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
+  CHECK(DoneOf(Newest(c).shards(0)).size() < 16);  // the older one stays, and says what it is of
+}
+
 TEST_CASE("the last checkpoint waits for room, and says so") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -596,7 +658,7 @@ TEST_CASE("while manifests cannot be written, files and what is known of them st
   }
   CHECK(most() > 40);
   CHECK(most() <= 65);
-  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("manifest"));
+  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("cannot see 4 of 4 shard files"));
 }
 
 TEST_CASE("another plan's job goes back to the file that it resumed from when its own are damaged, never to the seed") {

@@ -24,6 +24,7 @@ class FakeHost final : public JobHost {
   explicit FakeHost(MemoryStateStore::Options store_options = {}) : memory(store_options) {}
   MonoTime Now() const override { return clock.Now(); }
   std::int64_t WallMillis() const override { return 1'700'000'000'000 + clock.WallMillis() + wall_offset_ms; }
+  std::string HostName() const override { return "near"; }
   Term term() const override { return term_now; }
   StateStore& store() override { return memory; }
   fault::Failpoints& failpoints() override { return points; }
@@ -84,6 +85,7 @@ struct FakeWorker {
   std::vector<v1::Grant> held;                   // granted and not answered
   std::vector<v1::TaskMessage> unanswered;       // Dones said and not answered
   std::set<std::uint64_t> answered, superseded;  // n of attempts
+  std::vector<v1::RunFileAnswer> files;          // what was said of its RunFileChunks
   bool ended = false;                            // JobEnded came
   std::string ended_state;
 };
@@ -115,7 +117,7 @@ struct FakeServer {
 class FakeCluster {
  public:
   explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}, MemoryStateStore::Options store = {},
-                       JobUid uid = JobUid(0xabcdef), std::shared_ptr<fs::MemoryFileSystem> disk = nullptr)
+                       JobUid uid = JobUid(0xabcdef), std::shared_ptr<fs::MemoryFileSystem> disk = nullptr, const std::string& runs = "")
       : host(store) {
     if (disk) host.disk = std::move(disk);
     spec.name = "fake";
@@ -131,7 +133,11 @@ class FakeCluster {
     if (change) change(spec, options);
     const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
     job = std::make_unique<Job>(&host, options,
-                                Job::Identity{uid, spec, yaml, spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid) : "/runs/fake", kGrantKey});
+                                Job::Identity{uid, spec, yaml,
+                                              !runs.empty()        ? runs  // a folder of the real disk: exported files go there
+                                              : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
+                                                                   : "/runs/fake",
+                                              kGrantKey});
     // A submission is acknowledged once it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
@@ -216,6 +222,7 @@ class FakeCluster {
   };
   std::shared_ptr<fs::MemoryFileSystem> elsewhere;  // what the servers write to; null: the same as the coordinator
   fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
+  std::function<void(const std::string& uri, const v1::ShardFile&)> on_saved = [](const std::string&, const v1::ShardFile&) {};
   std::uint64_t cuts = 0;  // shards that were saved
   std::vector<v1::Assign> assigns;
   // Messages to servers that are lost on their way.
@@ -252,6 +259,7 @@ class FakeCluster {
   FakeServer& AddServer(const std::string& identity, bool keeps = false, bool known = true) {
     std::optional<TaskId> former;
     v1::Hello hello;
+    hello.set_host("host-of-" + identity);
     hello.mutable_endpoint()->set_address("inproc:" + identity + "." + std::to_string(next_task));
     hello.mutable_endpoint()->set_budget_bytes_max(server_budget_bytes_max);
     FakeServer server;
@@ -475,7 +483,9 @@ class FakeCluster {
     auto writer = snapshot::ShardFileWriter::Begin(file->get(), header);
     ok(writer.status());
     ok((*writer)->BeginSection(snapshot::Section::kValues, 0));
-    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * 4);
+    std::uint64_t row_elements = 1;
+    for (int d = 1; d < spec_of.variable().shape_size(); ++d) row_elements *= spec_of.variable().shape(d);
+    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * row_elements * 4);
     ok((*writer)->Append(zeros));
     ok((*writer)->WriteCounters({}));
     v1::ShardLedger ledger;
@@ -488,6 +498,7 @@ class FakeCluster {
     said.set_bytes(digest->bytes);
     said.set_sha256(std::string(reinterpret_cast<const char*>(digest->sha256.data()), digest->sha256.size()));
     shard->saved = said;
+    on_saved(fs::JoinUri(cut.folder(), said.file()), said);
     return said;
   }
   absl::Status Load(const v1::Assign& assign, FakeServer::Shard* shard) {
@@ -540,6 +551,7 @@ class FakeCluster {
         }
         (message.done_answer().superseded() ? worker.superseded : worker.answered).insert(message.done_answer().attempt().n());
         break;
+      case v1::CoordinatorMessage::kRunFileAnswer: worker.files.push_back(message.run_file_answer()); break;
       case v1::CoordinatorMessage::kJobEnded:
         worker.ended = true;
         worker.ended_state = message.job_ended().state();

@@ -62,7 +62,7 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   for (const auto& [key, value] : result.items()) keys.insert(key);
   CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
                                       "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "tables",
-                                      "shards", "updates_exact"});
+                                      "shards", "updates_exact", "files"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);

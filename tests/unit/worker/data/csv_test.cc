@@ -271,6 +271,68 @@ TEST_CASE("columns become typed fields, by number or by the header's name, with 
   CHECK_FALSE((*data)->Read({3}, to).ok());
 }
 
+TEST_CASE("the hash of a text or an integer is the one that docs/data.md specifies") {
+  // The table of the page: other programs compute the same ids.
+  struct Vector {
+    const char* text;
+    const char* type;
+    std::int64_t of_1000, of_2_32;
+  };
+  const Vector vectors[] = {{"\"\"", "string", 883, 2721479699},    {"a", "string", 490, 2787691650}, {"United-States", "string", 446, 1447682758},
+                            {"unknown", "string", 551, 4118101095}, {"0", "int", 978, 337596258},     {"39", "int", 173, 245289837},
+                            {"39", "string", 173, 245289837},       {"-1", "int", 228, 1628933796},   {"na\xc3\xafve", "string", 923, 2545462763}};
+  for (const Vector& vector : vectors) {
+    for (const auto& [buckets, want] : {std::pair{std::uint64_t{1000}, vector.of_1000}, std::pair{std::uint64_t{1} << 32, vector.of_2_32}}) {
+      const TempFolder folder;
+      Write(folder / "x.csv", absl::StrCat(vector.text, ",x\n"));
+      config::SourceSpec source;
+      source.format = "csv";
+      source.path = folder / "x.csv";
+      source.header = false;
+      source.missing = {"nothing is missing"};
+      config::FieldSpec field;
+      field.name = "hashed";
+      field.columns = {"0"};
+      field.type = vector.type;
+      config::Transform hash;
+      hash.type = "hash";
+      hash.buckets = buckets;
+      field.transforms = {hash};
+      const auto data = OpenCsv(source, {field}, nullptr);
+      INFO(vector.text << " " << buckets << " " << data.status());
+      REQUIRE(data.ok());
+      std::int64_t got = -1;
+      REQUIRE((*data)->Read({0}, {std::as_writable_bytes(std::span(&got, 1))}).ok());
+      CHECK(got == want);
+    }
+  }
+}
+
+TEST_CASE("the vocabularies of the training data can be had in order of their ids") {
+  const TempFolder folder;
+  Write(folder / "x.csv", "b,1\na,2\nb,3\nc,3\n");
+  config::SourceSpec source;
+  source.format = "csv";
+  source.path = folder / "x.csv";
+  source.header = false;
+  config::FieldSpec word, number;
+  word.name = "word";
+  word.columns = {"0"};
+  word.type = "string";
+  number.name = "number";
+  number.columns = {"1"};
+  number.type = "int";
+  config::Transform vocabulary;
+  vocabulary.type = "vocabulary";
+  word.transforms = {vocabulary};
+  const auto train = OpenCsv(source, {number, word}, nullptr);
+  REQUIRE(train.ok());
+  const std::vector<FieldVocabulary> made = (*train)->Vocabularies();
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].field == "word");
+  CHECK(made[0].words == std::vector<std::string>{"b", "a", "c"});
+}
+
 TEST_CASE("a vocabulary is of the training data, by descending count and then by text, and evaluation uses it") {
   TempFolder folder;
   Write(folder / "train.csv", "b\na\nc\nb\na\nd\nb\nc\n");

@@ -265,6 +265,24 @@ class Stage {
     }
     OnControl([&] { runner->OnLost(); });
   }
+  // The worker sees the coordinator's runs folder.
+  void ShareRunsFolder() {
+    std::filesystem::create_directories(folder / "runs");
+    std::ofstream(folder / "runs/.mark") << "job\n";
+    export_order.set_mark_file(".mark");
+    export_order.set_mark("job\n");
+  }
+  void Confirm(const v1::RunFileChunk& chunk, const absl::Status& error = absl::OkStatus()) {
+    v1::CoordinatorMessage message;
+    v1::RunFileAnswer& answer = *message.mutable_run_file_answer();
+    answer.set_job_uid(chunk.job_uid());
+    answer.set_closure(chunk.closure());
+    *answer.mutable_attempt() = chunk.attempt();
+    answer.set_name(chunk.name());
+    answer.set_written(chunk.offset() + chunk.data().size());
+    if (!error.ok()) *answer.mutable_error() = client::ToErrorDetail(error, "coordinator");
+    Message(message);
+  }
   void Submit(const std::string& yaml) {
     job.set_job_uid(kJob);
     job.set_name("test");
@@ -330,6 +348,7 @@ class Stage {
     *message.mutable_map() = map;
     Message(message);
   }
+  v1::ExportOrder export_order;
   std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
                       const std::string& function = "", const std::string& arguments = "") {
     v1::CoordinatorMessage message;
@@ -343,6 +362,7 @@ class Stage {
     for (const std::uint32_t t : targets) grant.add_targets(t);
     grant.set_function(function);
     grant.set_arguments(arguments);
+    if (kind == v1::EXPORT) *grant.mutable_export_order() = export_order;
     Message(message);
     return attempts_;
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/plan/counting_rows.h"
 #include "common/sharding/row_digest.h"
+#include "common/snapshot/checksum.h"
 #include "runner_fixture.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
@@ -643,8 +644,10 @@ TEST_CASE("the exported files hold the servers' values") {
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
   stage.RunClosure(0);
+  stage.ShareRunsFolder();
   const v1::Done done = stage.RunClosure(7ull << 33, v1::EXPORT);
   REQUIRE(done.export_().files_size() == 2);
+  CHECK_FALSE(done.export_().uploaded());
   CHECK(done.export_().host() == "here");
   CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
   CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
@@ -684,6 +687,76 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
     return;
   }
   CHECK(status == 0);
+}
+
+TEST_CASE("a worker that does not see the runs folder sends its files, one after another, and the present one anew after a lost session") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
+  stage.RunClosure(0);
+  // What it would have written.
+  stage.ShareRunsFolder();
+  stage.RunClosure(7ull << 33, v1::EXPORT);
+  const auto contents = [&](const std::string& name) {
+    std::ifstream file(stage.folder / ("runs/" + name), std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::map<std::string, std::string> want = {{"weights.npz", contents("weights.npz")},
+                                                   {"weights.safetensors", contents("weights.safetensors")}};
+  std::filesystem::remove_all(stage.folder / "runs");
+
+  const std::uint64_t attempt = stage.Grant((7ull << 33) + 1, v1::EXPORT);
+  std::map<std::string, std::string> got;
+  bool lost = false;
+  while (got.size() < 2 || got["weights.safetensors"].size() < want.at("weights.safetensors").size()) {
+    const v1::RunFileChunk chunk = stage.Next(v1::TaskMessage::kRunFile).run_file();
+    REQUIRE(want.count(chunk.name()) == 1);
+    CHECK(chunk.closure() == (7ull << 33) + 1);
+    CHECK(chunk.bytes() == want.at(chunk.name()).size());
+    CHECK(chunk.crc32c() == snapshot::Crc32c(snapshot::BytesOf(chunk.data())));
+    if (chunk.offset() == 0) got[chunk.name()].clear();
+    REQUIRE(chunk.offset() == got[chunk.name()].size());
+    got[chunk.name()] += chunk.data();
+    if (chunk.name() == "weights.safetensors" && !std::exchange(lost, true)) {
+      stage.LoseSession();
+      stage.Register({attempt});
+      got[chunk.name()].clear();
+      got["weights.safetensors"] = "";
+      continue;
+    }
+    if (!chunk.sha256().empty()) {
+      snapshot::Sha256 hash;
+      hash.Update(snapshot::BytesOf(got[chunk.name()]));
+      CHECK(snapshot::Hex(snapshot::BytesOf(chunk.sha256())) == snapshot::Hex(hash.Value()));
+    }
+    stage.Confirm(chunk);
+  }
+  CHECK(lost);
+  CHECK(got == want);
+  const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
+  CHECK(done.export_().uploaded());
+  CHECK(done.export_().files_size() == 0);
+  REQUIRE(done.export_().exported_size() == 2);
+  CHECK(done.export_().exported(0).name() == "weights.npz");
+  CHECK(done.export_().exported(0).bytes() == want.at("weights.npz").size());
+  CHECK_FALSE(std::filesystem::exists(stage.folder / "runs"));
+}
+
+TEST_CASE("a coordinator without room gets the export back, one that refuses a file is told that the attempt failed") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
+  stage.RunClosure(0);
+  stage.Grant(7ull << 33, v1::EXPORT);
+  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::ResourceExhaustedError("no space left"));
+  CHECK(stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed).has_dropped());
+  stage.Grant((7ull << 33) + 1, v1::EXPORT);
+  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::PermissionDeniedError("not writable"));
+  const v1::TaskMessage failed = stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed);
+  REQUIRE(failed.has_failed());
+  CHECK_FALSE(failed.failed().user_error());
+  CHECK(failed.failed().cause().message().find("not writable") != std::string::npos);
+  CHECK(stage.HoldsNothing());
 }
 
 TEST_CASE("a counting job counts every sample and every update exactly, and touches only shards with samples of the batch") {

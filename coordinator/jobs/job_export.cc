@@ -1,0 +1,196 @@
+// The export closure and its files: written to the runs folder by the worker where it sees that folder, sent to the coordinator where it does not;
+// read back in either case before anything is called present.
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+#include "common/client/run_file_names.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+#include "coordinator/runs/run_files.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kTextMax = 1024;
+constexpr std::chrono::seconds kTroubleSaidEvery{60};
+constexpr std::uint64_t kVocabularyBytesMax = 2ull << 30;
+constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 20;
+
+}  // namespace
+
+// One export attempt whose files come by RunFileChunks. The receiver is the file thread's, the rest the control executor's.
+struct Job::Receiving {
+  Receiving(Attempt a, const std::string& folder) : attempt(a), receiver(folder) {}
+  const Attempt attempt;
+  RunFileReceiver receiver;
+  std::uint64_t queued_bytes = 0;  // handed to the file thread and not back
+};
+
+std::string Job::RunMark() const { return absl::StrCat("evergrad run of job ", JobUidString(id_.uid), "\n"); }
+
+void Job::FillExportOrder(v1::ExportOrder* order) const {
+  order->set_mark_file(client::kRunMarkFile);
+  order->set_mark(RunMark());
+  order->set_upload(export_upload_);
+}
+
+// A worker may make the coordinator write no more than the plan's variables need.
+std::uint64_t Job::ExportBytesMax(absl::string_view name) const {
+  if (name == "model/vocabularies.json") return kVocabularyBytesMax;
+  std::uint64_t bytes = kFileHeadBytesMax;
+  for (const v1::VariableSpec& variable : described_.variables()) {
+    std::uint64_t elements = 1;
+    for (const std::uint64_t d : variable.shape()) {
+      if (__builtin_mul_overflow(elements, d, &elements)) return std::numeric_limits<std::uint64_t>::max();
+    }
+    bytes += elements * sizeof(float) + 4 * variable.name().size() + kVariableHeadBytesMax;
+  }
+  return bytes;
+}
+
+absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
+  if (chunk.data().size() > client::kRunFileChunkMax || (!chunk.sha256().empty() && chunk.sha256().size() != 32))
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk of a run's file is too large: bytes=", chunk.data().size(), " max=", client::kRunFileChunkMax));
+  const Attempt attempt = client::FromProto<Attempt>(chunk.attempt());
+  if (!exporting() || HeldAux(task, chunk.closure(), attempt) == nullptr) {
+    host_->ForeignMessage(task, "RunFileChunk of an export that it does not hold");
+    return absl::OkStatus();
+  }
+  if (!receiving_ || receiving_->attempt != attempt) {
+    DropReceiving();
+    receiving_ = std::make_shared<Receiving>(attempt, id_.runs_folder);
+  }
+  // A worker that has registered again begins anew while what it sent before may still wait for the disk.
+  if (receiving_->queued_bytes + chunk.data().size() > 2 * client::kRunFileWindow)
+    return absl::InvalidArgumentError(absl::StrCat("more of a run's file than the window allows: waiting_bytes=", receiving_->queued_bytes));
+  if (const std::uint64_t most = ExportBytesMax(chunk.name()); chunk.bytes() > most) {
+    OnRunFileTaken(receiving_, chunk.closure(), chunk.name(), 0,
+                   absl::InvalidArgumentError(absl::StrCat("a file is larger than the job's variables can make it: name=",
+                                                           client::CleanText(chunk.name(), 100), " bytes=", chunk.bytes(), " max=", most)));
+    return absl::OkStatus();
+  }
+  receiving_->queued_bytes += chunk.data().size();
+  std::weak_ptr<bool> alive = alive_;
+  host_->OnFileThread([this, alive, receiving = receiving_, chunk = std::make_shared<const v1::RunFileChunk>(chunk)] {
+    const absl::StatusOr<std::uint64_t> taken = receiving->receiver.Take(*chunk);
+    return [this, alive, receiving, closure = chunk->closure(), name = chunk->name(), bytes = chunk->data().size(), taken] {
+      if (!alive.expired()) OnRunFileTaken(receiving, closure, name, bytes, taken);
+    };
+  });
+  return absl::OkStatus();
+}
+
+void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
+                         const absl::StatusOr<std::uint64_t>& taken) {
+  receiving->queued_bytes -= bytes;
+  Aux* aux = exporting() ? FindAux(closure) : nullptr;
+  if (receiving != receiving_ || aux == nullptr || aux->done || aux->attempt != receiving->attempt) return;
+  v1::CoordinatorMessage message;
+  v1::RunFileAnswer* answer = message.mutable_run_file_answer();
+  answer->set_job_uid(id_.uid.value());
+  answer->set_closure(closure);
+  *answer->mutable_attempt() = client::ToProto(receiving->attempt);
+  answer->set_name(name);
+  if (taken.ok()) {
+    answer->set_written(*taken);
+  } else {
+    *answer->mutable_error() = client::ToErrorDetail(taken.status(), "coordinator");
+    if (absl::IsResourceExhausted(taken.status())) ExportHasNoRoom(aux, absl::StrCat("on host ", host_->HostName(), ": ", taken.status().message()));
+    DropReceiving();
+  }
+  host_->Send(aux->worker, message);
+}
+
+// Files are closed and deleted where they are written.
+void Job::DropReceiving() {
+  if (!receiving_) return;
+  host_->OnFileThread([receiving = std::exchange(receiving_, nullptr)]() mutable {
+    receiving.reset();
+    return [] {};
+  });
+}
+
+// A full disk is waited for: the job has its weights, only no place for them yet.
+void Job::ExportHasNoRoom(Aux* aux, absl::string_view why) {
+  const MonoTime now = host_->Now();
+  export_trouble_ = client::CleanText(why, kTextMax);
+  aux->not_before = now + RetryDelay(++export_waits_);
+  Touch();
+  if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery) return;
+  export_trouble_said_at_ = now;
+  Event("warning", absl::StrCat("the job's files cannot be written, it is tried again: ", export_trouble_));
+}
+
+void Job::FinishExport(const v1::ExportResult& result, const std::string& worker) {
+  aux_.clear();
+  DropReceiving();
+  std::set<std::string> names;
+  std::vector<v1::RunFileInfo> files;
+  for (const v1::RunFileInfo& file : result.exported()) {
+    if (names.insert(file.name()).second && names.size() <= client::kExportNames.size()) files.push_back(file);
+  }
+  StepExportCheck(std::make_shared<RunFileCheck>(id_.runs_folder, std::move(files)), ++export_round_, result, worker);
+}
+
+// `check` is shared with the file thread, which alone uses it until its step has ended.
+void Job::StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round, const v1::ExportResult& result, const std::string& worker) {
+  std::weak_ptr<bool> alive = alive_;
+  host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {
+    const bool over = check->Step();
+    return [this, alive, check, round, result, worker, over] {
+      if (alive.expired() || !exporting() || round != export_round_ || !aux_.empty()) return;  // a shard was rolled back meanwhile
+      if (!over) return StepExportCheck(check, round, result, worker);
+      OnExportChecked(check->status(), result, worker);
+    };
+  });
+}
+
+void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& result, const std::string& worker) {
+  const std::string far = client::CleanText(result.host(), 256), here = host_->HostName();
+  if (!status.ok()) {
+    const std::string why = client::CleanText(status.message(), kTextMax);
+    if (!result.uploaded()) {
+      export_upload_ = true;
+      Event("state", absl::StrCat("what worker/", worker, " on host ", far, " wrote to the runs folder cannot be read on host ", here,
+                                  ", so it is sent: ", why));
+      BeginAux(phase_, 1);
+    } else if (phase_ == Phase::kSealedExporting) {
+      return GiveUpSealedExport(absl::StrCat("they cannot be read back on host ", here, ": ", why));
+    } else {
+      Event("warning", absl::StrCat("the exported files cannot be read back on host ", here, " (", ++export_failures_, " in a row): ", why));
+      if (export_failures_ > options_.retries_max) return Fail(MakeError(status, "internal", "coordinator"), false);
+      BeginAux(Phase::kExporting, 1);
+      aux_[0].not_before = host_->Now() + RetryDelay(export_failures_);
+    }
+    return Pump();
+  }
+  weights_exported_ = true;
+  exported_.assign(result.exported().begin(), result.exported().end());
+  export_trouble_.clear();
+  std::vector<std::string> names;
+  for (const v1::RunFileInfo& file : exported_) names.push_back(file.name());
+  if (!names.empty()) {
+    Event("state", absl::StrCat(result.uploaded() ? "weights sent by worker/" : "weights written by worker/", worker, " on host ", far,
+                                " and read back on host ", here, ": ", absl::StrJoin(names, ", ")));
+  } else if (result.files_size() > 0) {
+    Event("state", absl::StrCat("weights written on host ", far, ": ", result.files(0).substr(0, kTextMax),
+                                result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
+  }
+  if (plan_ && plan_message_.tables_size() > 0) {
+    // A table may be larger than any worker: its rows are where the servers save them.
+    Event("state", absl::StrCat("embedding tables are not among the exported weights: ",
+                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
+                                                             " --to FILE.npz writes their rows")
+                                              : "checkpoints are off for this job, their rows end with it"));
+  }
+  if (phase_ == Phase::kSealedExporting) return FinishJob();
+  BeginReport();
+}
+
+}  // namespace evergrad::coordinator

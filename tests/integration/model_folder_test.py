@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""The folder `model` of a run: load.py, with NumPy alone, gives what the workers measured. model_folder_test.py --bin DIR [Class[.test]]"""
+import importlib.util
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from support import ROOT, Case, data_folder, main, write  # noqa: E402
+
+PYTHON = "/usr/bin/python3"
+SOURCE = os.path.join(ROOT, "coordinator", "runs", "model", "load.py")
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+
+def load_py():
+    """load.py as a module."""
+    if numpy is None:
+        raise unittest.SkipTest("NumPy is not installed")
+    spec = importlib.util.spec_from_file_location("load", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Records(unittest.TestCase):
+    """What raw records become, without a cluster."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.load = load_py()
+
+    def test_hash_has_the_test_vectors_of_the_page(self):
+        with open(os.path.join(ROOT, "docs", "data.md"), encoding="utf-8") as f:
+            rows = [[c.strip() for c in line.strip().strip("|").split("|")] for line in f if line.startswith("| ") and "| 0x" in line]
+        self.assertGreaterEqual(len(rows), 8)
+        for text, full, of_1000, of_2_32 in rows:
+            value = "" if text == "(empty)" else text.split("`")[1] if "`" in text else int(text)
+            self.assertEqual(self.load.key_of(0, self.load.as_bytes(str(value))), int(full, 16), text)
+            self.assertEqual(self.load.hash_bucket(value, 1000), int(of_1000), text)
+            self.assertEqual(self.load.hash_bucket(value, 1 << 32), int(of_2_32), text)
+
+    def test_records_are_read_as_rfc_4180_has_them(self):
+        def read(text, separator=",", quoting=True):
+            return list(self.load.csv_records(text.encode(), separator, quoting))
+        self.assertEqual(read(""), [])
+        self.assertEqual(read("\n\r\n\n"), [])
+        self.assertEqual(read("a,b\r\nc,d"), [["a", "b"], ["c", "d"]])
+        self.assertEqual(read("\ufeffa,\n,b\n"), [["a", ""], ["", "b"]])
+        self.assertEqual(read('"a,""b""",""\n"line\nend",x\n'), [['a,"b"', ""], ["line\nend", "x"]])
+        self.assertEqual(read('39, State-gov, "x, y"\n', ", "), [["39", "State-gov", "x, y"]])
+        self.assertEqual(read("a,b\r"), [["a", "b"]])
+        self.assertEqual(read("a\rb,c\n"), [["a\rb", "c"]])
+        self.assertEqual(read('5" disk,a"b\n', ",", False), [['5" disk', 'a"b']])
+        for text in ('"a', '"a"b,c\n'):
+            with self.assertRaises(self.load.ModelError):
+                read(text)
+
+    def field(self, kind, *transforms, default=None, vocabulary=None):
+        return self.load.FieldReader({"name": "f", "type": kind, "columns": ["0"], "list": False, "default": default, "transforms": list(transforms)}, [""], vocabulary)
+
+    def test_transforms_are_those_of_the_page(self):
+        cases = [(self.field("float", {"type": "scale", "value": 0.5}), "3", 1.5), (self.field("int", {"type": "offset", "value": -1}), "3", 2),
+                 (self.field("int", {"type": "offset", "value": 0.5}), "3", 3.5), (self.field("float", {"type": "log1p"}), "-1", -0.6931471805599453),
+                 (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "17", 0), (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "18", 1),
+                 (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "99", 3), (self.field("string", {"type": "hash", "buckets": 1000}), "a", 490),
+                 (self.field("int", {"type": "hash", "buckets": 1000}), "39", 173), (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "y", 2),
+                 (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "z", 0), (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "", 0),
+                 (self.field("int", {"type": "vocabulary"}, vocabulary=["7"]), "7", 1), (self.field("string", {"type": "map", "entries": [["no", 0], ["yes", 1]]}), "yes", 1),
+                 (self.field("string", {"type": "map", "entries": [["no", 0.5], ["yes", 1]]}), "yes", 1.0), (self.field("int", default="5"), "", 5)]
+        for field, text, want in cases:
+            got = field.value(text)
+            self.assertEqual((got, type(got)), (want, type(want)), (field.field, text))
+        for field, text in ((self.field("int"), "x"), (self.field("float"), "nan"), (self.field("int"), ""), (self.field("string", {"type": "map", "entries": [["no", 0]]}), "yes")):
+            with self.assertRaisesRegex(self.load.ModelError, "field `f`"):
+                field.value(text)
+
+    def test_what_it_does_not_know_is_refused_by_name(self):
+        with self.assertRaisesRegex(self.load.ModelError, "`embolden`"):
+            self.field("string", {"type": "embolden"})
+        with self.assertRaisesRegex(self.load.ModelError, "vocabularies.json"):
+            self.field("string", {"type": "vocabulary"})
+
+
+class Models(Case):
+    """Models on a cluster, then from the folder alone: the loss and the metrics that the workers measured."""
+
+    def setUp(self):
+        super().setUp()
+        if numpy is None:
+            raise unittest.SkipTest("NumPy is not installed")
+
+    def train(self, job, *arguments, env=None):
+        runs = self.path("runs")
+        self.psctl("job", "run", job, "--local", "--workers", 1, "--servers", 2, "--threads", 1, "--runs", runs, *arguments, env=env)
+        run = self.run_folder(runs)
+        with open(os.path.join(run, "result.json")) as f:
+            metrics = json.load(f)["metrics"]
+        alone = self.path("alone")
+        shutil.copytree(os.path.join(run, "model"), alone)
+        shutil.rmtree(runs)  # nothing else is there
+        return alone, metrics
+
+    def evaluate(self, folder, *arguments):
+        r = subprocess.run([PYTHON, os.path.join(folder, "load.py"), "--evaluate"] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return json.loads(r.stdout)
+
+    def test_the_accuracy_of_adult_comes_from_the_folder_alone(self):
+        test = os.path.join(data_folder(), "adult", "adult.test")
+        if not os.path.exists(test):
+            self.skipTest("adult/adult.test is missing: `./evergrad data` makes it")
+        folder, metrics = self.train(os.path.join(ROOT, "configs", "examples", "adult.yaml"), env={"EVERGRAD_DATA": data_folder()})
+        measured = self.evaluate(folder, test)
+        self.assertEqual(measured["examples"], 16281)
+        # A record or two may lie on the edge.
+        self.assertAlmostEqual(measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281)
+        self.assertAlmostEqual(measured["auc"], metrics["auc"], delta=1e-4)
+        self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5)
+        self.assertGreater(measured["binary_accuracy"], 0.84)
+        with open(test, "rb") as f:
+            lines = [line for line in f.read().split(b"\n") if line]
+        few = self.path("few.csv")
+        with open(few, "wb") as f:
+            f.write(b"\n".join(lines[:3]))
+        r = subprocess.run([PYTHON, os.path.join(folder, "load.py"), few], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
+        self.assertEqual(len(r.stdout.split()), 3, r.stderr)
+        self.assertTrue(all(0 < float(p) < 1 for p in r.stdout.split()), r.stdout)
+
+    def test_layers_of_images_give_what_the_workers_measured(self):
+        data = os.path.join(data_folder(), "fashion-mnist-12k")
+        images, labels = (os.path.join(data, "%%s-%s-ubyte.gz" % n) for n in ("images-idx3", "labels-idx1"))
+        job = write(self.path("images.yaml"), """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: images}
+spec:
+  data:
+    train: {format: idx, images: "%s", labels: "%s"}
+    eval: {format: idx, images: "%s", labels: "%s"}
+    fields: {image: {transforms: [{scale: 0.00392156862}]}}
+    batch_size: 200
+  model:
+    inputs: {image: {shape: [28, 28, 1]}}
+    layers:
+      - {name: c1, type: conv2d, filters: 4, kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false}
+      - {name: n1, type: batch_normalization}
+      - {name: a1, type: activation, activation: relu}
+      - {name: p1, type: max_pooling2d, pool_size: 3, strides: 2, padding: same}
+      - {name: c2, type: conv2d, filters: 6, kernel_size: 3, activation: tanh}
+      - {name: p2, type: max_pooling2d}
+      - {name: d1, type: dropout, rate: 0.1}
+      - {name: g, type: global_average_pooling2d, input: c2}
+      - {name: f, type: flatten, input: d1}
+      - {name: all, type: concatenate, input: [f, g]}
+      - {name: n2, type: layer_normalization}
+      - {name: h, type: dense, units: 16, activation: sigmoid}
+      - {name: out, type: dense, units: 10, activation: softmax}
+    losses: {type: sparse_categorical_crossentropy, output: out, labels: label}
+    metrics: [accuracy]
+  optimizer: {type: adam, learning_rate: 0.003}
+  training: {epochs: 1, steps_per_closure: 8}
+""" % (images % "train", labels % "train", images % "t10k", labels % "t10k"))
+        folder, metrics = self.train(job)
+        measured = self.evaluate(folder, images % "t10k", "--labels", labels % "t10k")
+        self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5)
+        self.assertAlmostEqual(measured["accuracy"], metrics["accuracy"], delta=2.5 / measured["examples"])
+
+    def test_layers_of_ids_and_numbers_give_what_the_workers_measured(self):
+        draw = random.Random(7)
+        print("seed 7")
+
+        def record(unseen):
+            ids = [draw.randrange(40) if draw.random() < 0.8 else -1 for _ in range(4)]
+            if unseen:
+                ids[0] = 1000 + draw.randrange(20)  # never trained on: reads as its row begins
+            word = draw.choice(["red", "green", "blue", "", "w%d" % draw.randrange(300)])
+            numbers = [round(draw.gauss(0, 1), 3) for _ in range(4)]
+            y = round(sum(i % 5 for i in ids) / 10 + numbers[0] + (word == "red"), 4)
+            return ",".join([str(i) for i in ids] + [word] + [str(abs(n)) for n in numbers] + [str(y)])
+        for name, n, unseen in (("train.csv", 1000, False), ("eval.csv", 300, True)):
+            write(self.path(name), "i0,i1,i2,i3,word,n0,n1,n2,n3,y\n" + "\n".join(record(unseen) for _ in range(n)) + "\n")
+        job = write(self.path("ids.yaml"), """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: ids}
+spec:
+  data:
+    train: {format: csv, path: train.csv}
+    eval: {format: csv, path: eval.csv}
+    fields:
+      ids: {column: [i0, i1, i2, i3], type: int}
+      weights: {column: [n0, n1, n2, n3], type: float}
+      word: {column: word, type: string, transforms: [{vocabulary: {min_count: 2}}]}
+      hashed: {column: word, type: string, default: none, transforms: [{hash: {buckets: 50}}]}
+      y: {column: y, type: float}
+    batch_size: 100
+  model:
+    inputs: {ids: {shape: [4]}, weights: {shape: [4]}, word: {shape: []}, hashed: {shape: []}}
+    tables:
+      a: {dimension: 6}
+      b: {dimension: 6, initializer: {type: glorot_uniform}}
+      c: {dimension: 6, initializer: {type: he_normal}}
+      late: {dimension: 6, admit_after: 3, default_row: 0.25}
+    layers:
+      - {name: mean, type: embedding, table: a, input: ids, combiner: mean, weights: weights}
+      - {name: sum, type: embedding, table: b, input: ids, combiner: sum}
+      - {name: sqrtn, type: embedding, table: c, input: ids, combiner: sqrtn, weights: weights}
+      - {name: each, type: embedding, table: a, input: ids}
+      - {name: w, type: embedding, table: b, input: word}
+      - {name: h, type: embedding, table: late, input: hashed}
+      - {name: cosine, type: dot, input: [mean, w], normalize: true}
+      - {name: product, type: dot, input: [sum, h]}
+      - {name: pairs, type: factorization_machine, input: [each, w, h]}
+      - {name: both, type: add, input: [mean, sqrtn]}
+      - {name: flat, type: flatten, input: each}
+      - {name: all, type: concatenate, input: [both, sum, w, h, flat, weights]}
+      - {name: deep, type: dense, units: 8, activation: relu}
+      - {name: out, type: dense, units: 1}
+      - {name: y_hat, type: add, input: [out, cosine, product, pairs]}
+    losses: {type: mean_squared_error, output: y_hat, labels: y}
+    metrics: [root_mean_squared_error]
+  optimizer: {type: adam, learning_rate: 0.01}
+  strategy: {table_slots: 4}
+  training: {epochs: 3, steps_per_closure: 2}
+""")
+        folder, metrics = self.train(job)
+        measured = self.evaluate(folder, self.path("eval.csv"))
+        self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5 * max(1, metrics["loss"]))
+        self.assertAlmostEqual(measured["root_mean_squared_error"], metrics["root_mean_squared_error"], delta=1e-5)
+
+
+if __name__ == "__main__":
+    main()

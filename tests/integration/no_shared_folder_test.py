@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Two machines that share no folder: what a job says of its files, and how they come to the user.
+
+  no_shared_folder_test.py --bin build/release/bin [unittest arguments]
+
+Each machine is a network, a mount and a UTS namespace of its own: another host name, and another disk (a tmpfs) under the same path.
+They need root, or a user namespace (`unshare -Urnm`), in which the test then runs itself again.
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from support import COORDINATOR, PS_SERVER, WORKER, Case, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
+
+INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
+MOUNT = """set -e
+mount -t tmpfs -o size=64m none "$1"
+hostname "$2"
+exec cat
+"""
+
+
+def can(*command):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+class Machine:
+    """A host: name, network and a disk at `disk`. It lives as long as a process that waits on its stdin."""
+
+    def __init__(self, test, name, disk):
+        self.name, self.disk = name, disk
+        self.holder = subprocess.Popen(["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        test.addCleanup(self._end)
+        wait_for("machine %s" % name, lambda: read("/proc/%d/comm" % self.holder.pid).strip() == "cat" or self.holder.poll() is not None)
+        self.prefix = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts", "--wd=" + disk]
+        subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
+
+    def address(self, address):
+        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", "wire"], check=True)
+        subprocess.run(self.prefix + ["ip", "link", "set", "wire", "up"], check=True)
+
+    def path(self, *parts):
+        """A path of this machine as this test can open it."""
+        return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
+
+    def _end(self):
+        self.holder.stdin.close()
+        self.holder.wait()
+
+
+def sha256(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+class NoSharedFolder(Case):
+    NEAR, FAR = "10.213.78.1", "10.213.78.2"
+
+    def setUp(self):
+        super().setUp()
+        if not can("unshare", "-n", "-m", "-u", "true"):
+            raise unittest.SkipTest("namespaces need root or `unshare -Urnm`, and neither is to be had here")
+        self.data = data_folder()
+        self.disk = self.path("disk")
+        os.mkdir(self.disk)
+        self.near, self.far = Machine(self, "near", self.disk), Machine(self, "far", self.disk)
+        subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
+        self.near.address(self.NEAR + "/24")
+        self.far.address(self.FAR + "/24")
+        self.shared = self.path("shared")  # below no disk of the machines: both see it
+        os.mkdir(self.shared)
+        root = ["--checkpoint-root", self.shared]
+        # The coordinator and a server here; a server, the only worker and the user there.
+        _, self.coordinator = self.listen(self.near, COORDINATOR, "coordinator", "--insecure-listen", self.NEAR + ":0", "--runs", os.path.join(self.disk, "runs"), *root)
+        to = ["--coordinator", self.coordinator]
+        self.listen(self.near, PS_SERVER, "server near", "--insecure-listen", self.NEAR + ":0", "--index", 0, *to, *root)
+        self.listen(self.far, PS_SERVER, "server far", "--insecure-listen", self.FAR + ":0", "--index", 1, *to, *root)
+        self.start(WORKER, "worker far", "--name", 0, "--threads", 1, "--data-root", self.data, *to, prefix=self.far.prefix)
+
+    def listen(self, machine, program, name, *arguments):
+        return self.start_listening(program, name, *arguments, prefix=machine.prefix)
+
+    def user(self, *arguments, machine=None, **kw):
+        return self.psctl(*arguments, "--coordinator", self.coordinator, prefix=(machine or self.far).prefix, env={"EVERGRAD_DATA": self.data}, **kw)
+
+    def job(self, **settings):
+        return write(self.path("job.yaml"), job_yaml(deterministic=True, **settings))
+
+    def run_of(self, machine, folder="runs"):
+        found = [d for d in os.listdir(machine.path(folder)) if not d.startswith(".")]
+        self.assertEqual(len(found), 1, found)
+        return machine.path(folder, found[0])
+
+    def test_the_files_of_a_run_come_to_the_user_and_no_checkpoint_that_nobody_can_read_is_called_complete(self):
+        job = self.job()
+        r = self.user("job", "run", job)
+        # Nothing false is said: no checkpoint could be read back, and it says whose disk has what.
+        self.assertNotIn("(complete)", r.stdout)
+        self.assertIn("no checkpoint: the checkpoint folder is not shared: the coordinator on host near cannot see", r.stdout)
+        self.assertIn("written on host far", r.stdout)
+        there = self.run_of(self.near)
+        self.assertIn("no checkpoints", self.psctl("checkpoint", "list", self.disk + "/runs", prefix=self.near.prefix).stdout)
+        # The files were brought, and where they are is said.
+        here = self.run_of(self.far)
+        name = os.path.basename(here)
+        self.assertIn("the run's files, brought from host near: runs/%s/   (report.html, result.json" % name, r.stdout)
+        for file in ("report.html", "result.json", "metrics.jsonl", "job.yaml", "weights.npz", "weights.safetensors", "model/model.json", "model/load.py", "model/README.md"):
+            self.assertEqual(sha256(os.path.join(here, file)), sha256(os.path.join(there, file)), file)
+        with open(os.path.join(here, "result.json")) as f:
+            result = json.load(f)
+        self.assertIsNone(result["checkpoint"])
+        self.assertEqual({f["name"]: f["sha256"] for f in result["files"]},
+                         {n: sha256(os.path.join(here, n)) for n in ("weights.npz", "weights.safetensors")})
+        # They are the trained weights: what an ordinary run on one machine ends with, bit by bit.
+        ordinary = self.path("ordinary")
+        self.psctl("job", "run", job, "--local", "--workers", 1, "--servers", 2, "--threads", 1, "--runs", ordinary, env={"EVERGRAD_DATA": self.data})
+        self.assertEqual(sha256(os.path.join(here, "weights.npz")), sha256(os.path.join(self.run_folder(ordinary), "weights.npz")))
+        self.assertEqual(os.listdir(self.far.path("runs")), [name], "the worker left something on its own disk")
+
+        with self.subTest("job show says on which host the files are"):
+            text = self.user("job", "show", "small").stdout
+            self.assertIn("the run's files: on host near: %s/runs/%s/" % (self.disk, name), text)
+            self.assertIn("psctl job fetch", text)
+            local = self.user("job", "show", "small", machine=self.near).stdout
+            self.assertIn("the run's files: runs/%s/" % name, local)
+            self.assertNotIn("psctl job fetch", local)
+        with self.subTest("job fetch brings them again, and not twice"):
+            first = json.loads(self.user("job", "fetch", "small", "--to", "brought", "--output", "json").stdout)
+            self.assertEqual((first["host"], first["state"]), ("near", "SUCCEEDED"))
+            self.assertEqual(sha256(self.far.path("brought", "weights.npz")), sha256(os.path.join(there, "weights.npz")))
+            os.unlink(self.far.path("brought", "result.json"))
+            again = json.loads(self.user("job", "fetch", "small", "--to", "brought", "--output", "json").stdout)
+            self.assertEqual(again["files"], first["files"])
+            self.assertEqual(again["bytes"], os.path.getsize(os.path.join(there, "result.json")))
+            self.assertEqual([f for f in os.listdir(self.far.path("brought")) if f.endswith(".tmp")], [])
+        with self.subTest("a model can be used from its folder alone"):
+            if not can("/usr/bin/python3", "-c", "import numpy"):
+                self.skipTest("NumPy is not installed")
+            images, labels = (os.path.join(self.data, "fashion-mnist-12k", "t10k-%s-ubyte.gz" % n) for n in ("images-idx3", "labels-idx1"))
+            alone = self.path("alone")
+            subprocess.run(["cp", "-r", os.path.join(here, "model"), alone], check=True)
+            measured = json.loads(subprocess.run(["/usr/bin/python3", os.path.join(alone, "load.py"), "--evaluate", images, "--labels", labels],
+                                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=90).stdout)
+            self.assertAlmostEqual(measured["accuracy"], result["metrics"]["accuracy"], delta=1.5e-3)
+            self.assertAlmostEqual(measured["loss"], result["metrics"]["loss"], delta=1e-4)
+
+    def test_files_stay_where_they_are_when_the_user_wants_it_so(self):
+        r = self.user("job", "run", self.job(extra="  checkpoint: off\n"), "--fetch", "never")
+        self.assertFalse(os.path.exists(self.far.path("runs")))
+        self.assertIn("the run's files: on host near: ", r.stdout)
+        self.assertRegex(r.stdout, r"psctl job fetch [0-9a-f]{16} --to DIR")
+
+    def test_a_checkpoint_folder_that_all_see_makes_a_complete_checkpoint_that_verifies(self):
+        shared = self.shared
+        r = self.user("job", "run", self.job(extra='  checkpoint: {every: 60s, directory: "%s"}\n' % shared))
+        self.assertIn("(complete): on host near: " + shared, r.stdout)
+        folder = os.path.join(shared, os.listdir(shared)[0])
+        for machine in (self.near, self.far):
+            self.assertIn("whole", self.psctl("checkpoint", "list", shared, prefix=machine.prefix).stdout)
+            self.psctl("checkpoint", "verify", folder, prefix=machine.prefix)
+
+    def test_a_job_that_asks_for_checkpoints_fails_where_they_cannot_be_read(self):
+        r = self.user("job", "run", self.job(extra="  checkpoint: {every: 60s}\n"), expect=1)
+        self.assertIn("the checkpoint folder is not shared", r.stdout)
+        self.assertIn("written on host far", r.stdout)
+        self.assertNotIn("(complete)", r.stdout)
+
+
+if __name__ == "__main__":
+    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
+        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+    main()

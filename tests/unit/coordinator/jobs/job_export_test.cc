@@ -1,0 +1,251 @@
+// Where the files of an export come from, what is read back, and what a job does while there is no room for them.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "common/fs/file.h"
+#include "common/snapshot/checksum.h"
+#include "job_fixture.h"
+#include "tests/support/temp_folder.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using Catch::Matchers::Contains;
+using Json = nlohmann::json;
+
+const std::string kWhole = "what a worker calls weights";
+
+std::string Sha256Of(const std::string& bytes) {
+  snapshot::Sha256 hash;
+  hash.Update(snapshot::BytesOf(bytes));
+  const auto value = hash.Value();
+  return {reinterpret_cast<const char*>(value.data()), value.size()};
+}
+
+// A cluster whose job waits for the export of `worker`, in a runs folder on the real disk.
+struct Exporting {
+  Exporting() : c({}, {}, JobUid(0xabcdef), nullptr, folder.path()) {
+    c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
+    c.AddServer("0");
+    c.AddWorker("0");
+    c.job->Start();
+    REQUIRE(c.Run([&] { return !worker().held.empty(); }));
+  }
+  FakeWorker& worker() { return c.workers.at("0"); }
+  const v1::Grant& grant() { return worker().held.front(); }
+
+  v1::TaskMessage Chunk(std::uint64_t offset, std::size_t bytes, const std::string& name = "weights.npz") {
+    v1::TaskMessage message;
+    v1::RunFileChunk* chunk = message.mutable_run_file();
+    chunk->set_job_uid(grant().job_uid());
+    chunk->set_closure(grant().closure());
+    *chunk->mutable_attempt() = grant().attempt();
+    chunk->set_name(name);
+    chunk->set_offset(offset);
+    chunk->set_data(kWhole.substr(offset, bytes));
+    chunk->set_crc32c(snapshot::Crc32c(snapshot::BytesOf(chunk->data())));
+    chunk->set_bytes(kWhole.size());
+    if (offset + chunk->data().size() == kWhole.size()) chunk->set_sha256(Sha256Of(kWhole));
+    return message;
+  }
+  // The worker's export ends with this file, sent or written.
+  void End(bool uploaded, const std::string& contents = kWhole) {
+    c.on_done = [&, uploaded, contents](const v1::Grant& g, v1::Done* done) {
+      if (g.kind() != v1::EXPORT) return;
+      v1::ExportResult* result = done->mutable_export_();
+      result->clear_files();
+      result->set_uploaded(uploaded);
+      v1::RunFileInfo* file = result->add_exported();
+      file->set_name("weights.npz");
+      file->set_bytes(contents.size());
+      file->set_sha256(Sha256Of(contents));
+    };
+    const v1::Grant granted = grant();
+    c.Finish(worker(), granted);
+  }
+  std::string Events() const {
+    std::string text;
+    const v1::JobStatus status = c.Status();
+    for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
+    return text;
+  }
+
+  test::TempFolder folder;
+  FakeCluster c;
+};
+
+TEST_CASE("an export is ordered with the mark of the runs folder") {
+  Exporting e;
+  const v1::ExportOrder& order = e.grant().export_order();
+  CHECK(order.mark_file() == client::kRunMarkFile);
+  CHECK(order.mark() == e.c.host.files.at(e.folder / client::kRunMarkFile));
+  CHECK_FALSE(order.upload());
+  CHECK(e.c.Status().runs_mark() == order.mark());
+  CHECK(e.c.Status().runs_host() == "near");
+}
+
+TEST_CASE("a worker on another host sends its files, each part is confirmed, and the whole is read back before the job goes on") {
+  Exporting e;
+  e.c.Say(e.worker().task, e.Chunk(0, 10));
+  e.c.Deliver();
+  REQUIRE(e.worker().files.size() == 1);
+  CHECK(e.worker().files[0].written() == 10);
+  CHECK_FALSE(fs::Exists(e.folder / "weights.npz"));
+  e.c.Say(e.worker().task, e.Chunk(10, 100));
+  e.c.Deliver();
+  REQUIRE(e.worker().files.size() == 2);
+  CHECK(e.worker().files[1].written() == kWhole.size());
+  e.End(true);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+  CHECK(*fs::ReadFile(e.folder / "weights.npz", 1000) == kWhole);
+  const Json result = Json::parse(e.c.Status().result_json());
+  REQUIRE(result["files"].size() == 1);
+  CHECK(result["files"][0]["name"] == "weights.npz");
+  CHECK(result["files"][0]["sha256"] == snapshot::Hex(snapshot::BytesOf(Sha256Of(kWhole))));
+  CHECK_THAT(e.Events(), Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
+}
+
+TEST_CASE("a part of a file counts only from who holds the export, and changes nothing else") {
+  Exporting e;
+  const FakeWorker& other = e.c.AddWorker("1");
+  const std::size_t foreign = e.c.host.foreign.size();
+  e.c.Say(other.task, e.Chunk(0, 10));
+  v1::TaskMessage old = e.Chunk(0, 10);
+  old.mutable_run_file()->mutable_attempt()->set_n(999);
+  e.c.Say(e.worker().task, old);
+  e.c.Deliver();
+  CHECK(e.c.host.foreign.size() == foreign + 2);
+  CHECK(e.worker().files.empty());
+  CHECK(other.files.empty());
+  CHECK(std::filesystem::is_empty(e.folder.path()));
+  // Larger than its limit is malformed; larger than the job's variables can make a file is refused by name.
+  v1::TaskMessage large = e.Chunk(0, 10);
+  large.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax + 1, 'x'));
+  CHECK_FALSE(e.c.Try(e.worker().task, large).ok());
+  v1::TaskMessage huge = e.Chunk(0, 10);
+  huge.mutable_run_file()->set_bytes(1ull << 40);
+  e.c.Say(e.worker().task, huge);
+  e.c.Deliver();
+  REQUIRE(e.worker().files.size() == 1);
+  CHECK_THAT(e.worker().files[0].error().message(), Contains("larger than the job's variables"));
+  CHECK(std::filesystem::is_empty(e.folder.path()));
+}
+
+TEST_CASE("no more waits for the disk than two windows of one export") {
+  Exporting e;
+  std::size_t taken = 0;
+  absl::Status refused;
+  for (; taken < 100 && refused.ok(); ++taken) {
+    v1::TaskMessage part = e.Chunk(0, 10);
+    part.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax, 'x'));
+    refused = e.c.Try(e.worker().task, part);  // nothing is delivered to the file thread meanwhile
+  }
+  CHECK(absl::IsInvalidArgument(refused));
+  CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
+}
+
+TEST_CASE("files that a worker has written where the coordinator does not see them are sent") {
+  Exporting e;
+  e.End(false);  // it believed that it saw the coordinator's folder
+  REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+  CHECK(e.grant().kind() == v1::EXPORT);
+  CHECK(e.grant().export_order().upload());
+  CHECK_THAT(e.Events(), Contains("what worker/0 on host far wrote to the runs folder cannot be read on host near, so it is sent"));
+  e.c.Say(e.worker().task, e.Chunk(0, 100));
+  e.c.Deliver();
+  e.End(true);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("files that a worker has written into the shared folder are read back there, and another file is none") {
+  Exporting e;
+  std::ofstream(e.folder / "weights.npz") << kWhole;
+  SECTION("the same") {
+    e.End(false);
+    REQUIRE(e.c.RunToEnd());
+    CHECK(e.c.Status().state() == "SUCCEEDED");
+    CHECK_THAT(e.Events(), Contains("weights written by worker/0 on host far and read back on host near"));
+  }
+  SECTION("another") {
+    e.End(false, "other weights of another size");
+    REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+    CHECK(e.grant().export_order().upload());
+  }
+}
+
+TEST_CASE("what was sent and cannot be read back is exported again, and in the end the job fails and says why") {
+  Exporting e;
+  const std::uint32_t tries = JobOptions().retries_max + 1;
+  for (std::uint32_t i = 0; i < tries; ++i) {
+    REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+    e.End(true);  // it sent nothing
+  }
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "FAILED");
+  CHECK_THAT(e.c.Status().first_cause().message(), Contains("weights.npz"));
+}
+
+TEST_CASE("a disk without room for the exported files is waited for, however long it takes") {
+  Exporting e;
+  for (int i = 0; i < 30; ++i) {
+    REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+    v1::TaskMessage message;
+    v1::Failed* failed = message.mutable_failed();
+    const v1::Grant granted = e.grant();
+    failed->set_job_uid(granted.job_uid());
+    failed->set_closure(granted.closure());
+    *failed->mutable_attempt() = granted.attempt();
+    failed->set_kind(v1::EXPORT);
+    *failed->mutable_cause() = client::ToErrorDetail(absl::ResourceExhaustedError("no space left: path=/runs/weights.npz"));
+    e.worker().held.clear();
+    e.c.Say(e.worker().task, message);
+    CHECK_THAT(e.c.job->WaitingFor(), Contains("room for the job's files: no space left"));
+  }
+  CHECK_THAT(e.Events(), Contains("the job's files cannot be written, it is tried again: no space left"));
+  REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+  e.c.Say(e.worker().task, e.Chunk(0, 100));
+  e.c.Deliver();
+  e.End(true);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("a worker that comes back in the middle of a file begins that file anew, and one that does not leaves nothing behind") {
+  Exporting e;
+  e.c.Say(e.worker().task, e.Chunk(0, 10));
+  e.c.Deliver();
+  const v1::Grant granted = e.grant();
+  SECTION("it comes back") {
+    v1::Hello hello;
+    hello.set_process_uid(e.worker().process);
+    FakeCluster::AddHeld(granted, e.worker().map.version(), &hello);
+    e.c.AddWorker("0", hello, /*former_died=*/false);
+    e.worker().held.push_back(granted);
+    e.c.Say(e.worker().task, e.Chunk(0, 100));
+    e.c.Deliver();
+    REQUIRE(e.worker().files.size() == 1);
+    CHECK(e.worker().files[0].written() == kWhole.size());
+    e.End(true);
+  }
+  SECTION("another one exports") {
+    e.c.KillWorker("0");
+    e.c.AddWorker("0");
+    REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+    e.c.Say(e.worker().task, e.Chunk(0, 100));
+    e.c.Deliver();
+    e.End(true);
+  }
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(e.folder.path())) files += entry.is_regular_file();
+  CHECK(files == 1);
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator

@@ -1,0 +1,230 @@
+// Files of a run brought over control calls: damage, files that change meanwhile, names that are none, what is here already.
+#include "coordinator/psctl/fetch.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "common/base/check.h"
+#include "common/base/mutex.h"
+#include "common/client/protocol.h"
+#include "common/fs/file.h"
+#include "common/snapshot/checksum.h"
+#include "common/transport/inproc_transport.h"
+#include "tests/support/temp_folder.h"
+
+namespace evergrad::psctl {
+namespace {
+
+using Catch::Matchers::Contains;
+
+constexpr char kAddress[] = "127.0.0.1:4000";
+
+std::string Sha256Of(const std::string& bytes) {
+  snapshot::Sha256 hash;
+  hash.Update(snapshot::BytesOf(bytes));
+  const auto value = hash.Value();
+  return {reinterpret_cast<const char*>(value.data()), value.size()};
+}
+
+class QuickClock final : public Clock {
+ public:
+  MonoTime Now() const override { return now_ += std::chrono::milliseconds(500); }
+  std::int64_t WallMillis() const override { return 1'000'000; }
+
+ private:
+  mutable MonoTime now_{0};
+};
+
+// A coordinator that has one ended job with files, and psctl beside it.
+struct Stage {
+  Stage() {
+    transport::Handlers handlers;
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+                            std::unique_ptr<transport::UnaryResponder> responder) { responder->Answer(Handle(std::string(method), request)); };
+    transport::ServerOptions options;
+    options.listen = kAddress;
+    auto made = transport->Listen(options, std::move(handlers));
+    EG_CHECK(made.ok());
+    server = *std::move(made);
+    context.transport = transport.get();
+    context.clock = &clock;
+    context.folder = folder.path();
+    context.inbox = &inbox;
+    context.handles_signals = &handles_signals;
+    context.environment = {{"EVERGRAD_COORDINATOR", kAddress}};
+    files["result.json"] = "{}\n";
+    files["weights.npz"] = std::string(client::kRunFileChunkMax + 1000, 'w');
+    files["model/load.py"] = "print()\n";
+    status.set_job_uid(0x2a);
+    status.set_name("job");
+    status.set_state("SUCCEEDED");
+    status.set_revision(1);
+    status.set_runs_folder("/nowhere/runs/job-2a");
+    status.set_runs_host("far");
+    status.set_runs_mark("mark of job 2a\n");
+    status.set_result_json("{}\n");
+  }
+
+  absl::StatusOr<std::string> Handle(const std::string& method, const std::string& bytes) {
+    MutexLock lock(&mu);
+    ++calls[method];
+    if (method == client::kGetJob) {
+      v1::GetJobResponse response;
+      *response.mutable_job() = status;
+      return response.SerializeAsString();
+    }
+    if (method == client::kSubmitJob) {
+      v1::SubmitJobResponse response;
+      response.set_job_uid(status.job_uid());
+      response.set_name("job");
+      response.set_runs_folder(status.runs_folder());
+      return response.SerializeAsString();
+    }
+    if (method == client::kListRunFiles) {
+      v1::ListRunFilesResponse response;
+      response.set_job_uid(0x2a);
+      response.set_state(status.state());
+      response.set_host("far");
+      response.set_folder(status.runs_folder());
+      for (const auto& [name, contents] : files) {
+        v1::RunFileInfo* file = response.add_files();
+        file->set_name(name);
+        file->set_bytes(contents.size());
+        file->set_sha256(Sha256Of(contents));
+      }
+      return response.SerializeAsString();
+    }
+    if (method == client::kReadRunFile) {
+      v1::ReadRunFileRequest request;
+      EG_CHECK(request.ParseFromString(bytes));
+      EG_CHECK(request.job() == "000000000000002a");
+      if (refuse > 0 && --refuse >= 0) return refusal;
+      v1::ReadRunFileResponse response;
+      const std::string& whole = files.at(request.name());
+      response.set_data(request.offset() >= whole.size() ? "" : whole.substr(request.offset(), request.bytes_max()));
+      response.set_crc32c(snapshot::Crc32c(snapshot::BytesOf(response.data())));
+      if (on_read) on_read(request, &response);
+      return response.SerializeAsString();
+    }
+    return absl::UnimplementedError(method);
+  }
+  int Run(std::vector<std::string> args) {
+    out.str("");
+    err.str("");
+    return RunPsctl(context, args);
+  }
+  std::string At(const std::string& name) { return fs::ReadFile(folder / name, 10 << 20).value_or("(none)"); }
+  std::size_t FilesHere() {
+    std::size_t n = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) n += entry.is_regular_file();
+    return n;
+  }
+
+  const test::TempFolder folder;
+  Inbox<Happening> inbox;
+  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  QuickClock clock;
+  std::atomic<bool> handles_signals{false};
+  std::ostringstream out, err;
+  Context context{out, err};
+  Mutex mu;
+  std::map<std::string, std::string> files;
+  std::map<std::string, int> calls;
+  v1::JobStatus status;
+  int refuse = 0;
+  absl::Status refusal = absl::ResourceExhaustedError("too many calls read files of runs: limit=16");
+  std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
+  std::unique_ptr<transport::Server> server;  // last: no handler runs once it is gone
+};
+
+TEST_CASE("fetch brings every file of a run whole, and what is here already does not come again") {
+  Stage stage;
+  stage.refuse = 3;  // a busy coordinator is asked again
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
+  CHECK_THAT(stage.out.str(), Contains("from far:/nowhere/runs/job-2a: here/   (model/load.py, result.json, weights.npz)"));
+  for (const auto& [name, contents] : stage.files) CHECK(stage.At("here/" + name) == contents);
+  CHECK(std::filesystem::equivalent(stage.folder / "here/weights.npz", stage.folder / "here/model/weights.npz"));
+  const int reads = stage.calls[client::kReadRunFile];
+  CHECK(reads == 3 + 4);
+  std::ofstream(stage.folder / "here/result.json") << "damaged";
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here", "--output", "json"}) == kSucceeded);
+  CHECK(stage.calls[client::kReadRunFile] == reads + 1);
+  CHECK(stage.At("here/result.json") == "{}\n");
+  CHECK(stage.Run({"job", "fetch", "job"}) == kUsage);
+  CHECK_THAT(stage.err.str(), Contains("--to"));
+}
+
+TEST_CASE("a part that is damaged on its way, or a file that changes while it is read, is read again, and at last named; nothing half stays") {
+  Stage stage;
+  int damaged = 1;
+  stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
+    if (request.name() == "weights.npz" && request.offset() > 0 && damaged > 0) --damaged, response->mutable_data()->at(0) ^= 1;
+  };
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "once"}) == kSucceeded);
+  CHECK(stage.At("once/weights.npz") == stage.files["weights.npz"]);
+
+  damaged = 1000;
+  CHECK(stage.Run({"job", "fetch", "job", "--to", "ever"}) != kSucceeded);
+  CHECK_THAT(stage.err.str(), Contains("damaged on its way: name=weights.npz"));
+  CHECK_FALSE(fs::Exists(stage.folder / "ever/weights.npz"));
+  // Sound parts of another file than was listed.
+  stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
+    if (request.name() != "weights.npz") return;
+    response->mutable_data()->at(0) ^= 1;
+    response->set_crc32c(snapshot::Crc32c(snapshot::BytesOf(response->data())));
+  };
+  CHECK(stage.Run({"job", "fetch", "job", "--to", "other"}) != kSucceeded);
+  CHECK_THAT(stage.err.str(), Contains("another digest"));
+  CHECK_FALSE(fs::Exists(stage.folder / "other/weights.npz"));
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(stage.folder.path()))
+    CHECK(entry.path().string().find(".tmp") == std::string::npos);
+}
+
+TEST_CASE("no name that a coordinator sends becomes a path") {
+  Stage stage;
+  for (const std::string name : {"../outside", "/etc/evergrad", "model/../../outside", "notes.txt"}) {
+    stage.files = {{name, "x"}};
+    CHECK(stage.Run({"job", "fetch", "job", "--to", "here"}) != kSucceeded);
+    CHECK_THAT(stage.err.str(), Contains("list of files cannot be read"));
+  }
+  CHECK(stage.FilesHere() == 0);
+  stage.files.clear();
+  CHECK(stage.Run({"job", "fetch", "job", "--to", "here"}) != kSucceeded);
+  CHECK_THAT(stage.err.str(), Contains("the run has no files yet"));
+}
+
+TEST_CASE("a run is seen from here where its folder has the coordinator's mark, and of an ended job the same result") {
+  const test::TempFolder folder;
+  v1::JobStatus job;
+  job.set_state("SUCCEEDED");
+  job.set_runs_folder(folder.path());
+  job.set_result_json("{\"state\": \"SUCCEEDED\"}\n");
+  CHECK(SeesRun(job));  // a coordinator that says no mark
+  job.set_runs_mark("mark\n");
+  CHECK_FALSE(SeesRun(job));
+  std::ofstream(folder / client::kRunMarkFile) << "mark\n";
+  CHECK_FALSE(SeesRun(job));  // a copy from before the end
+  std::ofstream(folder / "result.json") << job.result_json();
+  CHECK(SeesRun(job));
+  job.set_state("RUNNING");
+  job.set_result_json("");
+  CHECK(SeesRun(job));
+  std::ofstream(folder / client::kRunMarkFile) << "another mark\n";
+  CHECK_FALSE(SeesRun(job));
+}
+
+TEST_CASE("job show names the host of files that are not here, and how they come; job watch too") {
+  Stage stage;
+  REQUIRE(stage.Run({"job", "show", "job"}) == kSucceeded);
+  CHECK_THAT(stage.out.str(), Contains("the run's files: on host far: /nowhere/runs/job-2a/   (report.html"));
+  CHECK_THAT(stage.out.str(), Contains("psctl job fetch 000000000000002a --to DIR"));
+  REQUIRE(stage.Run({"job", "watch", "job"}) == kSucceeded);
+  CHECK_THAT(stage.out.str(), Contains("the run's files: on host far"));
+  CHECK(stage.FilesHere() == 0);
+}
+
+}  // namespace
+}  // namespace evergrad::psctl

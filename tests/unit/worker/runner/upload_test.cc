@@ -1,0 +1,62 @@
+// The order of an export's parts, its window, and what a lost session does to it.
+#include "worker/runner/upload.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad::worker {
+namespace {
+
+std::string Text(const std::optional<Upload::Chunk>& chunk) {
+  if (!chunk) return "-";
+  return std::to_string(chunk->file) + ":" + std::to_string(chunk->offset) + "+" + std::to_string(chunk->bytes) + (chunk->last ? "!" : "");
+}
+
+TEST_CASE("files are sent one after another, each in order, and no more than a window beyond what is confirmed") {
+  Upload upload({{"a", 25}, {"b", 10}}, 10, 20);
+  CHECK(Text(upload.Next()) == "0:0+10");
+  CHECK(Text(upload.Next()) == "0:10+10");
+  CHECK(Text(upload.Next()) == "-");  // the window
+  REQUIRE(upload.Confirm("a", 10).ok());
+  CHECK(Text(upload.Next()) == "0:20+5!");
+  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is whole
+  REQUIRE(upload.Confirm("a", 20).ok());
+  CHECK(Text(upload.Next()) == "-");
+  REQUIRE(upload.Confirm("a", 25).ok());
+  CHECK(upload.confirmed_bytes() == 25);
+  CHECK(Text(upload.Next()) == "1:0+10!");
+  CHECK_FALSE(upload.done());
+  REQUIRE(upload.Confirm("b", 10).ok());
+  CHECK(upload.done());
+  CHECK(Text(upload.Next()) == "-");
+}
+
+TEST_CASE("a lost session begins the present file anew, and only that one") {
+  Upload upload({{"a", 10}, {"b", 30}}, 10, 20);
+  REQUIRE(Text(upload.Next()) == "0:0+10!");
+  REQUIRE(upload.Confirm("a", 10).ok());
+  REQUIRE(Text(upload.Next()) == "1:0+10");
+  REQUIRE(Text(upload.Next()) == "1:10+10");
+  REQUIRE(upload.Confirm("b", 10).ok());
+  const std::uint64_t generation = upload.generation();
+  upload.Restart();
+  CHECK(upload.generation() != generation);
+  CHECK(Text(upload.Next()) == "1:0+10");
+  CHECK(upload.confirmed_bytes() == 10);
+}
+
+TEST_CASE("an answer about what was not sent is refused, and a file without bytes is one part") {
+  Upload upload({{"a", 10}, {"none", 0}}, 10, 20);
+  CHECK_FALSE(upload.Confirm("a", 1).ok());
+  REQUIRE(upload.Next());
+  CHECK_FALSE(upload.Confirm("b", 1).ok());
+  CHECK_FALSE(upload.Confirm("a", 11).ok());
+  REQUIRE(upload.Confirm("a", 10).ok());
+  CHECK(Text(upload.Next()) == "1:0+0!");
+  CHECK_FALSE(upload.done());
+  REQUIRE(upload.Confirm("none", 0).ok());
+  CHECK(upload.done());
+  CHECK_FALSE(upload.Confirm("none", 0).ok());
+}
+
+}  // namespace
+}  // namespace evergrad::worker
