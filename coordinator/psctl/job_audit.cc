@@ -18,6 +18,7 @@
 #include "common/snapshot/manifest.h"
 #include "common/snapshot/messages.h"
 #include "common/snapshot/shard_file.h"
+#include "coordinator/psctl/audit_rows.h"
 #include "coordinator/psctl/checkpoint.h"
 #include "coordinator/psctl/control_client.h"
 #include "coordinator/psctl/json_output.h"
@@ -190,6 +191,7 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   connection.instead = "--checkpoint PATH needs no coordinator";
   std::string output = "text", job, path;
+  bool verbose = false;
   daemon::OptionTable table(
       "psctl job audit",
       "proves from the ledgers of a job's newest checkpoint which examples of each epoch were applied, and how often: reads every "
@@ -197,6 +199,7 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
       daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "its name (the newest of that name) or its uid: the coordinator says where its checkpoint lies");
   table.Add("checkpoint", &path, "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// or a plain path");
+  table.Add("verbose", &verbose, "a line for each epoch; without it epochs with equal numbers share one, which shows the examples of each");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -233,14 +236,11 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   }
   context.out << "job         " << Printable(found->manifest.job_name()) << " (" << ShowHex(found->manifest.job_uid()) << ")\n"
               << "checkpoint  " << Printable(ShowPath(context, found->uri)) << (audit->complete ? " (complete)" : "") << "\n\n";
-  std::vector<std::vector<std::string>> rows;
-  for (const AuditEpoch& epoch : audit->epochs) {
-    rows.push_back(
-        {absl::StrCat(epoch.epoch), absl::StrCat(epoch.applied), absl::StrCat(epoch.partly), absl::StrCat(epoch.refused), absl::StrCat(epoch.to_do)});
-  }
   if (!audit->functions) {
+    // Of equal epochs the examples of one are shown.
     for (const std::string& line :
-         RenderTable({{"epoch", true}, {"examples in every shard", true}, {"in some", true}, {"refused", true}, {"to do", true}}, rows))
+         RenderTable({{verbose ? "epoch" : "epochs", true}, {"examples in every shard", true}, {"in some", true}, {"refused", true}, {"to do", true}},
+                     AuditRows(audit->epochs, verbose)))
       context.out << line << "\n";
   }
   context.out << "\n"
