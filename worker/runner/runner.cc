@@ -184,7 +184,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         dropped_total(env.registry->GetCounter("evergrad_worker_attempts_dropped_total", "Attempts dropped or handed back")),
         failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total", "Attempts that ended with Failed")),
         skips_total(env.registry->GetCounter("evergrad_worker_skips_total", "Updates pushed as SKIP because a value was not finite")),
-        loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")) {
+        loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
+        loss_scale_gauge(env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)")),
+        overflows_total(env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total",
+                                                 "Steps whose update was skipped because the loss scale was too large")) {
     static constexpr const char* kAnswers[] = {"applied", "duplicate",   "stale",   "superseded", "refused",
                                                "busy",    "over_budget", "invalid", "transport"};
     for (int i = 0; i < 9; ++i) {
@@ -442,7 +445,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     for (const Attempt given_back : book.OnRecall(attempt)) {
       Forget(given_back);
-      SendDropped(*work, reason);
+      SendDropped(*work, reason, std::nullopt, log::Level::kDebug);  // a job beside others loses many so, and nothing is wrong
     }
     if (run && run->work.attempt == attempt) {
       run->recalled = true;
@@ -472,9 +475,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ what is told
 
-  void SendDropped(const Work& work, absl::string_view reason, std::optional<ShardId> superseded_by = std::nullopt) {
+  void SendDropped(const Work& work, absl::string_view reason, std::optional<ShardId> superseded_by = std::nullopt,
+                   log::Level level = log::Level::kInfo) {
     dropped_total.Add();
-    env.logger->Info(absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason), About(work));
+    env.logger->Write(level, absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason), About(work));
     v1::TaskMessage message;
     Name(work, message.mutable_dropped());
     message.mutable_dropped()->set_reason(std::string(reason));
@@ -1111,17 +1115,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                 }));
   }
 
-  // Metrics that only jobs with scaled losses have: made with the first of their steps.
+  // Of jobs whose losses are scaled.
   void ShowLossScale(const ComputeJob::Step& step) {
-    if (loss_scale_gauge == nullptr) {
-      loss_scale_gauge = &env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)");
-      overflows_total = &env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total",
-                                                  "Steps whose update was skipped because the loss scale was too large");
-    }
-    loss_scale_gauge->Set(step.loss_scale);
+    loss_scale_gauge.Set(step.loss_scale);
     device->loss_scale = step.loss_scale;
     if (!step.too_large) return;
-    overflows_total->Add();
+    overflows_total.Add();
     device->overflows.fetch_add(1);
   }
 
@@ -1628,8 +1627,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   metrics::Limit attempts_limit, records_limit, data_limit;
   metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total, &skips_total;
   metrics::Gauge& loss_gauge;
-  metrics::Gauge* loss_scale_gauge = nullptr;  // with overflows_total
-  metrics::Counter* overflows_total = nullptr;
+  metrics::Gauge& loss_scale_gauge;
+  metrics::Counter& overflows_total;
   Exchange::Counters counters;
 };
 

@@ -439,7 +439,6 @@ class Stage {
   metrics::Registry registry, server_registry;
   log::Logger logger{[] {
     log::Options options;
-    options.level = log::Level::kError;
     options.file = "/dev/null";
     return options;
   }()};
