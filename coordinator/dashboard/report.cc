@@ -1,5 +1,6 @@
 #include "coordinator/dashboard/report.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "coordinator/dashboard/metric_text.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -46,6 +48,32 @@ Json Points(const std::vector<ReportPoint>& points) {
   return list;
 }
 
+// What has a curve and a column: what the job asked for, or was measured beside it; of a job that asked for nothing, its test loss.
+std::vector<std::string> MetricsShown(const ReportData& data) {
+  std::vector<std::string> names = data.metric_names;
+  std::set<std::string> others;
+  bool loss = false;
+  for (const ReportEpoch& e : data.epochs) {
+    loss = loss || std::isfinite(e.eval_loss);
+    for (const auto& [name, value] : e.metrics) others.insert(name);
+  }
+  for (const std::string& name : others) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (names.empty() && loss) names.push_back("loss");
+  return names;
+}
+
+Json CurveOf(const std::vector<ReportEpoch>& epochs, const std::string& name) {
+  std::vector<ReportPoint> points;
+  for (const ReportEpoch& e : epochs) {
+    const auto found = e.metrics.find(name);
+    const double value = name == "loss" ? e.eval_loss : found == e.metrics.end() ? std::nan("") : found->second;
+    points.push_back({static_cast<double>(e.epoch), value});
+  }
+  return Points(points);
+}
+
 void Tile(std::string* page, absl::string_view label, const std::string& value) {
   absl::StrAppend(page, "<div class=tile><div class=value>", value, "</div><div class=label>", label, "</div></div>\n");
 }
@@ -65,7 +93,7 @@ main{max-width:1120px;margin:0 auto;padding:28px 20px 60px}h1{font-size:26px;mar
 svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px;font-family:inherit}.grid{stroke:var(--line);stroke-width:1}.curve{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .raw{opacity:.28;stroke-width:1}.hover{stroke:var(--soft);stroke-dasharray:3 3}.wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th{text-align:left;color:var(--soft);font-weight:600;font-size:13px}th,td{padding:5px 10px 5px 0;border-bottom:1px solid var(--line);vertical-align:top}td.n,th.n{text-align:right}tr:last-child td{border-bottom:0}
-.k{color:var(--soft);white-space:nowrap}.death{color:var(--bad)}.rollback,.requeue,.warning{color:var(--b)}details summary{cursor:pointer;color:var(--soft)}pre{overflow:auto;font:12.5px/1.45 ui-monospace,Menlo,Consolas,monospace}
+.k{color:var(--soft);white-space:nowrap}.event-death{color:var(--bad)}.event-rollback,.event-requeue,.event-warning{color:var(--b)}details summary{cursor:pointer;color:var(--soft)}pre{overflow:auto;font:12.5px/1.45 ui-monospace,Menlo,Consolas,monospace}
 .bar{fill:var(--a)}.none{color:var(--soft);padding:30px 0;text-align:center}
 </style>
 )html";
@@ -106,7 +134,7 @@ function bars(id,rows){const at=document.getElementById(id);if(!rows.length){at.
  box.innerHTML=`<svg viewBox="0 0 ${W} ${H}" role=img>${g}</svg>`;box.querySelectorAll(".who").forEach((t,i)=>{t.textContent=rows[i][0]});at.replaceChildren(box)}
 const fine=smooth(data.loss_by_step,data.loss_by_step.length/40);
 chart("loss",fine?[{points:data.loss_by_step,color:"--a",raw:true},{points:fine,color:"--a"}]:[{points:data.loss_by_step,color:"--a"}],{x:"step",log:true});
-chart("accuracy",[{points:data.accuracy_by_epoch,color:"--good"}],{x:"epoch"});
+data.metrics_by_epoch.forEach((m,i)=>chart("metric-"+i,[{points:m.points,color:"--good"}],{x:"epoch"}));
 chart("rate",[{points:data.rate_by_time,color:"--b"}],{x:"seconds",zero:true});
 bars("workers",data.steps_by_worker);
 </script>
@@ -121,10 +149,9 @@ std::string RenderReport(const ReportData& data) {
   embedded["state"] = data.state;
   embedded["loss_by_step"] = Points(data.loss_by_step);
   embedded["rate_by_time"] = Points(data.rate_by_time);
-  embedded["accuracy_by_epoch"] = Json::array();
-  for (const ReportEpoch& e : data.epochs) {
-    if (std::isfinite(e.eval_accuracy)) embedded["accuracy_by_epoch"].push_back({e.epoch, e.eval_accuracy});
-  }
+  const std::vector<std::string> metrics = MetricsShown(data);
+  embedded["metrics_by_epoch"] = Json::array();
+  for (const std::string& name : metrics) embedded["metrics_by_epoch"].push_back({{"name", name}, {"points", CurveOf(data.epochs, name)}});
   embedded["steps_by_worker"] = Json::array();
   for (const ReportTask& t : data.workers) embedded["steps_by_worker"].push_back({t.name, t.steps});
 
@@ -137,10 +164,12 @@ std::string RenderReport(const ReportData& data) {
   if (!data.first_cause.empty()) absl::StrAppend(&page, "<div class=cause>", Escape(data.first_cause), "</div>\n");
 
   page += "<div class=tiles>\n";
-  if (std::isfinite(data.accuracy)) Tile(&page, "test accuracy", absl::StrCat(Number(100 * data.accuracy, 2), " %"));
-  if (std::isfinite(data.loss)) Tile(&page, "test loss", Number(data.loss, 4));
+  for (const std::string& name : MetricsInOrder(data.metric_names, data.metrics)) {
+    const double value = data.metrics.at(name);
+    if (std::isfinite(value)) Tile(&page, absl::StrCat("test ", Escape(MetricTitle(name))), MetricValue(name, value));
+  }
   Tile(&page, "examples per second",
-       Grouped(static_cast<std::uint64_t>(std::isfinite(data.examples_per_second) && data.examples_per_second > 0 ? data.examples_per_second : 0)));
+       data.examples_per_second > 0 && data.examples_per_second < 1e18 ? Grouped(static_cast<std::uint64_t>(data.examples_per_second)) : "–");
   Tile(&page, "steps", Grouped(data.steps));
   Tile(&page, "closures",
        absl::StrCat(Grouped(data.closures_succeeded),
@@ -153,29 +182,26 @@ std::string RenderReport(const ReportData& data) {
   Tile(&page, "duplicates refused", Grouped(data.duplicates_refused));
   page += "</div>\n<div class=cards>\n";
   page += "<section class=card><h2>Training loss per step</h2><div id=loss></div></section>\n";
-  page += "<section class=card><h2>Test accuracy per epoch</h2><div id=accuracy></div></section>\n";
+  for (std::size_t i = 0; i < metrics.size(); ++i)
+    absl::StrAppend(&page, "<section class=card><h2>Test ", Escape(MetricTitle(metrics[i])), " per epoch</h2><div id=metric-", i,
+                    "></div></section>\n");
   page += "<section class=card><h2>Examples per second</h2><div id=rate></div></section>\n";
   page += "<section class=card><h2>Steps per worker</h2><div id=workers></div></section>\n</div>\n<p></p>\n";
 
   if (!data.epochs.empty()) {
-    page +=
-        "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss<th "
-        "class=n>test accuracy<th class=n>seconds<th class=n>examples/s";
-    std::set<std::string> metrics;
-    for (const ReportEpoch& e : data.epochs)
-      for (const auto& [name, value] : e.metrics) metrics.insert(name);
-    for (const std::string& name : metrics) absl::StrAppend(&page, "<th class=n>", Escape(name));
-    page += "</tr>\n";
+    page += "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss";
+    std::vector<std::string> columns = metrics;
+    columns.erase(std::remove(columns.begin(), columns.end(), "loss"), columns.end());
+    for (const std::string& name : columns) absl::StrAppend(&page, "<th class=n>test ", Escape(MetricTitle(name)));
+    page += "<th class=n>seconds<th class=n>examples/s</tr>\n";
     for (const ReportEpoch& e : data.epochs) {
       absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>", Number(e.train_loss, 4), "<td class=n>",
-                      Number(e.eval_loss, 4), "<td class=n>");
-      absl::StrAppend(&page, std::isfinite(e.eval_accuracy) ? absl::StrCat(Number(100 * e.eval_accuracy, 2), " %") : "–", "<td class=n>",
-                      Number(e.seconds, 1), "<td class=n>", Number(e.examples_per_second, 0));
-      for (const std::string& name : metrics) {
+                      Number(e.eval_loss, 4));
+      for (const std::string& name : columns) {
         const auto found = e.metrics.find(name);
-        absl::StrAppend(&page, "<td class=n>", found == e.metrics.end() ? "–" : Number(found->second, 4));
+        absl::StrAppend(&page, "<td class=n>", found == e.metrics.end() ? "–" : MetricValue(name, found->second));
       }
-      page += "</tr>\n";
+      absl::StrAppend(&page, "<td class=n>", Number(e.seconds, e.seconds < 1 ? 3 : 1), "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
     }
     page += "</table></div></section>\n";
   }
@@ -183,7 +209,7 @@ std::string RenderReport(const ReportData& data) {
   page += "<section class=card><h2>What happened</h2><div class=wide><table>\n";
   if (data.events.empty()) page += "<tr><td class=k>nothing\n";
   for (const ReportEvent& e : data.events) {
-    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k ", Escape(e.kind), "\">", Escape(e.kind), "<td>",
+    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k event-", Escape(e.kind), "\">", Escape(e.kind), "<td>",
                     Escape(e.text), "</tr>\n");
   }
   page += "</table></div></section>\n";

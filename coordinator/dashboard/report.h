@@ -13,9 +13,9 @@ struct ReportPoint {
 };
 struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
-  double train_loss = 0, eval_loss = 0, eval_accuracy = 0;  // NaN: not measured
-  double seconds = 0, examples_per_second = 0;
-  std::map<std::string, double> metrics = {};  // the evaluation's others: auc
+  double train_loss = 0, eval_loss = 0;         // NaN: not measured
+  double seconds = 0, examples_per_second = 0;  // the speed is NaN where the epoch was too short to time
+  std::map<std::string, double> metrics = {};   // the evaluation's, but for its loss: accuracy, auc
 };
 struct ReportTask {
   std::string name;  // "worker/0"
@@ -32,10 +32,11 @@ struct ReportEvent {
 };
 struct ReportData {
   std::string name, job_uid, state, first_cause;
-  std::string submitted;  // wall time, for people
-  double seconds = 0;     // from start to end
-  double examples_per_second = 0;
-  double accuracy = 0, loss = 0;  // final evaluation; NaN: not measured
+  std::string submitted;                  // wall time, for people
+  double seconds = 0;                     // from start to end
+  double examples_per_second = 0;         // NaN: too short to time
+  std::vector<std::string> metric_names;  // that the job asked for, the first one first
+  std::map<std::string, double> metrics;  // of the final evaluation, with its loss
   std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0, attempts = 0, reruns = 0, deaths = 0,
                 duplicates_refused = 0;
   std::vector<ReportPoint> loss_by_step;  // x: global step

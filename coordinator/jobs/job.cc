@@ -8,6 +8,7 @@
 #include "common/client/protocol.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/speed.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -797,7 +798,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     status->set_closures_cancelled(functions_->cancelled());
   } else if (plan_) {
     status->set_closures_total(plan_->closures());
-    status->set_steps_total(plan_->steps());
+    status->set_steps_total(StepsTotal());
   }
   status->set_closures_succeeded(succeeded_);
   if (ended()) {
@@ -830,7 +831,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
   }
   const bool paused = Paused();
-  status->set_examples_per_second(ended() && training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_
+  status->set_examples_per_second(ended() && training_seconds_ > 0 ? MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_)
                                   : paused                         ? 0
                                                                    : rate_);
   status->set_loss(last_loss_);

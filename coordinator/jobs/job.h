@@ -541,6 +541,10 @@ class Job {
   void SayUnsaved();
   void LookForResume();
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
+  void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
+  // A position in the plan as people count it: after the steps that former jobs took for the resumed epochs.
+  std::uint64_t ShownStep(std::uint64_t position) const { return position + static_cast<std::uint64_t>(former_steps_apart_); }
+  std::uint64_t StepsTotal() const { return ShownStep(plan_->steps()); }
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
 
@@ -759,6 +763,7 @@ class Job {
   UpdateAccount account_;       // [38]
   bool updates_exact_ = false;  // as last compared
   std::uint64_t resumed_examples_ = 0;
+  std::int64_t former_steps_apart_ = 0;  // of the resumed epochs: steps that they took, less steps that this plan has for them
   std::uint64_t shards_rolled_back_ = 0;
 
   // What was measured. Folded in closure order.

@@ -12,6 +12,7 @@
 #include "common/snapshot/shard_file.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/resumed_steps.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -243,6 +244,7 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
       metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples : plan_message_.eval_examples());
     };
     add("train", "loss", row.train_loss());
+    add("train", kStepsMetric, static_cast<double>(row.steps()));
     if (row.epoch() > evaluated_epochs_) continue;  // its evaluation does not stand yet
     add("eval", "loss", row.eval_loss());
     add("eval", "accuracy", row.eval_accuracy());
@@ -538,11 +540,12 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   FoldClosures(host_->Now());
   restoring_ = false;
   epoch_lines_ = 0;
+  CountFormerSteps(point.manifest, resumption.same_plan);
   // They took this job no time: a speed is of what it does itself.
   training_seconds_ = 0;
   for (v1::EpochRow& row : epoch_rows_) {
     row.set_seconds(0);
-    row.set_examples_per_second(0);
+    row.set_examples_per_second(std::nan(""));
   }
   std::set<std::uint64_t> evaluated;
   for (const v1::FinishedMetric& metric : point.manifest.metrics()) {
@@ -577,8 +580,20 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   }
   EpochLinesUpTo(std::min<std::uint64_t>(epoch_rows_.size(), evaluated_epochs_));
   checkpoint_.set_resumed_from(point.uri);
-  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", plan_->steps(), " from ", point.uri, ": ", resumption.text));
+  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", StepsTotal(), " from ", point.uri, ": ", resumption.text));
   SayNotReproducible("it goes on from a checkpoint, whose shards are of different moments");
+}
+
+// Of whole epochs that former jobs trained this plan says how many steps it would take itself. What is shown is what they took.
+void Job::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
+  std::vector<std::uint64_t> steps;
+  for (const v1::EpochRow& row : epoch_rows_) steps.push_back(row.steps());
+  steps = StepsOfEpochs(manifest, same_plan, std::move(steps));
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    former_steps_apart_ += static_cast<std::int64_t>(steps[i]) - static_cast<std::int64_t>(epoch_rows_[i].steps());
+    epoch_rows_[i].set_steps(steps[i]);
+  }
+  steps_done_ = ShownStep(steps_done_);
 }
 
 }  // namespace evergrad::coordinator

@@ -12,6 +12,7 @@
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/reduce_metric.h"
+#include "coordinator/jobs/speed.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -858,7 +859,7 @@ void Job::FoldClosures(MonoTime now) {
     epoch_.loss_sum += counted.loss_sum;
     ++folded_;
     if (folded_ % plan_->closures_per_epoch() != 0) continue;
-    const double seconds = std::max(1e-9, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
+    const double seconds = std::max(0.0, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
     training_seconds_ += seconds;
     v1::EpochRow row;
     row.set_epoch(folded_ / plan_->closures_per_epoch());
@@ -867,7 +868,7 @@ void Job::FoldClosures(MonoTime now) {
     row.set_eval_loss(std::nan(""));
     row.set_eval_accuracy(std::nan(""));
     row.set_seconds(seconds);
-    row.set_examples_per_second(static_cast<double>(epoch_.measured) / seconds);
+    row.set_examples_per_second(MeasuredSpeed(epoch_.measured, seconds));
     epoch_rows_.push_back(row);
     epoch_ = Epoch{};
     epoch_began_ = now;

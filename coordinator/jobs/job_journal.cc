@@ -277,6 +277,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_checkpoints_off(checkpoints_off_);
   *s->mutable_resumed() = client::ToProto(resumed_);
   s->set_resumed_examples(resumed_examples_);
+  s->set_former_steps_apart(former_steps_apart_);
   if (functions_) functions_->Fill(s->mutable_functions());
   FillTrust(s);
 }
@@ -469,6 +470,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   checkpoints_off_ = s.checkpoints_off();
   EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
   resumed_examples_ = s.resumed_examples();
+  former_steps_apart_ = s.former_steps_apart();
   ReadTrust(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();

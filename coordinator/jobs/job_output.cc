@@ -7,11 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "common/client/protocol.h"
 #include "common/snapshot/checksum.h"
+#include "coordinator/dashboard/metric_text.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/speed.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -43,6 +46,8 @@ std::string WallText(std::int64_t wall_ms) {
   return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
                          parts.tm_sec);
 }
+
+std::string Rfc3339(std::int64_t wall_ms) { return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMillis(wall_ms), absl::UTCTimeZone()); }
 
 }  // namespace
 
@@ -124,7 +129,7 @@ void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
   const plan::ClosureRange range = plan_->Closure(closure);
   for (const Step& record : records) {
     if (record.global_step < range.first_global_step || record.global_step >= range.first_global_step + range.steps) continue;
-    if (std::isfinite(record.loss)) loss_curve_.Add(static_cast<double>(record.global_step), record.loss);
+    if (std::isfinite(record.loss)) loss_curve_.Add(static_cast<double>(ShownStep(record.global_step)), record.loss);
     if (restoring_) continue;
     if (step_tokens_ < 1) {
       ++step_lines_dropped_;
@@ -132,7 +137,7 @@ void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
     }
     step_tokens_ -= 1;
     Line(Dump(Json{{"kind", "step"},
-                   {"step", record.global_step},
+                   {"step", ShownStep(record.global_step)},
                    {"epoch", range.epoch + 1},
                    {"closure", closure.value()},
                    {"loss", Real(record.loss)},
@@ -154,7 +159,7 @@ void Job::SampleRate() {
   // A stretch of repair, or of waiting, is no slow training: it would make the time that is left look endless.
   if (examples_done_ == rate_examples_ && Paused()) return BeginRate();
   const double seconds = std::chrono::duration<double>(host_->Now() - rate_at_).count();
-  if (seconds <= 0) return;
+  if (seconds < kTimedSecondsMin) return;
   const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
   const double keep = std::pow(0.6, seconds / std::chrono::duration<double>(kSampleEvery).count());
   BeginRate();
@@ -199,14 +204,19 @@ std::vector<ReportTask> Job::ServerTotals() const {
 std::string Job::ResultJson() const {
   Json json;
   json["schema_version"] = 1;
+  json["name"] = id_.spec.name;
+  json["uid"] = JobUidString(id_.uid);
+  const bool started = started_ms_ != 0 && !never_started_;
+  json["start"] = started ? Json(Rfc3339(started_ms_)) : Json(nullptr);
+  json["end"] = Rfc3339(ended_ms_);
+  json["seconds"] = started ? std::chrono::duration<double>(ended_at_ - started_at_).count() : 0.0;
   json["state"] = std::string(JobStateName(ending_));
   json["first_cause"] = first_cause_ ? CauseJson(*first_cause_) : Json(nullptr);
   Json metrics = Json::object();
-  for (const auto& [name, value] : final_metrics_) metrics[name] = Real(value);
+  for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, final_metrics_)) metrics[name] = Real(final_metrics_.at(name));
   for (const auto& [name, count] : final_counts_) metrics[name] = count;
   json["metrics"] = std::move(metrics);
-  json["examples_per_second"] =
-      training_seconds_ > 0 ? Real(static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_) : Json(nullptr);
+  json["examples_per_second"] = Real(MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_));
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {
@@ -273,13 +283,9 @@ ReportData Job::MakeReport() const {
   if (first_cause_) data.first_cause = ErrorText(*first_cause_);
   data.submitted = WallText(submitted_ms_);
   data.seconds = std::chrono::duration<double>(ended_at_ - started_at_).count();
-  data.examples_per_second = training_seconds_ > 0 ? static_cast<double>(examples_done_ - resumed_examples_) / training_seconds_ : 0;
-  const auto metric = [&](const char* name) {
-    const auto found = final_metrics_.find(name);
-    return found == final_metrics_.end() ? std::nan("") : found->second;
-  };
-  data.accuracy = metric("accuracy");
-  data.loss = metric("loss");
+  data.examples_per_second = MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_);
+  data.metric_names = id_.spec.model.metrics;
+  data.metrics = final_metrics_;
   data.steps = steps_done_;
   data.closures_succeeded = closures_succeeded();
   data.closures_failed = closures_failed_;
@@ -295,10 +301,10 @@ ReportData Job::MakeReport() const {
                            row.steps(),
                            row.train_loss(),
                            row.eval_loss(),
-                           row.eval_accuracy(),
                            row.seconds(),
                            row.examples_per_second(),
                            {row.metrics().begin(), row.metrics().end()}});
+    if (std::isfinite(row.eval_accuracy())) data.epochs.back().metrics["accuracy"] = row.eval_accuracy();
   }
   data.workers = WorkerTotals();
   data.servers = ServerTotals();

@@ -142,6 +142,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
                 << "\n"
                 << "plan       " << Printable(m.plan().fingerprint()) << "\n";
     for (const v1::FinishedMetric& metric : m.metrics()) {
+      if (metric.scope() == "train" && metric.name() == "steps") continue;  // "at step" says where each epoch ends
       context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name()) << " " << ShowNumber(metric.value(), 4)
                   << " at step " << metric.global_step() << "\n";
     }

@@ -59,6 +59,19 @@ std::string MetricTitle(const std::string& name) {
   return title.size() >= 8 ? title : std::string(8 - title.size(), ' ') + title;
 }
 
+// What the job asked to be measured, the first one first; the loss of a job that asked for nothing.
+std::vector<std::string> MetricTexts(absl::string_view result_json) {
+  const auto metrics = MetricsInOrder(result_json);
+  const bool asked = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) { return m.first != "loss" && m.first != "count"; });
+  std::vector<std::string> texts;
+  for (const auto& [name, value] : metrics) {
+    if (name == "count" || (name == "loss" && asked)) continue;
+    const bool share = name == "accuracy" || name == "binary_accuracy";
+    texts.push_back(absl::StrCat(Printable(name), " ", share ? ShowPercent(value) : ShowNumber(value, 4)));
+  }
+  return texts;
+}
+
 std::string Head(const v1::JobStatus& job) {
   std::string head = Printable(job.state());
   if (!job.phase().empty() && job.phase() != "training" && !IsEnded(job)) absl::StrAppend(&head, " (", Printable(job.phase()), ")");
@@ -75,7 +88,7 @@ std::string ProgressLine(const v1::JobStatus& job) {
   if (!job.waiting_for().empty()) parts.push_back(absl::StrCat("waiting for ", Printable(job.waiting_for())));
   if (job.workers_size() > 0 && !IsEnded(job))
     parts.push_back(absl::StrCat("workers: ", absl::StrJoin(job.workers(), ", ", [](std::string* out, const v1::WorkerRow& w) {
-                                   absl::StrAppend(out, Printable(w.identity()), " ", Printable(w.state()));
+                                   absl::StrAppend(out, "worker/", Printable(w.identity()), " ", Printable(w.state()));
                                  })));
   return absl::StrJoin(parts, "  ");
 }
@@ -194,17 +207,8 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
         absl::StrCat("cancelled after ", job.steps_done(), job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
   } else if (job.state() == "SUCCEEDED") {
     std::vector<std::string> parts;
-    const auto metrics = MetricsOf(job.result_json());
-    if (const auto found = metrics.find("accuracy"); found != metrics.end())
-      parts.push_back(absl::StrCat("accuracy ", ShowPercent(found->second)));
-    else if (const auto loss = metrics.find("loss"); loss != metrics.end())
-      parts.push_back(absl::StrCat("loss ", ShowNumber(loss->second, 4)));
-    for (const auto& [name, value] : metrics) {
-      if (name != "accuracy" && name != "loss" && name != "count") parts.push_back(absl::StrCat(Printable(name), " ", ShowNumber(value, 4)));
-    }
+    parts = MetricTexts(job.result_json());
     std::size_t workers = 0, servers = 0;
-    bool exact = job.steps_total() > 0 && job.closures_lost() == 0;
-    std::uint64_t shards = 0;
     if (result.is_object() && result.contains("tasks") && result["tasks"].is_array()) {
       for (const auto& task : result["tasks"]) {
         workers += task.is_object() && task.value("role", "") == "worker";
@@ -213,15 +217,8 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
       parts.push_back(absl::StrCat(workers, workers == 1 ? " worker" : " workers"));
       parts.push_back(absl::StrCat(servers, servers == 1 ? " server" : " servers"));
     }
-    if (result.is_object() && result.contains("shards") && result["shards"].is_array()) {
-      for (const auto& shard : result["shards"]) {
-        ++shards;
-        exact = exact && shard.is_object() && shard.contains("updates_applied") && shard["updates_applied"].is_number_unsigned() &&
-                shard["updates_applied"].get<std::uint64_t>() == job.steps_done();
-      }
-    }
-    // A claim that is read off the ledgers' counters. (A counting job's sparse shards apply fewer: no claim then.)
-    parts.push_back(absl::StrCat(job.steps_done(), " steps", exact && shards > 0 ? ", each applied exactly once" : ""));
+    // The coordinator compared every shard's updates with the plan, and with what the workers reported of tables.
+    parts.push_back(absl::StrCat(job.steps_done(), " steps", job.updates_exact() ? ", each applied exactly once" : ""));
     lines.push_back(absl::StrJoin(parts, ", "));
   }
   if (job.shards_rolled_back() > 0) {

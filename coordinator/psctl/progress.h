@@ -17,7 +17,7 @@ namespace evergrad::psctl {
 
 bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
 
-// "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 at closure 38, 1 …"
+// "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: worker/0 running, worker/1 idle"
 std::string ProgressLine(const v1::JobStatus& job);
 // The same as a block with a bar and one line a worker; no line wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);

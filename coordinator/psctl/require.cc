@@ -40,13 +40,18 @@ std::vector<std::string> Unmet(const std::vector<Requirement>& requirements, con
   return lines;
 }
 
-std::map<std::string, double> MetricsOf(absl::string_view result_json) {
-  std::map<std::string, double> metrics;
-  const auto json = nlohmann::json::parse(result_json.begin(), result_json.end(), nullptr, false);
+std::vector<std::pair<std::string, double>> MetricsInOrder(absl::string_view result_json) {
+  std::vector<std::pair<std::string, double>> metrics;
+  const auto json = nlohmann::ordered_json::parse(result_json.begin(), result_json.end(), nullptr, false);
   if (!json.is_object() || !json.contains("metrics") || !json["metrics"].is_object()) return metrics;
   for (const auto& [name, value] : json["metrics"].items())
-    if (value.is_number()) metrics[name] = value.get<double>();
+    if (value.is_number()) metrics.emplace_back(name, value.get<double>());
   return metrics;
+}
+
+std::map<std::string, double> MetricsOf(absl::string_view result_json) {
+  const auto metrics = MetricsInOrder(result_json);
+  return {metrics.begin(), metrics.end()};
 }
 
 }  // namespace evergrad::psctl

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,5 +22,7 @@ absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);
 std::vector<std::string> Unmet(const std::vector<Requirement>& requirements, const std::map<std::string, double>& metrics);
 // The numbers under `metrics` of a result.json; empty when it cannot be read.
 std::map<std::string, double> MetricsOf(absl::string_view result_json);
+// The same in the order of the file: the metrics that the job asked for come first, in its order.
+std::vector<std::pair<std::string, double>> MetricsInOrder(absl::string_view result_json);
 
 }  // namespace evergrad::psctl

@@ -5,6 +5,8 @@
 
 Skipped, with the reason, where no Chromium is installed.
 """
+import html
+import json
 import os
 import re
 import shutil
@@ -40,7 +42,7 @@ class Report(Case):
         self.psctl("job", "run", job, "--local", "--workers", 2, "--servers", 2, "--threads", 1, "--runs", "all runs", env={"EVERGRAD_DATA": data})
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
         dom = self.browse(page)
-        for name in ("loss", "accuracy", "rate", "workers"):
+        for name in ("loss", "metric-0", "rate", "workers"):
             drawn = re.search(r'<div id="?%s"?[^>]*>(.*?)</section>' % name, dom, re.S)
             self.assertTrue(drawn, "no place for the curve: " + name)
             self.assertIn("<svg", drawn.group(1), "not drawn: " + name)
@@ -65,6 +67,69 @@ class Report(Case):
         labels = re.findall(r'class="ytick"[^>]*>([^<]*)<', loss)
         self.assertGreaterEqual(len(labels), 3)
         self.assertLessEqual(max(map(len, labels)), 7, labels)
+
+    @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
+    def test_events_the_metrics_asked_for_and_epochs_too_short_to_time_look_right_in_a_browser(self):
+        # Forty examples, two hundred epochs: each is over before a clock could tell.
+        write(self.path("rows.csv"), "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)))
+        job = write(self.path("job.yaml"), """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: quick}
+spec:
+  data:
+    train: {format: csv, path: rows.csv, header: true}
+    eval: {format: csv, path: rows.csv, header: true}
+    fields:
+      numbers: {column: [x, y], type: float}
+      rich: {column: rich, type: float}
+    batch_size: 20
+  model:
+    inputs: {numbers: {shape: [2]}}
+    layers: [{name: logit, type: dense, units: 1, input: numbers}]
+    losses: {type: binary_crossentropy, from_logits: true, output: logit, labels: rich}
+    metrics: [auc, binary_accuracy]
+  optimizer: {type: sgd, learning_rate: 0.1}
+  training: {epochs: 200, steps_per_closure: 1, evaluate_every: 200 epochs}
+""")
+        shown = self.psctl("job", "run", job, "--local", "--workers", 1, "--servers", 1, "--threads", 1, "--runs", "all runs").stdout
+        page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
+        # What a browser makes of the style is read off by a script of this test, behind the page's own.
+        with open(page) as f:
+            text = f.read()
+        probe = """<script>
+const cells = [...document.querySelectorAll("td.event-state")], style = c => getComputedStyle(c);
+document.title = JSON.stringify({cells: cells.length, text: cells.map(c => c.textContent), display: cells.map(c => style(c).display), background: cells.map(c => style(c).backgroundColor),
+  color: cells.map(c => style(c).color), radius: cells.map(c => style(c).borderTopLeftRadius), soft: style(document.querySelector(".sub")).color});
+</script></body>"""
+        dom = self.browse(write(self.path("probed.html"), text.replace("</body>", probe)))
+        seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom, re.S).group(1)))
+        self.assertGreater(seen["cells"], 2)
+        self.assertEqual(set(seen["text"]), {"state"})
+        self.assertEqual(set(seen["display"]), {"table-cell"}, "a kind of event looks like the badge of the header")
+        self.assertEqual(set(seen["background"]), {"rgba(0, 0, 0, 0)"})
+        self.assertEqual(set(seen["radius"]), {"0px"})
+        self.assertEqual(set(seen["color"]), {seen["soft"]}, "the text of the kind cannot be read")
+
+        with self.subTest("the metrics that the job asked for, the first one first"):
+            labels = re.findall(r'class="label">([^<]*)<', dom)
+            self.assertEqual(labels[:3], ["test AUC", "test binary accuracy", "test loss"])
+            self.assertEqual(re.findall(r"<h2>(Test [^<]*)</h2>", dom), ["Test AUC per epoch", "Test binary accuracy per epoch"])
+            for name in ("metric-0", "metric-1"):
+                self.assertIn("<svg", re.search(r'<div id="%s">(.*?)</section>' % name, dom, re.S).group(1))
+            self.assertRegex(shown, r"(?m)^auc 0\.\d{4}, binary_accuracy \d+\.\d\d %, 1 worker, 1 server, 400 steps")
+
+        with self.subTest("epochs too short to time"):
+            with open(os.path.join(os.path.dirname(page), "metrics.jsonl")) as f:
+                rows = [row for row in map(json.loads, f) if row["kind"] == "epoch"]
+            self.assertEqual(len(rows), 200)
+            untimed = [row for row in rows if row["examples_per_second"] is None]
+            self.assertTrue(untimed, "every one of 200 epochs of two steps took more than 10 ms")
+            self.assertLess(max(row["examples_per_second"] or 0 for row in rows), 40 / 0.009)
+            epochs = re.search(r"<h2>Epochs</h2>(.*?)</section>", dom, re.S).group(1)
+            cells = re.findall(r"<tr><td>\d+</td>.*?<td class=\"n\">([^<]*)</td></tr>", epochs)
+            self.assertEqual(len(cells), 200)
+            self.assertEqual(cells.count("–"), len(untimed))
+            self.assertNotRegex(dom, r"\de\+\d\d")
 
 
 if __name__ == "__main__":

@@ -575,6 +575,59 @@ TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
   for (const v1::Assign& assign : d.assigns) CHECK(assign.snapshot().replace_ledger());
 }
 
+TEST_CASE("a job that resumes with another batch size keeps the steps that the old epochs took, after a restart and another resume, too") {
+  FakeCluster c(Saving());
+  AddTasks(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().steps_done() == 32);  // 64 examples in batches of 4, twice
+  const auto resumed = [](std::uint32_t epochs) {
+    return Saving([epochs](config::JobSpec& spec, JobOptions&) {
+      spec.checkpoint.resume = true;
+      spec.data.batch_size = 8;
+      spec.training.epochs = epochs;
+    });
+  };
+  const auto steps = [](const v1::JobStatus& status) {
+    std::vector<std::uint64_t> of_epochs;
+    for (const v1::EpochRow& row : status.epoch_rows()) of_epochs.push_back(row.steps());
+    return of_epochs;
+  };
+  MemoryStateStore::Options store;
+  store.persistent = true;
+  FakeCluster d(resumed(4), store, JobUid(0xd00d), c.host.disk);
+  d.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(d);
+  REQUIRE(d.Run([&] { return d.Status().epoch_rows_size() == 2 && !d.granted.empty(); }));
+  for (int life = 0; life < 2; ++life) {
+    CHECK(steps(d.Status()) == std::vector<std::uint64_t>{16, 16});
+    CHECK(d.Status().steps_done() == 32);
+    CHECK(d.Status().steps_total() == 32 + 16);
+    if (life == 0) d.Restart();
+  }
+  CHECK_THAT(AllEvents(d), Contains("resumed at step 32 of 48"));
+  d.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(d);
+  REQUIRE(d.RunToEnd());
+  CHECK(d.Status().steps_done() == 48);
+  CHECK(steps(d.Status()) == std::vector<std::uint64_t>{16, 16, 8, 8});
+  // The step lines go on behind those of the old epochs.
+  std::istringstream lines(d.host.files.at("/runs/fake-000000000000d00d/metrics.jsonl"));
+  std::set<std::uint64_t> at;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    if (json["kind"] == "step") at.insert(json["step"].get<std::uint64_t>());
+  }
+  REQUIRE_FALSE(at.empty());
+  CHECK(*at.begin() == 32);
+  CHECK(*at.rbegin() < 48);
+  // The plan is d's; the first two epochs are c's all the same.
+  FakeCluster e(resumed(5), {}, JobUid(0xe00e), c.host.disk);
+  AddTasks(e);
+  REQUIRE(e.RunToEnd());
+  CHECK(steps(e.Status()) == std::vector<std::uint64_t>{16, 16, 8, 8, 8});
+  CHECK(e.Status().steps_done() == 56);
+}
+
 TEST_CASE("a coordinator that dies takes its snapshots up again from the journal, resumed ones too") {
   MemoryStateStore::Options store;
   store.persistent = true;

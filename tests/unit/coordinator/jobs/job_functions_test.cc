@@ -160,6 +160,7 @@ TEST_CASE("a closure is granted with its function and arguments, its result is f
     REQUIRE(c.RunToEnd());
     const v1::JobStatus status = c.Status();
     CHECK(status.state() == "SUCCEEDED");
+    CHECK(status.updates_exact());  // as `psctl job audit` says of it
     CHECK(status.closures_total() == 2);
     CHECK(status.closures_succeeded() == 2);
     CHECK(status.closures_failed() == 0);
@@ -633,6 +634,7 @@ TEST_CASE("a lost server's closures are run again with their arguments; where th
     REQUIRE(c.RunToEnd());
     const auto result = nlohmann::json::parse(c.Status().result_json());
     CHECK_THAT(result["functions"]["updates_lost_of"].get<std::string>(), Contains(absl::StrCat(a)));
+    CHECK(result["updates_exact"] == false);
     bool named = false;
     const v1::JobStatus status = c.Status();
     for (const v1::Event& event : status.events())

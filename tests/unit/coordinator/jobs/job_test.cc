@@ -1,7 +1,9 @@
 // A job from submission to its end, among scripted tasks that answer at once: what is granted, when, and what is told.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "coordinator/jobs/speed.h"
 #include "job_fixture.h"
 
 using namespace evergrad;
@@ -60,9 +62,28 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   std::set<std::string> keys;
   for (const auto& [key, value] : result.items()) keys.insert(key);
-  CHECK(keys == std::set<std::string>{"schema_version", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures",
-                                      "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "tables",
-                                      "shards", "updates_exact", "files"});
+  CHECK(keys == std::set<std::string>{"schema_version",
+                                      "name",
+                                      "uid",
+                                      "start",
+                                      "end",
+                                      "seconds",
+                                      "state",
+                                      "first_cause",
+                                      "metrics",
+                                      "examples_per_second",
+                                      "tasks",
+                                      "closures",
+                                      "duplicates_refused",
+                                      "lost",
+                                      "repair",
+                                      "checkpoint",
+                                      "checkpoint_trouble",
+                                      "resumed_from",
+                                      "deaths",
+                                      "tables",
+                                      "shards",
+                                      "updates_exact", "files"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -94,6 +115,56 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   }
   CHECK(steps.size() == 32);
   CHECK(epochs == 2);
+}
+
+TEST_CASE("result.json says whose it is and when the job began and ended, in UTC, and how long it took") {
+  FakeCluster c;
+  FakeWorker& worker = c.AddWorker("0");
+  c.AddServer("0");
+  c.host.clock.Advance(std::chrono::milliseconds(1234));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 0; };
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  c.host.clock.Advance(std::chrono::seconds(60));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.Finish(worker, worker.held.front());
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["name"] == "fake");
+  CHECK(result["uid"] == JobUidString(c.job->uid()));
+  // The fixture's wall clock begins at 1,700,000,000,000 ms.
+  CHECK(result["start"] == "2023-11-14T22:13:21.234Z");
+  CHECK_THAT(result["end"].get<std::string>(), Catch::Matches("2023-11-14T22:14:2[0-9]\\.[0-9]{3}Z"));
+  CHECK(result["seconds"].get<double>() >= 60);
+  CHECK(result["seconds"].get<double>() < 69);
+}
+
+TEST_CASE("the result of a job that was cancelled before it began has no start and took no time") {
+  FakeCluster c;
+  c.job->Cancel();
+  REQUIRE(c.RunToEnd());
+  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  CHECK(result["state"] == "CANCELLED");
+  CHECK(result["start"].is_null());
+  CHECK(result["end"].is_string());
+  CHECK(result["seconds"] == 0);
+}
+
+TEST_CASE("epochs too short to time have no speed, in place of one with thirteen digits") {
+  FakeCluster c;  // whose workers take no time
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(c.RunToEnd());
+  int untimed = 0;
+  const v1::JobStatus status = c.Status();
+  for (const v1::EpochRow& row : status.epoch_rows()) {
+    if (row.seconds() >= kTimedSecondsMin) continue;
+    ++untimed;
+    CHECK(std::isnan(row.examples_per_second()));
+  }
+  CHECK(untimed > 0);
+  CHECK(c.host.files.at("/runs/fake/report.html").find("00e+") == std::string::npos);
 }
 
 TEST_CASE("training shorter than the time between two samples has its rate measured too, over the training time alone") {

@@ -129,7 +129,7 @@ TEST_CASE("a worker that cannot reach a server is told of with the server, its a
 
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
   CHECK(ProgressLine(Running()) ==
-        "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: 0 running, 1 gone");
+        "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: worker/0 running, worker/1 gone");
   v1::JobStatus waiting;
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
@@ -139,7 +139,7 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
   stalled.set_waiting_for("servers: ps_server/1 is away since 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
         "RUNNING  epoch 2/5  step 612/2345 (26 %)  loss 0.4312  waiting for servers: ps_server/1 is away since 12 s and holds 3 shards  "
-        "workers: 0 running, 1 gone");
+        "workers: worker/0 running, worker/1 gone");
   stalled.set_waiting_for("");
   stalled.set_phase("repairing");
   CHECK_THAT(ProgressLine(stalled), !Catch::Contains("ETA") && !Catch::Contains("examples/s"));
@@ -244,7 +244,7 @@ TEST_CASE("without a terminal a wait is a line now and then, not one a second") 
   const std::string text = out.str();
   for (const char c : text) lines += c == '\n';
   CHECK(lines == 6);
-  CHECK_THAT(text, Catch::EndsWith("ETA 1 min 20 s  workers: 0 running, 1 gone\n"));
+  CHECK_THAT(text, Catch::EndsWith("ETA 1 min 20 s  workers: worker/0 running, worker/1 gone\n"));
 }
 
 TEST_CASE("an epoch's row waits for its evaluation") {
@@ -291,17 +291,20 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   CHECK_THAT(out.str(), Catch::EndsWith("\033[4A\r\033[J"));
 }
 
-TEST_CASE("the summary claims exactly-once only when every shard's counter says so") {
+TEST_CASE("the summary claims exactly-once when the coordinator found every shard's updates to be the plan's, and not otherwise") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
   job.set_runs_folder("runs/fashion-mlp-1");
+  // A slot of tables that no row of one batch went to has one update less.
   job.set_result_json(R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
-                          "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
+                          "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
+  job.set_updates_exact(true);
   CHECK(SummaryLines(job) ==
         Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
               "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"});
-  job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
+  job.set_updates_exact(false);
+  job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
   CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
   job.set_result_json("{");
   job.set_shards_rolled_back(8);
@@ -385,6 +388,17 @@ TEST_CASE("a task that is given no work for a while is shown with who, how long 
   CHECK(json["backing_off"][0]["task"] == "worker/2");
   CHECK(json["backing_off"][0]["deaths"] == 7);
   CHECK(json["weights_exported"] == false);
+}
+
+TEST_CASE("the summary begins with the metric that the job asked for first; a job that asked for none has its loss") {
+  v1::JobStatus job = Running();
+  job.set_state("SUCCEEDED");
+  job.set_result_json(R"({"metrics": {"auc": 0.91234, "binary_accuracy": 0.851, "loss": 0.33}})");
+  CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("auc 0.9123, binary_accuracy 85.10 %, 612 steps"));
+  job.set_result_json(R"({"metrics": {"root_mean_squared_error": 0.848, "loss": 0.72}})");
+  CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("root_mean_squared_error 0.8480, 612 steps"));
+  job.set_result_json(R"({"metrics": {"loss": 0.33}})");
+  CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("loss 0.3300, 612 steps"));
 }
 
 TEST_CASE("what was lost is counted where a plan tells how much it is; of user closures it is said that it is not known") {

@@ -1,0 +1,55 @@
+#include "coordinator/jobs/resumed_steps.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+namespace evergrad::coordinator {
+namespace {
+
+using Steps = std::vector<std::uint64_t>;
+
+// 64 examples in batches of 4: 16 steps an epoch.
+v1::Manifest Manifest() {
+  v1::Manifest manifest;
+  v1::Plan& plan = *manifest.mutable_plan();
+  plan.set_train_examples(64);
+  plan.set_batch_size(4);
+  plan.set_steps_per_closure(2);
+  plan.set_epochs(2);
+  plan.set_eval_batch_size(4);
+  plan.set_eval_steps_per_closure(2);
+  return manifest;
+}
+
+void Say(v1::Manifest* manifest, std::uint64_t epoch, double steps, const char* scope = "train") {
+  v1::FinishedMetric& metric = *manifest->add_metrics();
+  metric.set_scope(scope);
+  metric.set_epoch(epoch);
+  metric.set_name(kStepsMetric);
+  metric.set_value(steps);
+}
+
+TEST_CASE("the steps of resumed epochs are those that the manifest says, each epoch its own") {
+  v1::Manifest manifest = Manifest();
+  Say(&manifest, 1, 32);
+  Say(&manifest, 2, 16);
+  CHECK(StepsOfEpochs(manifest, false, {8, 8}) == Steps{32, 16});
+  CHECK(StepsOfEpochs(manifest, true, {16, 16}) == Steps{32, 16});
+}
+
+TEST_CASE("a manifest of an older build: the steps are those of its plan, and under the same plan those that were counted") {
+  CHECK(StepsOfEpochs(Manifest(), false, {8, 8}) == Steps{16, 16});
+  CHECK(StepsOfEpochs(Manifest(), true, {16, 14}) == Steps{16, 14});
+}
+
+TEST_CASE("what is no number of steps, or of no epoch here, is not believed") {
+  v1::Manifest manifest = Manifest();
+  for (const double odd : {0.0, -3.0, 2.5, 1e300, std::nan("")}) Say(&manifest, 1, odd);
+  Say(&manifest, 0, 7);
+  Say(&manifest, 3, 7);
+  Say(&manifest, 1, 7, "eval");
+  CHECK(StepsOfEpochs(manifest, false, {8, 8}) == Steps{16, 16});
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
