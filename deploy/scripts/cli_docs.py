@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Keeps docs/cli.md true: what stands between its `<!-- generated: NAME -->` marks comes from the binaries themselves.
+
+  cli_docs.py --bin build/release/bin            rewrites docs/cli.md
+  cli_docs.py --bin build/release/bin --check    changes nothing; ends with 1 and a diff where the page is stale
+
+Help texts are what --help prints. Metrics are the HELP and TYPE lines of three real daemons on loopback which have trained a small job.
+"""
+import argparse
+import difflib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PAGE = os.path.join(ROOT, "docs", "cli.md")
+DAEMONS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
+# Small, on data that the worker makes.
+JOB = ["--set", "spec.data.train.examples=2000", "--set", "spec.data.eval.examples=500", "--set", "spec.training.epochs=1"]
+DEADLINE = 120 * float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
+
+
+class Stale(Exception):
+    """Something of the page or of the binaries is not as this script expects it."""
+
+
+def wait_for(what, condition):
+    """Polls; the pause is a wait on an event that nobody sets."""
+    pause, end = threading.Event(), time.monotonic() + DEADLINE
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise Stale("waited %.0f s for: %s" % (DEADLINE, what))
+        pause.wait(0.05)
+
+
+def said(bin_folder, program, *arguments):
+    r = subprocess.run([os.path.join(bin_folder, program), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
+    if r.returncode != 0:
+        raise Stale("%s %s ended with %d: %s" % (program, " ".join(arguments), r.returncode, r.stderr))
+    return r.stdout.strip("\n")
+
+
+def verbs(bin_folder):
+    """["job run", …], as psctl --help lists them."""
+    found = re.findall(r"^  (\w+(?: \w+)?)  +\S", said(bin_folder, "psctl", "--help"), re.M)
+    if len(found) < 10:
+        raise Stale("psctl --help lists %d verbs" % len(found))
+    return [verb for verb in found if verb != "version"]
+
+
+def block(text):
+    return "```\n%s\n```" % text
+
+
+def daemons_help(bin_folder):
+    return "\n\n".join("### %s\n\n%s" % (name, block(said(bin_folder, name, "--help"))) for name in DAEMONS)
+
+
+def psctl_help(bin_folder):
+    parts = [block(said(bin_folder, "psctl", "--help"))]
+    parts += ["### psctl %s\n\n%s" % (verb, block(said(bin_folder, "psctl", *verb.split(), "--help"))) for verb in verbs(bin_folder)]
+    return "\n\n".join(parts)
+
+
+class Cluster:
+    """One of each daemon on loopback, ended by pid."""
+
+    def __init__(self, bin_folder):
+        self.bin, self.folder, self.started = bin_folder, tempfile.mkdtemp(prefix="evergrad-docs-"), []
+
+    def start(self, program, *arguments):
+        name, log_path = program, os.path.join(self.folder, program + ".log")
+        address_file = os.path.join(self.folder, program + ".address")
+        with open(log_path, "wb") as log:
+            process = subprocess.Popen([os.path.join(self.bin, program), "--metrics-listen", "127.0.0.1:0", "--address-file", address_file, *arguments],
+                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+        self.started.append(process)
+
+        def listening():
+            if process.poll() is not None:
+                with open(log_path, errors="replace") as f:
+                    raise Stale("%s ended with %d:\n%s" % (name, process.returncode, f.read()))
+            with open(log_path, errors="replace") as f:
+                found = re.search(r"metrics at (http://\S+)", f.read())
+            return found and os.path.exists(address_file) and found.group(1)
+        url = wait_for(name + " to listen", listening)
+        with open(address_file) as f:
+            return f.read().strip(), url
+
+    def end(self):
+        for process in reversed(self.started):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.started:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def scrape(url):
+    with urllib.request.urlopen(url, timeout=DEADLINE) as answer:
+        return answer.read().decode()
+
+
+def metrics(bin_folder):
+    cluster = Cluster(bin_folder)
+    try:
+        address, coordinator = cluster.start(DAEMONS[0], "--runs", os.path.join(cluster.folder, "runs"), "--state-dir", os.path.join(cluster.folder, "state"))
+        _, server = cluster.start(DAEMONS[1], "--index", "0", "--coordinator", address)
+        _, worker = cluster.start(DAEMONS[2], "--name", "0", "--device", "cpu", "--threads", "1", "--coordinator", address)
+        said(bin_folder, "psctl", "job", "run", os.path.join(ROOT, "configs", "examples", "deepfm.yaml"), "--coordinator", address, *JOB)
+        parts = []
+        for name, url in zip(DAEMONS, (coordinator, server, worker)):
+            rows = {}
+            for kind, metric, rest in re.findall(r"^# (HELP|TYPE) (\w+) ?(.*)$", scrape(url), re.M):
+                rows.setdefault(metric, {})[kind] = rest
+            if len(rows) < 10:
+                raise Stale("%s has %d metrics" % (name, len(rows)))
+            lines = ["### %s\n" % name, "| metric | type | what it is |", "| --- | --- | --- |"]
+            lines += ["| `%s` | %s | %s |" % (metric, row["TYPE"], row["HELP"].replace("|", "\\|")) for metric, row in sorted(rows.items())]
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
+    finally:
+        cluster.end()
+
+
+GENERATORS = {"daemons": daemons_help, "psctl": psctl_help, "metrics": metrics}
+
+
+def rewritten(page, bin_folder):
+    missing = set(GENERATORS)
+
+    def replace(match):
+        name = match.group(1)
+        if name not in missing:
+            raise Stale("docs/cli.md: expected one block `generated: %s` of each of %s" % (name, ", ".join(sorted(GENERATORS))))
+        missing.discard(name)
+        return "<!-- generated: %s -->\n%s\n<!-- end -->" % (name, GENERATORS[name](bin_folder))
+    out = re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", replace, page, flags=re.S)
+    if missing:
+        raise Stale("docs/cli.md has no block `generated: %s`" % ", ".join(sorted(missing)))
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build", "release", "bin"), help="where the binaries are")
+    parser.add_argument("--check", action="store_true", help="change nothing, end with 1 where the page is stale")
+    arguments = parser.parse_args()
+    with open(PAGE, encoding="utf-8") as f:
+        page = f.read()
+    try:
+        fresh = rewritten(page, os.path.abspath(arguments.bin))
+    except Stale as why:
+        print("cli_docs.py: %s" % why, file=sys.stderr)
+        return 2
+    if fresh == page:
+        return 0
+    if arguments.check:
+        sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), fresh.splitlines(True), "docs/cli.md", "what the binaries say", n=1))
+        print("docs/cli.md is stale: ./evergrad docs writes it anew")
+        return 1
+    with open(PAGE, "w", encoding="utf-8") as f:
+        f.write(fresh)
+    print("docs/cli.md is written anew")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
