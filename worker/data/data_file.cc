@@ -1,0 +1,163 @@
+#include "worker/data/data_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "worker/data/file_error.h"
+#include "worker/data/fingerprint.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::size_t kStoredBytes = 256 * 1024, kPieceMax = 1u << 30;
+constexpr unsigned char kGzipMagic[] = {0x1F, 0x8B};
+
+// What a file begins with that is packed in a way that is not read, and what unpacks it.
+struct Packing {
+  absl::string_view magic, name, unpack;
+};
+constexpr Packing kOtherPackings[] = {{absl::string_view("\xFD"
+                                                         "7zXZ\0",
+                                                         6),
+                                       "xz", "xz -d"},
+                                      {"\x28\xB5\x2F\xFD", "zstd", "zstd -d"},
+                                      {absl::string_view("PK\x03\x04", 4), "zip", "unzip"},
+                                      {"\x37\x7A\xBC\xAF\x27\x1C", "7z", "7z x"},
+                                      {"\x04\x22\x4D\x18", "lz4", "lz4 -d"},
+                                      {"LZIP\x01", "lzip", "lzip -d"},
+                                      {"\x1F\x9D", "compress (.Z)", "uncompress"}};
+
+const Packing* OtherPacking(absl::string_view head) {
+  static constexpr Packing kBzip2{"BZh", "bzip2", "bzip2 -d"};
+  // Its magic is text that a csv file may begin with: the first block's number follows it, or that of an empty file.
+  if (head.size() >= 10 && absl::StartsWith(head, "BZh") && head[3] >= '1' && head[3] <= '9' &&
+      (head.substr(4, 6) == absl::string_view("\x31\x41\x59\x26\x53\x59", 6) ||
+       head.substr(4, 6) == absl::string_view("\x17\x72\x45\x38\x50\x90", 6)))
+    return &kBzip2;
+  for (const Packing& packing : kOtherPackings)
+    if (absl::StartsWith(head, packing.magic)) return &packing;
+  return nullptr;
+}
+
+}  // namespace
+
+struct DataFile::Stream {
+  z_stream z{};
+  std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
+  bool between = false;  // a member has ended and no other has begun
+  bool over = false;
+  Stream() { EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); }  // gzip alone; fails for want of memory only
+  ~Stream() { inflateEnd(&z); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+};
+
+DataFile::DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes)
+    : path_(std::move(path)), file_(std::move(file)), stored_bytes_(stored_bytes) {}
+DataFile::~DataFile() = default;
+
+absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path, const fs::Roots& roots, absl::string_view want) {
+  // O_NONBLOCK: a named pipe must not hold the thread.
+  fs::Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  if (file.get() < 0) return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return FileError("open", path, errno);
+  const auto refuse = [&](absl::string_view words, absl::string_view values) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
+  };
+  if (!S_ISREG(info.st_mode))
+    return refuse(S_ISDIR(info.st_mode) ? "data file is a folder" : "data file is not a regular file",
+                  absl::StrCat("want=", want, ", gzip or plain"));
+  char head[16];
+  const ssize_t got = ::pread(file.get(), head, sizeof(head), 0);
+  if (got < 0) return FileError("read", path, errno);
+  const absl::string_view begins(head, static_cast<std::size_t>(got));
+  if (const Packing* other = OtherPacking(begins))
+    return refuse("data file is packed in a way that is not read", absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
+                                                                                other->unpack, "` unpacks it; `gzip` packs it again)"));
+  std::unique_ptr<DataFile> data(new DataFile(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
+  if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0) data->stream_ = std::make_unique<Stream>();
+  return data;
+}
+
+absl::Status DataFile::Damaged(absl::string_view why) const {
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat("damaged data file: file=", path_, " offset=", offset_, " want=readable gzip or plain data error=", why)));
+}
+
+absl::StatusOr<std::size_t> DataFile::ReadStored(char* to, std::size_t bytes) {
+  for (;;) {
+    const ssize_t got = ::read(file_.get(), to, bytes);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno != EINTR) return FileError("read", path_, errno);
+  }
+}
+
+absl::StatusOr<std::size_t> DataFile::Read(void* to, std::size_t bytes) {
+  std::size_t done = 0;
+  while (done < bytes) {
+    char* const at = static_cast<char*>(to) + done;
+    const std::size_t piece = std::min(bytes - done, kPieceMax);
+    EG_ASSIGN_OR_RETURN(const std::size_t got, stream_ == nullptr ? ReadStored(at, piece) : Unpack(at, piece));
+    if (got == 0) break;
+    done += got;
+    if (stream_ == nullptr) offset_ += got;
+  }
+  return done;
+}
+
+absl::StatusOr<bool> DataFile::NextMember() {
+  z_stream& z = stream_->z;
+  if (*z.next_in == kGzipMagic[0]) {
+    stream_->between = false;
+    if (inflateReset(&z) != Z_OK) return Damaged("zlib cannot begin again");
+    return true;
+  }
+  while (z.avail_in > 0 && *z.next_in == 0) ++z.next_in, --z.avail_in;
+  if (z.avail_in > 0) return Damaged("there is something behind the end of the gzip data");
+  return false;
+}
+
+absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
+  z_stream& z = stream_->z;
+  const std::uint64_t begin = offset_;
+  z.next_out = reinterpret_cast<unsigned char*>(to);
+  z.avail_out = static_cast<unsigned>(bytes);
+  while (z.avail_out > 0 && !stream_->over) {
+    if (z.avail_in == 0) {
+      EG_ASSIGN_OR_RETURN(const std::size_t got, ReadStored(reinterpret_cast<char*>(stream_->stored.data()), stream_->stored.size()));
+      if (got == 0 && !stream_->between) return Damaged("the gzip data ends too early");
+      stream_->over = got == 0;
+      z.next_in = stream_->stored.data();
+      z.avail_in = static_cast<unsigned>(got);
+      continue;
+    }
+    if (stream_->between) {
+      EG_ASSIGN_OR_RETURN(const bool another, NextMember());
+      if (!another) continue;
+    }
+    const int result = inflate(&z, Z_NO_FLUSH);
+    offset_ = begin + (bytes - z.avail_out);  // for what Damaged says
+    if (result == Z_STREAM_END)
+      stream_->between = true;
+    else if (result != Z_OK && result != Z_BUF_ERROR)
+      return Damaged(z.msg == nullptr ? zError(result) : z.msg);
+  }
+  return bytes - z.avail_out;
+}
+
+absl::StatusOr<std::string> DataFile::Fingerprint() const { return FileFingerprint(file_.get(), path_); }
+
+}  // namespace evergrad::worker
