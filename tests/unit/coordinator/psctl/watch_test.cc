@@ -83,7 +83,7 @@ Watched Watch(int answers, int errors, milliseconds patience) {
   return watched;
 }
 
-TEST_CASE("--reconnect-timeout ends the wait for a coordinator that has gone away, also while a call to it is under way") {
+TEST_CASE("the flag --reconnect-timeout ends the wait for a coordinator that has gone away, also while a call to it is under way") {
   const Watched watched = Watch(1, 1, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(3000));
