@@ -24,6 +24,7 @@ Outcome Train(std::uint64_t budget_bytes_max, std::uint64_t shards, int pipeline
   settings.budget_bytes_max = budget_bytes_max;
   Stage stage(settings);
   WriteData(stage);
+  stage.ShareRunsFolder();
   stage.Begin(LargeYaml(stage, pipeline), shards, SmallPlan());
   std::uint64_t steps = 0;
   for (std::uint64_t c = 0; c < 3; ++c) steps += stage.RunClosure(c).metrics().steps();
