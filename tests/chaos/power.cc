@@ -8,7 +8,7 @@
 //   u32 length of a path | path | u32 length of a second path | second path | data
 // A record is written after its call has returned, a sync's before its caller knows: who was told of something had it recorded.
 //
-// Looked at: open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at), unlink(at), remove, mkdir, rmdir, f(d)open,
+// Looked at: open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at), unlink(at), remove, mkdir(at), rmdir, f(d)open,
 // mkstemp. What is written through stdio is not seen piece by piece: such a file is recorded whole when it is synced.
 #include <dirent.h>
 #include <dlfcn.h>
@@ -164,7 +164,8 @@ bool IsThere(int folder, const char* name) {
 int Opened(int fd, int folder, const char* name, int flags, bool was_there) {
   KeepErrno keep;
   if (fd < 0 || fd >= kFdsMax || TheLog().fd < 0) return fd;
-  const std::string path = PathAt(folder, name);
+  // A descriptor that is opened once more goes by the path of what it stands for.
+  const std::string path = ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
   struct stat info;
   if (!TheLog().Covers(path) || ::fstat(fd, &info) != 0) return fd;
   if (!S_ISREG(info.st_mode)) {
@@ -420,6 +421,13 @@ int mkdir(const char* path, mode_t mode) noexcept {
   static auto* real = Real<int(const char*, mode_t)>("mkdir");
   const int result = real(path, mode);
   if (result == 0) Changed(kFolder, PathAt(AT_FDCWD, path));
+  return result;
+}
+
+int mkdirat(int folder, const char* path, mode_t mode) noexcept {
+  static auto* real = Real<int(int, const char*, mode_t)>("mkdirat");
+  const int result = real(folder, path, mode);
+  if (result == 0) Changed(kFolder, PathAt(folder, path));
   return result;
 }
 
