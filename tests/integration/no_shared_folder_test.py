@@ -73,7 +73,7 @@ class NoSharedFolder(Case):
         self.far.address(self.FAR + "/24")
         self.shared = self.path("shared")  # below no disk of the machines: both see it
         os.mkdir(self.shared)
-        root = ["--checkpoint-root", self.shared]
+        root = ["--checkpoint-root", self.shared, "--checkpoint-root", self.disk]
         # The coordinator and a server here; a server, the only worker and the user there.
         _, self.coordinator = self.listen(self.near, COORDINATOR, "coordinator", "--insecure-listen", self.NEAR + ":0", "--runs", os.path.join(self.disk, "runs"), *root)
         to = ["--coordinator", self.coordinator]
