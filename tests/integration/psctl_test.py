@@ -429,8 +429,10 @@ class LocalRuns(Case):
 
         page = read(os.path.join(folder, "report.html"))
         curves = json.loads(re.search(r"<script type=.application/json. id=data>(.*?)</script>", page, re.S).group(1))
-        self.assertEqual([p[0] for p in curves["accuracy_by_epoch"]], [1, 2])
-        self.assertEqual(curves["accuracy_by_epoch"][-1][1], result["metrics"]["accuracy"])
+        self.assertEqual([m["name"] for m in curves["metrics_by_epoch"]], ["accuracy"])
+        accuracy = curves["metrics_by_epoch"][0]["points"]
+        self.assertEqual([p[0] for p in accuracy], [1, 2])
+        self.assertEqual(accuracy[-1][1], result["metrics"]["accuracy"])
         self.assertEqual(curves["steps_by_worker"], [["worker/0", 100]])
         self.assertEqual(len(curves["loss_by_step"]), 100)
         self.assertIn("rate_by_time", curves)

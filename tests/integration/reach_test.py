@@ -39,7 +39,7 @@ class Reach(Case):
         data = data_folder()
         # On the coordinator's own machine loopback is a choice: workers may be neighbours. One is not.
         self.start(PS_SERVER, "server", "--index", 0, *self.to, prefix=self.near.prefix)
-        self.start(WORKER, "worker far", "--name", "far", "--threads", 1, *self.to, prefix=self.far.prefix)
+        self.start(WORKER, "worker far", "--name", "far", "--threads", 1, "--data-root", data, *self.to, prefix=self.far.prefix)
         here = dict(prefix=self.near.prefix, env={"EVERGRAD_DATA": data})
         self.psctl("job", "submit", write(self.path("job.yaml"), job_yaml()), *self.to, **here)
 
@@ -50,7 +50,7 @@ class Reach(Case):
         self.assertIn("worker/far cannot reach ps_server/0 at 127.0.0.1:", shown())
         rows = self.psctl_json("job", "show", "small", *self.to, prefix=self.near.prefix)["workers"]
         self.assertEqual([u["server"] for r in rows for u in r.get("unreached", [])], ["0"])
-        self.start(WORKER, "worker near", "--name", "near", "--threads", 1, *self.to, prefix=self.near.prefix)
+        self.start(WORKER, "worker near", "--name", "near", "--threads", 1, "--data-root", data, *self.to, prefix=self.near.prefix)
         wait_for("the job to succeed", lambda: self.psctl_json("job", "show", "small", *self.to, prefix=self.near.prefix)["state"] == "SUCCEEDED")
         self.assertIn("its work goes to workers that can", shown())
 
