@@ -519,12 +519,13 @@ class Mistakes(Tables):
                 return status, status["first_cause"]["message"]
             good = Room.TURNS % dict(bytes_max=0, at="fail")
             head, row = "w0,w1,w2,w3,w4,w5,w6,w7,click\n", "1,2,3,4,5,6,7,8,1\n"
-            # The line is that of job.yaml in the run's folder.
+            # The line is that of the user's own file.
             bad = good.replace("{name: logit, type: dense, units: 1}", "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}")
-            status, message = cause("layer", bad, head + row)
-            line = int(re.match(r"job\.yaml:(\d+):\d+: layer `twice`: add needs inputs of one shape", message).group(1))
-            with open(os.path.join(status["runs_folder"], "job.yaml")) as f:
-                self.assertIn("name: twice", f.readlines()[line - 1])
+            message = cause("layer", bad, head + row)[1]
+            place = re.match(r"(.*/layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape", message)
+            self.assertTrue(place, message)
+            with open(place.group(1)) as f:
+                self.assertIn("name: twice", f.readlines()[int(place.group(2)) - 1])
             self.assertIn("spec.optimizers: no variable and no table of this name: match=vecters; it has ", cause(
                 "optimizers", good.replace("optimizer: {type: adagrad, learning_rate: 0.05}", "optimizers: [{match: vecters, type: adagrad}, {type: sgd}]"))[1])
             self.assertIn("data.csv:3:w2: field `words`: expected an integer of 64 bits, got `x`", cause("value", good, head + row + row.replace("3", "x"))[1])
