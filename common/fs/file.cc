@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <span>
 #include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/fs/raw_file.h"
 
 namespace evergrad::fs {
 namespace {
@@ -49,24 +51,13 @@ int OpenRetry(const char* path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FromErrno(errno, "cannot write file", path);
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return absl::OkStatus();
+absl::Status WriteText(int fd, absl::string_view text, const std::string& path) {
+  return WriteAll(fd, std::as_bytes(std::span(text.data(), text.size())), path);
 }
 
 absl::Status SyncFolderOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? std::string(1, '.') : parent;
-  Descriptor fd(OpenRetry(folder.c_str(), O_RDONLY | O_DIRECTORY));
-  if (fd.get() < 0) return FromErrno(errno, "cannot open folder", folder);
-  // Some file systems cannot sync a folder and say EINVAL: there is nothing more to be done there.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) return FromErrno(errno, "cannot sync folder", folder);
-  return absl::OkStatus();
+  return SyncFolder(parent.empty() ? std::string(1, '.') : parent);
 }
 
 }  // namespace
@@ -103,7 +94,7 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents
     if (raw < 0 && (errno != EEXIST || n >= 1000)) return FromErrno(errno, "cannot create file", beside);
   }
   Descriptor fd(raw);
-  absl::Status status = WriteAll(fd.get(), contents, path);
+  absl::Status status = WriteText(fd.get(), contents, path);
   if (status.ok() && ::fsync(fd.get()) != 0) status = FromErrno(errno, "cannot sync file", path);
   if (status.ok() && fd.Close() != 0) status = FromErrno(errno, "cannot close file", path);
   if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = FromErrno(errno, "cannot rename file", path);
@@ -118,7 +109,7 @@ absl::Status AppendLine(const std::string& path, absl::string_view line) {
   Descriptor fd(OpenRetry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666));
   if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
   // One write, so that lines of two writers do not mix.
-  const absl::Status status = WriteAll(fd.get(), absl::StrCat(line, "\n"), path);
+  const absl::Status status = WriteText(fd.get(), absl::StrCat(line, "\n"), path);
   if (!status.ok()) return status;
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return absl::OkStatus();
@@ -142,7 +133,7 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
     if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0) return FromErrno(errno, "cannot cut file", path);
   } else {
     const absl::string_view missing = size < offset ? tail : tail.substr(size - offset);
-    EG_RETURN_IF_ERROR(WriteAll(fd.get(), missing, path));
+    EG_RETURN_IF_ERROR(WriteText(fd.get(), missing, path));
     if (size < offset) status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path, " bytes=", size, " want=", offset));
   }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);

@@ -75,6 +75,11 @@ Sha256Digest Sha256::Value() const {
   return digest;
 }
 
+std::string Sha256::Bytes() const {
+  const Sha256Digest digest = Value();
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
 std::string Hex(std::span<const std::byte> bytes) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }

@@ -25,6 +25,7 @@ class Sha256 {
   ~Sha256();
   void Update(std::span<const std::byte> bytes);
   Sha256Digest Value() const;  // of everything so far; more may follow
+  std::string Bytes() const;   // the same 32 bytes, as messages carry them
 
  private:
   struct Impl;

@@ -13,21 +13,10 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/fs/file_system.h"
+#include "common/fs/raw_file.h"
 #include "common/weights/weight_format.h"
 
 namespace evergrad::weights {
-namespace {
-
-absl::Status SyncFolder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fs::FileError(errno, "cannot open what was written", path);
-  const int error = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  return error == 0 ? absl::OkStatus() : fs::FileError(error, "cannot sync", path);
-}
-
-}  // namespace
-
 WeightStream::WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors)
     : path_(std::move(path)),
       beside_(absl::StrCat(path_, ".", ::getpid(), ".tmp")),
@@ -118,7 +107,7 @@ absl::Status WeightStream::Finish() {
   if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", path_);
   if (std::rename(beside_.c_str(), path_.c_str()) != 0) return fs::FileError(errno, "cannot rename", path_);
   ::close(std::exchange(fd_, -1));
-  return SyncFolder(fs::FolderOf(path_));
+  return fs::SyncFolder(fs::FolderOf(path_));
 }
 
 }  // namespace evergrad::weights

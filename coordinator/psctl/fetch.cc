@@ -22,6 +22,7 @@
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
 #include "common/fs/link.h"
+#include "common/fs/raw_file.h"
 #include "common/snapshot/checksum.h"
 #include "coordinator/psctl/json_output.h"
 #include "coordinator/psctl/progress.h"
@@ -33,21 +34,6 @@ namespace {
 constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
 constexpr int kListedMax = 4;  // a file that changes while it is read is listed and read again
 constexpr auto kPause = std::chrono::milliseconds(200);
-
-absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fs::FileError(n < 0 ? errno : EIO, "cannot write file", path);
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return absl::OkStatus();
-}
-
-std::string DigestOf(const snapshot::Sha256& hash) {
-  const snapshot::Sha256Digest value = hash.Value();
-  return {reinterpret_cast<const char*>(value.data()), value.size()};
-}
 
 // A file that is whole here already does not come again.
 bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
@@ -63,7 +49,7 @@ bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
     if (n > 0) hash.Update(std::span(buffer).first(static_cast<std::size_t>(n)));
   }
   ::close(fd);
-  return same && DigestOf(hash) == file.sha256();
+  return same && hash.Bytes() == file.sha256();
 }
 
 class Fetcher {
@@ -161,12 +147,12 @@ class Fetcher {
       if (snapshot::Crc32c(snapshot::BytesOf(part.data())) != part.crc32c())
         return absl::DataLossError(absl::StrCat("a part of a file was damaged on its way: name=", file.name(), " offset=", offset));
       hash.Update(snapshot::BytesOf(part.data()));
-      EG_RETURN_IF_ERROR(WriteAll(fd, part.data(), beside));
+      EG_RETURN_IF_ERROR(fs::WriteAll(fd, snapshot::BytesOf(part.data()), beside));
       offset += part.data().size();
       if (const auto happening = context_.inbox->Take(std::chrono::nanoseconds(0)); happening && happening->signal != 0)
         return absl::CancelledError("interrupted");
     }
-    if (DigestOf(hash) != file.sha256())
+    if (hash.Bytes() != file.sha256())
       return absl::DataLossError(absl::StrCat("a file has another digest than the coordinator said: name=", file.name()));
     return absl::OkStatus();
   }

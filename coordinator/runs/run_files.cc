@@ -17,6 +17,7 @@
 #include "common/client/run_file_names.h"
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
+#include "common/fs/raw_file.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -24,16 +25,6 @@ namespace {
 using client::kRunFileNames;
 
 std::string PathOf(const std::string& folder, absl::string_view name) { return absl::StrCat(folder, "/", name); }
-
-absl::Status WriteAll(int fd, absl::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fs::FileError(n < 0 ? errno : EIO, "cannot write file", path);
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return absl::OkStatus();
-}
 
 // Fewer bytes than asked for: the end of the file.
 absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char> to, const std::string& path) {
@@ -48,18 +39,6 @@ absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char>
   return done;
 }
 
-absl::Status SyncFolder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fs::FileError(errno, "cannot open folder", path);
-  const int error = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  return error == 0 ? absl::OkStatus() : fs::FileError(error, "cannot sync folder", path);
-}
-
-std::string DigestOf(const snapshot::Sha256& hash) {
-  const snapshot::Sha256Digest value = hash.Value();
-  return {reinterpret_cast<const char*>(value.data()), value.size()};
-}
 std::string Hex(absl::string_view digest) { return snapshot::Hex(snapshot::BytesOf(digest)); }
 
 // Opens a regular file; what else has its name is refused.
@@ -104,14 +83,14 @@ absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
 
 absl::Status RunFileReceiver::End(const v1::RunFileChunk& chunk) {
   const std::string path = PathOf(folder_, name_);
-  if (const std::string got = DigestOf(*hash_); got != chunk.sha256()) {
+  if (const std::string got = hash_->Bytes(); got != chunk.sha256()) {
     return absl::DataLossError(absl::StrCat("a received file has another digest than was sent: path=", path,
                                             " want=", Hex(chunk.sha256().substr(0, 32)), " got=", Hex(got)));
   }
   if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", beside_);
   if (std::rename(beside_.c_str(), path.c_str()) != 0) return fs::FileError(errno, "cannot rename", path);
   ::close(std::exchange(fd_, -1));
-  return SyncFolder(fs::FolderOf(path));
+  return fs::SyncFolder(fs::FolderOf(path));
 }
 
 absl::StatusOr<std::uint64_t> RunFileReceiver::Take(const v1::RunFileChunk& chunk) {
@@ -132,7 +111,7 @@ absl::StatusOr<std::uint64_t> RunFileReceiver::Take(const v1::RunFileChunk& chun
     return refuse(absl::DataLossError(
         absl::StrCat("a chunk was damaged on its way: name=", name_, " offset=", chunk.offset(), " want=", chunk.crc32c(), " got=", got)));
   }
-  if (absl::Status status = WriteAll(fd_, chunk.data(), beside_); !status.ok()) return refuse(status);
+  if (absl::Status status = fs::WriteAll(fd_, snapshot::BytesOf(chunk.data()), beside_); !status.ok()) return refuse(status);
   hash_->Update(data);
   taken_ += chunk.data().size();
   if (taken_ == bytes_) {
@@ -172,7 +151,7 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   if (offset_ < file.bytes()) return absl::OkStatus();
   ::close(std::exchange(fd_, -1));
   ++next_;
-  if (const std::string got = DigestOf(*hash_); got != file.sha256())
+  if (const std::string got = hash_->Bytes(); got != file.sha256())
     return absl::DataLossError(
         absl::StrCat("a file has another digest than was said: path=", path, " want=", Hex(file.sha256().substr(0, 32)), " got=", Hex(got)));
   return absl::OkStatus();
@@ -227,7 +206,7 @@ bool RunFileListing::Step() {
         left -= std::min<std::uint64_t>(left, *n);
       }
       if (!whole) return false;
-      if (offset_ == bytes_) info.set_sha256(DigestOf(*hash_));
+      if (offset_ == bytes_) info.set_sha256(hash_->Bytes());
     }
     ::close(std::exchange(fd_, -1));
     ++next_;

@@ -1,14 +1,13 @@
 #include "coordinator/store/orphaned_wal.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/fs/file.h"
+#include "common/fs/raw_file.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -18,14 +17,6 @@ constexpr int kNamesMax = 1000;
 std::uint64_t BytesOf(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
-}
-
-// The file is safe under either name: a rename that a loss of power takes back is made again by the next start.
-void SyncFolderOf(const std::string& path) {
-  const int fd = ::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  ::fsync(fd);
-  ::close(fd);
 }
 
 }  // namespace
@@ -40,7 +31,8 @@ absl::StatusOr<std::string> SetWalAside(const std::string& database) {
     std::error_code error;
     std::filesystem::rename(wal, to, error);
     if (error) return absl::InternalError(absl::StrCat("cannot rename: from=", wal, " to=", to, " reason=", error.message()));
-    SyncFolderOf(to);
+    // The file is safe under either name: the next start repeats a rename that a loss of power takes back.
+    fs::SyncFolder(std::filesystem::path(to).parent_path().string()).IgnoreError();
     return to;
   }
   return absl::ResourceExhaustedError(absl::StrCat("too many orphaned -wal files lie there: file=", wal, " max=", kNamesMax));

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
+#include "common/fs/raw_file.h"
 #include "common/weights/weight_image.h"
 
 namespace evergrad::worker {
@@ -59,29 +60,6 @@ void AppendJsonString(absl::string_view text, std::string* out) {
   out->push_back('"');
 }
 
-absl::Status WriteAll(int fd, std::span<const std::byte> bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fs::FileError(n < 0 ? errno : EIO, "cannot write file", path);
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SyncFolder(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return fs::FileError(errno, "cannot open folder", path);
-  const int error = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  return error == 0 ? absl::OkStatus() : fs::FileError(error, "cannot sync folder", path);
-}
-
-void SetDigest(const snapshot::Sha256& hash, std::string* to) {
-  const snapshot::Sha256Digest digest = hash.Value();
-  to->assign(reinterpret_cast<const char*>(digest.data()), digest.size());
-}
-
 absl::Status WriteTo(int fd, const std::string& beside, const std::string& path, const ExportFile& file, v1::RunFileInfo* info) {
   snapshot::Sha256 hash;
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(kWriteBytes, file.bytes)));
@@ -89,13 +67,13 @@ absl::Status WriteTo(int fd, const std::string& beside, const std::string& path,
     const auto part = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), file.bytes - offset)));
     file.read(offset, part);
     hash.Update(part);
-    EG_RETURN_IF_ERROR(WriteAll(fd, part, beside));
+    EG_RETURN_IF_ERROR(fs::WriteAll(fd, part, beside));
     offset += part.size();
   }
-  SetDigest(hash, info->mutable_sha256());
+  info->set_sha256(hash.Bytes());
   if (::fsync(fd) != 0) return fs::FileError(errno, "cannot sync", beside);
   if (std::rename(beside.c_str(), path.c_str()) != 0) return fs::FileError(errno, "cannot rename", path);
-  return SyncFolder(fs::FolderOf(path));
+  return fs::SyncFolder(fs::FolderOf(path));
 }
 
 ExportFile Whole(std::string name, std::string contents) {
@@ -178,7 +156,7 @@ void ExportReader::Read(const ExportFile& file, std::uint64_t offset, std::size_
   chunk->set_bytes(file.bytes);
   chunk->set_crc32c(snapshot::Crc32c(part));
   chunk->set_data(std::move(data));
-  if (last) SetDigest(*hash_, chunk->mutable_sha256());
+  if (last) chunk->set_sha256(hash_->Bytes());
 }
 
 }  // namespace evergrad::worker
