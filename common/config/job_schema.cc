@@ -632,6 +632,7 @@ Key<JobSpec> OptimizersKey() {
           false,
           [](Reader& r, const Node& n, JobSpec* t) {
             if (!r.IsList(n, "optimizers", "optimizers")) return;
+            t->optimizers_where = n.where();
             if (n.items.empty()) r.Report(n.where(), "`optimizers`: expected at least one, got none");
             if (n.items.size() > 256) return r.Report(n.where(), absl::StrCat("too many optimizers: limit=256 got=", n.items.size()));
             for (std::size_t i = 0; i < n.items.size(); ++i) {

@@ -266,6 +266,7 @@ struct JobSpec {
   ModelSpec model;
   OptimizerSpec optimizer;                // `optimizer`
   std::vector<OptimizerSpec> optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
+  Location optimizers_where;
   StrategySpec strategy;
   TrainingSpec training;
   CountingSpec counting;
@@ -322,8 +323,9 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 // The effective YAML: every value spelled out (a `checkpoint` section that the job does not have, in a comment: that it has none is a
 // value, too). ParseJob of it gives an equal spec.
 std::string EmitYaml(const JobSpec& spec);
-// The same with the places of layers, inputs, tables, losses and sources in the user's file, in a comment at its end: ParseOptions::submission. What
-// a worker finds wrong later is then told with the line that its user wrote. Where it would be too long it is left out.
+// The same with the places of layers, inputs, tables, losses, optimizers and sources in the user's file, in a comment at its end:
+// ParseOptions::submission. What a worker finds wrong later is then told with the line that its user wrote. Where it would be too long it is left
+// out.
 std::string EmitSubmission(const JobSpec& spec);
 // `spec` without its name and without what is as by default, on one line: the same in a version that has more keys, as long as theirs are at their
 // defaults and no default has changed.

@@ -28,8 +28,14 @@ std::vector<std::pair<const char*, std::vector<Location*>>> PlacesOf(JobSpec* sp
   const auto one = [](std::optional<SourceSpec>* source) {
     return source->has_value() ? std::vector<Location*>{&(*source)->where} : std::vector<Location*>();
   };
-  return {{"train", one(&spec->data.train)},    {"eval", one(&spec->data.eval)},      {"inputs", all(&spec->model.inputs)},
-          {"tables", all(&spec->model.tables)}, {"layers", all(&spec->model.layers)}, {"losses", all(&spec->model.losses)}};
+  const std::vector<Location*> optimizers(spec->optimizers.empty() ? 0 : 1, &spec->optimizers_where);
+  return {{"train", one(&spec->data.train)},
+          {"eval", one(&spec->data.eval)},
+          {"inputs", all(&spec->model.inputs)},
+          {"tables", all(&spec->model.tables)},
+          {"layers", all(&spec->model.layers)},
+          {"losses", all(&spec->model.losses)},
+          {"optimizers", optimizers}};
 }
 
 std::optional<Location> PlaceOf(const Node& node, const std::vector<std::string>& files) {

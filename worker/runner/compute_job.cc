@@ -31,6 +31,12 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   return trimmed(input) == trimmed(example);
 }
 
+// A user's error of `optimizers`, with its place in the job file.
+absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
+  const config::Location& at = spec.optimizers_where;
+  return UserError(absl::InvalidArgumentError(absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
+}
+
 // Lack::kAbility: this worker's device does not compute in it.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
@@ -206,10 +212,9 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     moving.momentum = variable.momentum;
     moving.learning_rate = 0;
     const config::OptimizerSpec* const optimizer = variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
-    if (optimizer == nullptr)
-      return UserError(absl::InvalidArgumentError(absl::StrCat("no entry of `optimizers` matches: variable=", variable.name)));
+    if (optimizer == nullptr) return OptimizersError(*spec_, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
     if (optimizer->type == "rowwise_adagrad")
-      return UserError(absl::InvalidArgumentError(absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=", variable.name)));
+      return OptimizersError(*spec_, absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=", variable.name));
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     spec.set_name(variable.name);
@@ -223,7 +228,7 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   }
   for (const config::TableSpec& table : graph_->tables()) {
     const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, table.name);
-    if (optimizer == nullptr) return UserError(absl::InvalidArgumentError(absl::StrCat("no entry of `optimizers` matches: table=", table.name)));
+    if (optimizer == nullptr) return OptimizersError(*spec_, absl::StrCat("no entry of `optimizers` matches: table=", table.name));
     v1::TableSpec& spec = *result.add_tables();
     spec.set_index(static_cast<std::uint32_t>(result.tables_size() - 1));
     spec.set_name(table.name);

@@ -127,6 +127,7 @@ void ForgetPlaces(JobSpec* spec) {
   for (LayerSpec& layer : spec->model.layers) layer.where = {};
   for (TableSpec& table : spec->model.tables) table.where = {};
   for (LossSpec& loss : spec->model.losses) loss.where = {};
+  spec->optimizers_where = {};
 }
 
 TEST_CASE("the job of the design page is read as typed values") {

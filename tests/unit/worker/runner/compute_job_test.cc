@@ -257,10 +257,11 @@ std::string RefusalOfSubmitted(const std::string& yaml) {
   metrics::Limit limit(registry, "data", "", 1);
   ComputeJob job(std::make_shared<const config::JobSpec>(*std::move(again.spec)), 1, std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}), {},
                  &limit);
-  return std::string(job.Open({true, false, true}).message());
+  const absl::Status opened = job.Open({true, false, true});
+  return std::string(opened.ok() ? job.Describe().status().message() : opened.message());
 }
 
-TEST_CASE("a shape error is told with the layer and the line of the user's own file, not of the effective YAML") {
+TEST_CASE("an error of shapes or optimizers is told with the line of the user's own file, not of the effective YAML") {
   const std::string yaml = R"(# A comment, and every section in a place of its own.
 apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -295,6 +296,9 @@ spec:
   CHECK_THAT(RefusalOfSubmitted(with("5", "3", "1")), Catch::StartsWith("my.yaml:21:9: layer `clash`: "));
   CHECK_THAT(RefusalOfSubmitted(with("7", "4", "1")),
              Catch::StartsWith("my.yaml:14:7: input shape mismatch: source=train field=a model=(4) data=(3)"));
+  CHECK_THAT(RefusalOfSubmitted(
+                 absl::StrReplaceAll(with("7", "3", "1"), {{"  optimizer: {type: sgd}\n", "  optimizers:\n    - {match: \"big/*\", type: sgd}\n"}})),
+             Catch::StartsWith("my.yaml:8:5: no entry of `optimizers` matches: variable=small/kernel"));
   CHECK_THAT(RefusalOfSubmitted(with("7", "3", "2")), Catch::StartsWith("my.yaml:10:7: "));
 }
 
