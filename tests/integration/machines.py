@@ -53,6 +53,13 @@ class Machine:
         self.holder.wait()
 
 
+def wire(near, far):
+    """Joins two (machine, address) by a wire; the addresses are of one /24."""
+    subprocess.run(near[0].prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(far[0].holder.pid)], check=True)
+    for machine, address in (near, far):
+        machine.address("wire", address + "/24")
+
+
 def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
     """A certificate of the authority in `certs`, made by another tool than psctl; `days` -1: its last day was yesterday."""
     key, request, out, extensions = (os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext"))

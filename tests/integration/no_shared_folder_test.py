@@ -39,9 +39,9 @@ class Machine:
         self.prefix = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts", "--wd=" + disk]
         subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
 
-    def address(self, address):
-        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", "wire"], check=True)
-        subprocess.run(self.prefix + ["ip", "link", "set", "wire", "up"], check=True)
+    def address(self, device, address):
+        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
+        subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
 
     def path(self, *parts):
         """A path of this machine as this test can open it."""
@@ -68,9 +68,7 @@ class NoSharedFolder(Case):
         self.disk = self.path("disk")
         os.mkdir(self.disk)
         self.near, self.far = Machine(self, "near", self.disk), Machine(self, "far", self.disk)
-        subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
-        self.near.address(self.NEAR + "/24")
-        self.far.address(self.FAR + "/24")
+        wire((self.near, self.NEAR), (self.far, self.FAR))
         self.shared = self.path("shared")  # below no disk of the machines: both see it
         os.mkdir(self.shared)
         root = ["--checkpoint-root", self.shared, "--checkpoint-root", self.disk]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from machines import Machine, run_inside_if_needed, skip_without_namespaces  # noqa: E402
+from machines import Machine, run_inside_if_needed, skip_without_namespaces, wire  # noqa: E402
 from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, wait_for, write  # noqa: E402
 
 
@@ -21,9 +21,7 @@ class Reach(Case):
         super().setUp()
         skip_without_namespaces()
         self.near, self.far = Machine(self), Machine(self)
-        subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
-        self.near.address("wire", self.NEAR + "/24")
-        self.far.address("wire", self.FAR + "/24")
+        wire((self.near, self.NEAR), (self.far, self.FAR))
         _, self.coordinator = self.start_listening(COORDINATOR, "coordinator", "--insecure-listen", self.NEAR + ":0", "--runs", self.path("runs"),
                                                    "--reach-timeout", "2s", prefix=self.near.prefix)
         self.to = ["--coordinator", self.coordinator]

@@ -16,7 +16,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from machines import INSIDE, Machine, can, run_inside_if_needed, signed_by_openssl, skip_without_namespaces  # noqa: E402
+from machines import INSIDE, Machine, can, run_inside_if_needed, signed_by_openssl, skip_without_namespaces, wire  # noqa: E402
 from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
 
 
@@ -27,9 +27,7 @@ class TwoMachines(Case):
         super().setUp()
         skip_without_namespaces()
         self.near, self.far = Machine(self), Machine(self)
-        subprocess.run(self.near.prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(self.far.holder.pid)], check=True)
-        self.near.address("wire", self.NEAR + "/24")
-        self.far.address("wire", self.FAR + "/24")
+        wire((self.near, self.NEAR), (self.far, self.FAR))
 
     def certificate(self, name, folder="certs", *hosts, task=None):
         self.psctl("cert", "issue", name, "--folder", folder, *[a for h in hosts for a in ("--host", h)], *(["--task", task] if task else []))
