@@ -18,7 +18,7 @@ std::string Shards(std::size_t number) { return absl::StrCat(number, number == 1
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
-constexpr std::size_t kWaitsBytesMax = 512;
+constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
 constexpr std::size_t kHostBytesMax = 256;
 constexpr std::size_t kEventTextBytesMax = 2000;  // events_max of them fit into one answer to psctl
 
@@ -710,6 +710,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
     worker->progress.set_state(client::CleanText(said.state(), 64));
     ReachRule::Clean(worker->progress.mutable_unreached());
+    worker->progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
     if (worker->paused()) {
       worker->progress.set_waiting_for(client::CleanText(said.waiting_for(), kWaitsBytesMax));
     } else {
@@ -945,8 +946,10 @@ std::string Job::WaitingFor() const {
     return absl::StrCat("room for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
-    const std::string reach = WaitingForReach();
-    return reach.empty() ? WaitingForRoom() : reach;
+    for (const auto& what : {WaitingForReach(), WaitingForRoom(), WaitingForAnswers()}) {
+      if (!what.empty()) return what;
+    }
+    return "";
   }
   return workers.empty() ? servers : workers;
 }

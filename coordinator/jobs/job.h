@@ -419,6 +419,7 @@ class Job {
   const v1::UnreachedServer* CutOffFrom(const Worker& worker) const;  // null: it reaches every server that it needs, as far as is known
   void PassOn(Worker& worker, const v1::UnreachedServer& from);
   std::string WaitingForReach() const;
+  std::string WaitingForAnswers() const;
 
   std::uint32_t LimitOf(const Worker& worker) const;
   Worker* TakesRegrant(const Pin& pin);
@@ -446,6 +447,7 @@ class Job {
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
+  void SendSuperseded(TaskId task, ClosureId closure, Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
   void ReleaseAux(TaskId worker);
   void VoidAux();  // what runs of it is superseded
   Aux* FindAux(std::uint64_t closure);
@@ -744,6 +746,7 @@ class Job {
     TaskId task;  // in whose session: it is not answered in a later one
   };
   std::map<ShardId, Ordered> round_waiting_;  // not answered yet
+  std::string round_retry_;                   // why a server tries again to save one of them
   MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
   std::uint32_t manifest_failures_ = 0;
   std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash

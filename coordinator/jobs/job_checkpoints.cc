@@ -18,7 +18,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kLostTextMax = 200;
+constexpr std::size_t kLostTextMax = 200, kRetryTextMax = 500;
 constexpr std::chrono::seconds kRoundMax{60};          // a manifest goes out without the shards that have not answered
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failing
 constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
@@ -68,6 +68,7 @@ void Job::BeginRound() {
   round_began_ = host_->Now();
   next_round_ = round_began_ + id_.spec.checkpoint.every;
   round_waiting_.clear();
+  round_retry_.clear();
   std::size_t held_up = 0;
   const std::string folder = CheckpointFolder();
   for (const auto& [task, server] : servers_) {
@@ -118,11 +119,12 @@ void Job::CheckRound(MonoTime now) {
   });
   const bool slow = !round_waiting_.empty() && now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
   if (slow) {
-    // Its server tries again by itself, for want of room say, and its log names the cause.
+    // Its server tries again by itself, for want of room say.
     const auto& [shard, ordered] = *round_waiting_.begin();
     CheckpointTrouble(absl::DeadlineExceededError(
         absl::StrCat("not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
-                     " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/", book_->durable().map[shard.value()].server)));
+                     " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/", book_->durable().map[shard.value()].server,
+                     round_retry_.empty() ? "" : "; last cause: ", round_retry_)));
   }
   const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
   if (late && phase_ == Phase::kSealedSaving) {
@@ -144,6 +146,13 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   if (owner.epoch != epoch) return absl::OkStatus();  // of a former state: its file is freed with the others
   const auto waiting = round_waiting_.find(shard);
   const bool ordered = waiting != round_waiting_.end() && waiting->second.epoch == epoch;
+  if (durable.has_error() && durable.tried_again()) {
+    if (ordered) {
+      round_retry_ = absl::StrCat("ps_server/", owner.server, ": ", client::CleanText(durable.error().message(), kRetryTextMax));
+      CheckpointTrouble(absl::UnavailableError(round_retry_));
+    }
+    return absl::OkStatus();
+  }
   if (durable.has_error()) {
     if (ordered) round_waiting_.erase(waiting);
     if (ordered && phase_ == Phase::kSealedSaving) unsaved_.insert(shard);

@@ -241,13 +241,7 @@ bool Job::CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note) 
     Worker* worker = FindWorker(current.worker);
     if (worker == nullptr) continue;
     if (worker->Drop(current.attempt)) worker->advanced_at = host_->Now();
-    v1::CoordinatorMessage message;
-    v1::DoneAnswer* answer = message.mutable_done_answer();
-    answer->set_job_uid(id_.uid.value());
-    answer->set_closure(closure.value());
-    *answer->mutable_attempt() = client::ToProto(current.attempt);
-    answer->set_superseded(true);
-    host_->Send(worker->task, std::move(message));
+    SendSuperseded(worker->task, closure, current.attempt);
   }
   SendCloses();
   CheckClosing();

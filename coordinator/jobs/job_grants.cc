@@ -204,13 +204,7 @@ void Job::TakeAway(Worker& worker) {
   std::string what = "what it was given";
   Aux* stalled_aux = nullptr;
   for (const auto& [attempt, held] : worker.held) {
-    v1::CoordinatorMessage message;
-    v1::DoneAnswer* answer = message.mutable_done_answer();
-    answer->set_job_uid(id_.uid.value());
-    answer->set_closure(held.closure.value());
-    *answer->mutable_attempt() = client::ToProto(attempt);
-    answer->set_superseded(true);
-    host_->Send(worker.task, message);
+    SendSuperseded(worker.task, held.closure, attempt);
     if (held.kind == v1::TRAIN) {
       if (attempt == running && worker.progress.state() == "running") {
         blamed = PoisonRule::Running{held.closure, worker.progress.running_step()};
@@ -491,13 +485,7 @@ void Job::VoidAux() {
     for (auto it = worker.held.begin(); it != worker.held.end();) {
       const auto here = it++;
       if (here->second.kind == v1::TRAIN) continue;
-      v1::CoordinatorMessage message;
-      v1::DoneAnswer* answer = message.mutable_done_answer();
-      answer->set_job_uid(id_.uid.value());
-      answer->set_closure(here->second.closure.value());
-      *answer->mutable_attempt() = client::ToProto(here->first);
-      answer->set_superseded(true);
-      host_->Send(task, message);
+      SendSuperseded(task, here->second.closure, here->first);
       worker.Drop(Attempt(here->first));
     }
   }
@@ -540,6 +528,16 @@ void Job::AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool s
   } else if (!hit) {
     host_->Send(task, answer_);  // else it is lost, and said again in the worker's next session
   }
+}
+
+void Job::SendSuperseded(TaskId task, ClosureId closure, Attempt attempt) {
+  v1::CoordinatorMessage message;
+  v1::DoneAnswer* answer = message.mutable_done_answer();
+  answer->set_job_uid(id_.uid.value());
+  answer->set_closure(closure.value());
+  *answer->mutable_attempt() = client::ToProto(attempt);
+  answer->set_superseded(true);
+  host_->Send(task, std::move(message));
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {

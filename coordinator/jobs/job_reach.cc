@@ -51,13 +51,7 @@ const v1::UnreachedServer* Job::CutOffFrom(const Worker& worker) const { return 
 void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   bool trained = false;
   for (const auto& [attempt, held] : worker.held) {
-    v1::CoordinatorMessage message;
-    v1::DoneAnswer* answer = message.mutable_done_answer();
-    answer->set_job_uid(id_.uid.value());
-    answer->set_closure(held.closure.value());
-    *answer->mutable_attempt() = client::ToProto(attempt);
-    answer->set_superseded(true);
-    host_->Send(worker.task, message);
+    SendSuperseded(worker.task, held.closure, attempt);
     if (held.kind == v1::TRAIN) {
       trained = true;
       if (book_) book_->ReleaseAttempt(held.closure, attempt);
@@ -88,6 +82,18 @@ std::string Job::WaitingForReach() const {
     const v1::UnreachedServer* from = CutOffFrom(worker);
     if (from == nullptr) return "";  // somebody works
     if (text.size() < 500) absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ", ReachRule::Text(*from));
+  }
+  return text;
+}
+
+// "" or whose answers the workers wait for. A server that gives them no room, for one, is only slow at first, and cannot be reached later.
+std::string Job::WaitingForAnswers() const {
+  std::string text;
+  for (const auto& [task, worker] : workers_) {
+    if (worker.held.empty()) continue;
+    if (worker.progress.awaits().empty()) return "";  // somebody works
+    if (text.size() < 500)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "an answer to worker/", worker.identity, " by ", worker.progress.awaits());
   }
   return text;
 }

@@ -20,6 +20,15 @@ constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
 
 double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
+v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
+  v1::TaskMessage message;
+  v1::ShardDurable* durable = message.mutable_shard_durable();
+  durable->set_job_uid(key.job.value());
+  durable->set_shard(key.shard.value());
+  *durable->mutable_epoch() = client::ToProto(epoch);
+  return message;
+}
+
 // Where a shard is read from. What only its Assign says (settings, epoch, start, refused) is the caller's.
 absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
   RestoreOptions what;
@@ -545,9 +554,13 @@ void Control::OnCut(const v1::CutShards& cut) {
     order.done = [this, ended](absl::StatusOr<DurableCut> result) {
       options_.executor->Post([ended, result = std::move(result)] { ended(result); });
     };
-    order.dropped = [this, key, round](const absl::Status& cause) {
-      options_.executor->Post([this, key, round, cause] {
+    order.dropped = [this, key, epoch, session = session_, round](const absl::Status& cause) {
+      options_.executor->Post([this, key, epoch, session, round, cause] {
         if (std::exchange(round->told_of_retry, true)) return;
+        v1::TaskMessage message = DurableMessage(key, epoch);
+        *message.mutable_shard_durable()->mutable_error() = client::ToErrorDetail(cause);
+        message.mutable_shard_durable()->set_tried_again(true);
+        SendIn(session, std::move(message));
         options_.logger->Warning(
             absl::StrCat("snapshot of a shard dropped, it is taken anew until it succeeds: shard=", key.shard.ToString(), " cause=", cause.message()),
             About(round->job));
@@ -565,11 +578,8 @@ void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, 
     if (round->failed++ == 0) round->first_failure = std::string(result.status().message());
   }
   if (!absl::IsAborted(result.status())) {  // else a newer order took its place and will be answered
-    v1::TaskMessage message;
+    v1::TaskMessage message = DurableMessage(key, epoch);
     v1::ShardDurable* durable = message.mutable_shard_durable();
-    durable->set_job_uid(key.job.value());
-    durable->set_shard(key.shard.value());
-    *durable->mutable_epoch() = client::ToProto(epoch);
     if (result.ok())
       FillShardFile(*result, durable->mutable_file());
     else

@@ -312,6 +312,7 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     if (auto node = announced_.extract(server)) announced = std::move(node.mapped());
   }
   ++in_flight_;
+  if (env_.clock != nullptr) reach_.Asked(server, env_.clock->Now());
   // The answer comes on a transport's thread, or on this one before Send returns: always a turn of its own.
   env_.client->Send(
       env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes, env_.deadline,
@@ -341,8 +342,9 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   if (request->part) {
     if (const auto it = parts_.find(request->server); --it->second == 0) parts_.erase(it);
   }
+  reach_.Ended(request->server);
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
-  reach_.Answered(request->server);
+  if (env_.clock != nullptr) reach_.Answered(request->server, env_.clock->Now());
   const client::ParameterClient::Answer& got = **answer;
   const v1::ResponseHeader& header = *got.header;
   if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||

@@ -39,13 +39,6 @@ void FinishHeld(FakeCluster& c, std::uint64_t limit = ~0ull) {
   }
 }
 
-std::string AllEvents(const FakeCluster& c) {
-  std::string text;
-  const v1::JobStatus status = c.Status();
-  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
-  return text;
-}
-
 std::vector<std::string> FilesIn(const FakeCluster& c, const char* folder = kFolder) {
   std::vector<std::string> names;
   const auto list = c.host.disk->List(folder);
@@ -379,6 +372,28 @@ TEST_CASE("a server whose files the coordinator stops seeing does not make the l
   CHECK(c.Status().checkpoint().number() >= number);
   CHECK_THAT(c.Status().checkpoint().trouble(), Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
   CHECK(DoneOf(Newest(c).shards(0)).size() < 16);  // the older one stays, and says what it is of
+}
+
+TEST_CASE("a disk that is full at a server is said at once, not when the round ends, and the last checkpoint goes on when there is room") {
+  FakeCluster c(Saving());
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::ResourceExhaustedError("cannot write file: the disk is full: path=/far"); };
+  FinishHeld(c);
+  REQUIRE(c.Run([&] { return !c.Status().checkpoint().trouble().empty(); }, std::chrono::seconds(2)));
+  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("ps_server/") && Contains("the disk is full: path=/far"));
+  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/"));
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(120)));
+  CHECK(c.Status().phase() == "saving");
+  CHECK_THAT(c.job->WaitingFor(), Contains("the last checkpoint: ") && Contains("the disk is full"));
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);  // their own retries are not played here
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(c.Status().checkpoint().trouble().empty());
 }
 
 TEST_CASE("the last checkpoint waits for room, and says so") {

@@ -21,8 +21,7 @@ const std::string kWhole = "what a worker calls weights";
 std::string Sha256Of(const std::string& bytes) {
   snapshot::Sha256 hash;
   hash.Update(snapshot::BytesOf(bytes));
-  const auto value = hash.Value();
-  return {reinterpret_cast<const char*>(value.data()), value.size()};
+  return hash.Bytes();
 }
 
 // A cluster whose job waits for the export of `worker`, in a runs folder on the real disk.
@@ -66,12 +65,6 @@ struct Exporting {
     const v1::Grant granted = grant();
     c.Finish(worker(), granted);
   }
-  std::string Events() const {
-    std::string text;
-    const v1::JobStatus status = c.Status();
-    for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
-    return text;
-  }
 
   test::TempFolder folder;
   FakeCluster c;
@@ -106,7 +99,7 @@ TEST_CASE("a worker on another host sends its files, each part is confirmed, and
   REQUIRE(result["files"].size() == 1);
   CHECK(result["files"][0]["name"] == "weights.npz");
   CHECK(result["files"][0]["sha256"] == snapshot::Hex(snapshot::BytesOf(Sha256Of(kWhole))));
-  CHECK_THAT(e.Events(), Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
+  CHECK_THAT(AllEvents(e.c), Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
 }
 
 TEST_CASE("a part of a file counts only from who holds the export, and changes nothing else") {
@@ -154,7 +147,7 @@ TEST_CASE("files that a worker has written where the coordinator does not see th
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());
-  CHECK_THAT(e.Events(), Contains("what worker/0 on host far wrote to the runs folder cannot be read on host near, so it is sent"));
+  CHECK_THAT(AllEvents(e.c), Contains("what worker/0 on host far wrote to the runs folder cannot be read on host near, so it is sent"));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
   e.End(true);
@@ -169,7 +162,7 @@ TEST_CASE("files that a worker has written into the shared folder are read back 
     e.End(false);
     REQUIRE(e.c.RunToEnd());
     CHECK(e.c.Status().state() == "SUCCEEDED");
-    CHECK_THAT(e.Events(), Contains("weights written by worker/0 on host far and read back on host near"));
+    CHECK_THAT(AllEvents(e.c), Contains("weights written by worker/0 on host far and read back on host near"));
   }
   SECTION("another") {
     e.End(false, "other weights of another size");
@@ -206,7 +199,7 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
     e.c.Say(e.worker().task, message);
     CHECK_THAT(e.c.job->WaitingFor(), Contains("room for the job's files: no space left"));
   }
-  CHECK_THAT(e.Events(), Contains("the job's files cannot be written, it is tried again: no space left"));
+  CHECK_THAT(AllEvents(e.c), Contains("the job's files cannot be written, it is tried again: no space left"));
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();

@@ -666,12 +666,14 @@ class FakeCluster {
           said->set_job_uid(message.cut().job_uid());
           said->set_shard(one.shard());
           *said->mutable_epoch() = one.epoch();
-          if (absl::Status status = cut_error(message.cut(), one.shard()); status.ok())
+          const absl::Status status = cut_error(message.cut(), one.shard());
+          if (status.ok())
             *said->mutable_file() = Save(message.cut(), &server.shards.at(one.shard()));
           else if (absl::IsDeadlineExceeded(status))
             continue;  // no answer at all
           else
             *said->mutable_error() = client::ToErrorDetail(status);
+          said->set_tried_again(absl::IsResourceExhausted(status));
           Say(server.task, durable);
         }
         return;
@@ -725,5 +727,13 @@ class FakeCluster {
     Say(server.task, answer);
   }
 };
+
+// What the job has told people, a line for each.
+inline std::string AllEvents(const FakeCluster& c) {
+  std::string text;
+  const v1::JobStatus status = c.Status();
+  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
+  return text;
+}
 
 }  // namespace evergrad::coordinator

@@ -11,13 +11,6 @@ namespace {
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
-std::string AllEvents(const FakeCluster& c) {
-  std::string text;
-  const v1::JobStatus status = c.Status();
-  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
-  return text;
-}
-
 void FinishHeld(FakeCluster& c) {
   for (auto& [identity, worker] : c.workers) {
     c.FinishHeld(worker);

@@ -15,13 +15,6 @@ std::size_t Exports(const FakeCluster& c) {
   return static_cast<std::size_t>(std::count_if(c.granted.begin(), c.granted.end(), [](const v1::Grant& g) { return g.kind() == v1::EXPORT; }));
 }
 
-std::string AllEvents(const FakeCluster& c) {
-  std::string text;
-  const v1::JobStatus status = c.Status();
-  for (const v1::Event& event : status.events()) text += event.kind() + ": " + event.text() + "\n";
-  return text;
-}
-
 std::function<void(config::JobSpec&, JobOptions&)> Saving(bool on = true) {
   return [on](config::JobSpec& spec, JobOptions&) {
     spec.checkpoint.on = on;

@@ -139,6 +139,33 @@ TEST_CASE("while a worker is cut off its row names the server, until it has ende
   CHECK(row("0").unreached_size() == 0);
 }
 
+TEST_CASE("a job whose workers all wait for answers says for whose, until one of them works") {
+  FakeCluster c;
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  c.AddWorker("0");
+  c.AddWorker("1");
+  c.AddServer("0");
+  c.job->Start();
+  const auto holds = [&](const char* worker) { return !c.workers.at(worker).held.empty(); };
+  REQUIRE(c.Run([&] { return holds("0") && holds("1"); }, seconds(5)));
+  const auto beat = [&](const char* identity, const std::string& awaits) {
+    const FakeWorker& worker = c.workers.at(identity);
+    v1::TaskMessage message;
+    v1::WorkerProgress* progress = message.mutable_heartbeat()->mutable_worker();
+    progress->set_job_uid(worker.held.front().job_uid());
+    progress->set_state("running");
+    progress->set_awaits(awaits);
+    c.Say(worker.task, message);
+    c.Deliver();
+  };
+  beat("0", "ps_server/0 for 7 s");
+  CHECK(c.job->WaitingFor().empty());
+  beat("1", "ps_server/0 for 3 s");
+  CHECK(c.job->WaitingFor() == "an answer to worker/0 by ps_server/0 for 7 s, an answer to worker/1 by ps_server/0 for 3 s");
+  beat("0", "");
+  CHECK(c.job->WaitingFor().empty());
+}
+
 TEST_CASE("where no worker can reach a server nothing is passed on: the job waits, and says for whom") {
   Stage stage;
   FakeCluster& c = stage.c;

@@ -396,7 +396,7 @@ TEST_CASE("sealed shards are cut: what was admitted before the seal is in the fi
   CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal is the holder's, not the state's
 }
 
-TEST_CASE("while the disk is full nothing is answered and the log says so; with room the file is of the new moment") {
+TEST_CASE("while the disk is full the coordinator and the log are told once that it is tried again; with room the file is of the new moment") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -404,11 +404,17 @@ TEST_CASE("while the disk is full nothing is answered and the log says so; with 
   a.Give(Stage::CutOf({0}));
   std::uint32_t u = 1;
   while (a.Cuts("dropped") < 3) REQUIRE(a.Push(0, 0, u++) == v1::APPLIED);
+  const v1::ShardDurable trouble = a.NextDurable();
+  CHECK(trouble.shard() == 0);
+  CHECK(trouble.tried_again());
+  CHECK(trouble.error().code() == static_cast<int>(absl::StatusCode::kResourceExhausted));
   CHECK(a.Unread() == 0);
   a.On([] {});
   CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot of a shard dropped, it is taken anew until it succeeds: shard=0 cause="));
   a.files.SetBytesMax(1 << 20);
-  CHECK(a.NextDurable().file().lsn() > 1);
+  const v1::ShardDurable saved = a.NextDurable();
+  CHECK_FALSE(saved.tried_again());
+  CHECK(saved.file().lsn() > 1);
   // What no retry mends is answered.
   v1::CoordinatorMessage bucket = Stage::CutOf({0});
   bucket.mutable_cut()->set_folder("s3://bucket/job");

@@ -28,10 +28,42 @@ TEST_CASE("a server that does not answer is told of with the time since the firs
   CHECK(progress.unreached(1).for_ms() == 2000);
   log.Failed("1", "10.0.0.9:4000", "timed out", seconds(17));  // started again elsewhere
   CHECK(said(18).unreached(0).for_ms() == 1000);
-  log.Answered("1");
+  log.Answered("1", seconds(18));
   CHECK(said(18).unreached(0).server() == "2");
   log.Keep({"1"});
   CHECK(said(18).unreached_size() == 0);
+}
+
+TEST_CASE("the server whose answer takes longest is told of, across calls that fail, until it answers") {
+  ReachLog log;
+  const auto awaits = [&](int at) {
+    v1::WorkerProgress progress;
+    log.Fill(seconds(at), &progress);
+    return progress.awaits();
+  };
+  log.Asked("1", seconds(10));
+  log.Asked("0", seconds(11));
+  CHECK(awaits(11).empty());
+  CHECK(awaits(12) == "ps_server/1 for 2 s");
+  log.Ended("1");
+  log.Failed("1", "10.0.0.1:4000", "timed out", seconds(20));
+  CHECK(awaits(20) == "ps_server/1 for 10 s");
+  log.Asked("1", seconds(21));
+  log.Asked("1", seconds(21));
+  CHECK(awaits(24) == "ps_server/1 for 14 s");
+  log.Ended("1");
+  log.Answered("1", seconds(25));  // one of two
+  CHECK(awaits(25) == "ps_server/0 for 14 s");
+  log.Ended("0");
+  log.Answered("0", seconds(26));
+  CHECK(awaits(26).empty());
+  CHECK(awaits(27) == "ps_server/1 for 2 s");
+  log.Ended("1");
+  log.Answered("1", seconds(28));
+  CHECK(awaits(90).empty());
+  log.Asked("2", seconds(90));
+  log.Keep({"0", "1"});
+  CHECK(awaits(99).empty());
 }
 
 TEST_CASE("a heartbeat names a bounded number of servers, with bounded reasons") {
