@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_replace.h"
 #include "runner_fixture.h"
 
 namespace evergrad::worker {
@@ -18,13 +19,13 @@ metadata: {name: test}
 spec:
   type: functions
   functions:
-    variables: [{name: a, shape: [4]}, {name: b, shape: [1]}]
+    variables: [{name: a, shape: [ROWS]}, {name: b, shape: [1]}]
   optimizer: {type: sgd, learning_rate: 1}
 )";
 
-// `a` in two shards, `b` in one: as the coordinator would plan it.
-void Begin(Stage& stage) {
-  stage.Submit(kYaml);
+// `a` in `shards` shards, `b` in one: as the coordinator would plan it.
+void Begin(Stage& stage, std::uint64_t rows_a = 4, std::uint64_t shards = 2) {
+  stage.Submit(absl::StrReplaceAll(kYaml, {{"ROWS", absl::StrCat(rows_a)}}));
   stage.Register();
   plan::PlanSpec spec;
   spec.train_examples = std::uint64_t{1} << 20;
@@ -45,8 +46,7 @@ void Begin(Stage& stage) {
     shard.set_row_begin(begin);
     shard.set_row_end(end);
   };
-  add("a", 0, 4, 0, 2);
-  add("a", 0, 4, 2, 4);
+  for (std::uint64_t s = 0; s < shards; ++s) add("a", 0, rows_a, rows_a * s / shards, rows_a * (s + 1) / shards);
   add("b", 1, 1, 0, 1);
   stage.Place();
 }
@@ -63,8 +63,8 @@ sdk::Registry Functions() {
       },
       [](StepContext& step, int& input) -> absl::Status {
         EG_ASSIGN_OR_RETURN(const sdk::Values a, step.Pull("a"));
-        const std::string read = absl::StrCat(a.data[0], " ", a.data[3]);
-        const std::vector<float> one(4, -1.0f);
+        const std::string read = absl::StrCat(a.data[0], " ", a.data.back());
+        const std::vector<float> one(a.data.size(), -1.0f);
         EG_RETURN_IF_ERROR(step.Push("a", one));
         if (input % 2 == 0) EG_RETURN_IF_ERROR(step.Push("b", std::span<const float>(one).first(1)));
         return step.SetResult(read);
@@ -108,6 +108,35 @@ TEST_CASE("each step of a function is an update of what it pushed, reads what th
   CHECK(none.metrics().steps() == 0);
   stage.Answer(none);
   CHECK(stage.HoldsNothing());
+}
+
+// Two servers with 800 kB of `a` each: what they take at once is announced to the worker, or is more than enough.
+TEST_CASE("a function whose values are larger than a server's budget pulls and pushes them in several requests, each update once") {
+  const sdk::Registry registry = Functions();
+  const auto calls = [&](std::uint64_t budget_bytes_max) {
+    Stage::Settings settings;
+    settings.functions = &registry;
+    settings.budget_bytes_max = budget_bytes_max;
+    Stage stage(settings);
+    Begin(stage, 400'000, 16);
+    stage.Grant(0, v1::TRAIN, {}, "count", "3");
+    const v1::Done first = stage.Next(v1::TaskMessage::kDone).done();
+    CHECK(first.result() == "2 2");
+    stage.Answer(first);
+    stage.Grant(1, v1::TRAIN, {}, "count", "1");
+    const v1::Done second = stage.Next(v1::TaskMessage::kDone).done();
+    CHECK(second.result() == "3 3");
+    stage.Answer(second);
+    std::vector<std::uint64_t> want(17, 4);
+    want.back() = 3;  // `b`, of even steps
+    CHECK(Applied(stage) == want);
+    for (const v1::ShardState& state : stage.States()) CHECK(state.duplicates_refused() == 0);
+    for (const auto& node : stage.nodes) CHECK(node->stats().budget_refused == 0);
+    CHECK(stage.client.stats().failures == 0);
+    CHECK(stage.HoldsNothing());
+    return stage.client.stats().calls;
+  };
+  CHECK(calls(300'000) > 2 * calls(256u << 20));
 }
 
 TEST_CASE("a closure run again under a higher attempt changes nothing where it was applied, and a repair touches its targets only") {
