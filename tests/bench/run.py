@@ -2,7 +2,7 @@
 """Runs the benchmarks and prints each figure as soon as it is measured; writes results.json: a list of {name, value, unit, reference_name, reference_value,
 ratio, reach}.
 
-  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs (dense_bench …), gpu, cluster, training; without any, all of them
+  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs (dense_bench …), gpu, cluster, large, training; without any, all of them
   run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what the next line measures against, until it is ended
   run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against these, slots of tables spread over all of them
 
@@ -17,6 +17,7 @@ import argparse
 import glob
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -140,9 +141,125 @@ def training_figures(bin_folder, quick):
                     "TensorFlow PSS 2+2, one fused table, on a like machine (published figure)", 26000, deepfm / 26000, 30000 / 26000)
 
 
+# 784 x 630,000 and 630,000 x 10 weights: 2.0 GB of float32, eight times what a server takes at once by default.
+LARGE = """apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: large}
+spec:
+  data:
+    train: {format: synthetic, examples: 64, seed: 7}
+    fields: {x: {type: float, size: 784}, label: {type: label, classes: 10}}
+    batch_size: 8
+  model:
+    inputs: {x: {shape: [784]}}
+    layers:
+      - {name: wide, type: dense, units: 630000, activation: relu, input: x}
+      - {name: logits, type: dense, units: 10}
+    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+  optimizer: {type: sgd, learning_rate: 0.0001}
+  training: {epochs: 1, steps_per_closure: 4}
+"""
+LARGE_BYTES, LARGE_STEPS = 4 * (784 * 630000 + 630000 + 630000 * 10 + 10), 8
+
+
+def loopback_seconds(size):
+    """How long `size` bytes take over one bare TCP connection to another process of this host."""
+    piece = bytearray(4 << 20)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        child = os.fork()
+        if child == 0:
+            try:
+                with socket.create_connection(listener.getsockname()) as to:
+                    left = size
+                    while left > 0:
+                        left -= to.send(memoryview(piece)[:min(left, len(piece))])
+            finally:
+                os._exit(0)
+        connection, _ = listener.accept()
+        begin, left = time.monotonic(), size
+        with connection:
+            while left > 0:
+                got = connection.recv_into(piece, min(left, len(piece)))
+                if got == 0:
+                    raise RuntimeError("the bare connection ended with %d bytes left" % left)
+                left -= got
+        seconds = time.monotonic() - begin
+        os.waitpid(child, 0)
+        return seconds
+
+
+class Peaks:
+    """The largest resident memory of each program below a process, in GB, as long as it is looked at."""
+
+    def __init__(self, root):
+        self.root, self.peaks = root, {}
+
+    def look(self):
+        family = {self.root}
+        parents = {}
+        for folder in glob.glob("/proc/[0-9]*"):
+            try:
+                with open(folder + "/status") as f:
+                    status = dict(line.split(":", 1) for line in f if ":" in line)
+            except OSError:
+                continue  # it has ended
+            parents[int(status["Pid"])] = (int(status["PPid"]), status["Name"].strip(), int(status.get("VmHWM", "0 kB").split()[0]) / 1e6)
+        while True:
+            more = {pid for pid, (parent, _, _) in parents.items() if parent in family} - family
+            if not more:
+                break
+            family |= more
+        for pid in family & set(parents):
+            _, name, peak = parents[pid]
+            self.peaks[name] = max(self.peaks.get(name, 0), peak)
+
+
+def train_large(bin_folder, folder):
+    """A run of LARGE on one server with the default settings: steps/s, and the peaks of memory."""
+    path = os.path.join(folder, "large.yaml")
+    with open(path, "w") as f:
+        f.write(LARGE)
+    with tempfile.TemporaryDirectory(dir=folder) as runs, tempfile.TemporaryFile("w+") as said:
+        running = subprocess.Popen([os.path.join(bin_folder, "psctl"), "job", "run", path, "--local", "--workers", "1", "--servers", "1", "--runs", runs],
+                                   stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        peaks = Peaks(running.pid)
+        while running.poll() is None:
+            peaks.look()
+            try:
+                running.wait(0.2)
+            except subprocess.TimeoutExpired:
+                pass
+        said.seek(0)
+        if running.returncode != 0:
+            raise RuntimeError("psctl ended with %d\n%s" % (running.returncode, said.read()[-2000:]))
+        with open(glob.glob(os.path.join(runs, "*", "result.json"))[0]) as f:
+            result = json.load(f)
+    applied = {shard["updates_applied"] for shard in result["shards"]}
+    if applied != {LARGE_STEPS}:
+        raise RuntimeError("updates applied by the shards: want %d each, got %s" % (LARGE_STEPS, sorted(applied)))
+    return result["examples_per_second"] / 8, peaks.peaks
+
+
+def large_figures(bin_folder, quick):
+    moved = 2 * LARGE_BYTES  # a step pulls every value and pushes its gradient
+    ours, bare, server, worker = [], [], [], []
+    with tempfile.TemporaryDirectory(prefix="evergrad-bench-") as folder:
+        for _ in range(1 if quick else 3):
+            bare.append(moved / loopback_seconds(moved) / 1e9)
+            steps, peaks = train_large(bin_folder, folder)
+            ours.append(moved * steps / 1e9)
+            server.append(peaks["evergrad-ps-ser"])
+            worker.append(peaks["evergrad-worker"])
+    yield entry("2.0 GB of dense values on one server, defaults: pulled and pushed, with the step's compute", statistics.median(ours), "GB/s",
+                "as many bytes over a bare TCP connection", statistics.median(bare), statistics.median(a / b for a, b in zip(ours, bare)), None)
+    size = LARGE_BYTES / 1e9
+    for name, peak in (("server", server), ("worker", worker)):
+        yield entry("2.0 GB of dense values on one server, defaults: peak memory of the %s" % name, statistics.median(peak), "GB", "the values", size, statistics.median(peak) / size, None)
+
+
 # Seconds of each part on two cores, for the first run on a machine.
 SECONDS = {"closures_bench": 20, "dense_bench": 120, "pushpull_bench": 60, "rows_bench": 300, "sessions_bench": 90, "snapshots_bench": 60, "table_bench": 240, "transport_bench": 60,
-           "worker_bench": 60, "gpu": 60, "cluster": 60, "training": 300}
+           "worker_bench": 60, "gpu": 60, "cluster": 60, "training": 300, "large": 240}
 UNKNOWN_SECONDS = 60
 
 
@@ -200,6 +317,7 @@ def plan(bin_folder, names, quick, servers):
         else:
             parts["gpu"] = lambda: gpu_figures(bin_folder, quick)
     parts["cluster"] = lambda: cluster_figures(bin_folder, quick)
+    parts["large"] = lambda: large_figures(bin_folder, quick)
     parts["training"] = lambda: training_figures(bin_folder, quick)
     unknown = [name for name in names if name not in parts and name not in ("gpu", "gpu_bench")]
     if unknown:
@@ -233,11 +351,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds of gpu, cluster and training")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds of gpu, cluster, large and training")
     parser.add_argument("--serve", metavar="HOST:PORT")
     parser.add_argument("--insecure", action="store_true", help="with --serve: off loopback, too, where nobody is asked who they are")
     parser.add_argument("--servers", metavar="HOST:PORT,…")
-    parser.add_argument("names", nargs="*", help="programs (*_bench), gpu, cluster, training")
+    parser.add_argument("names", nargs="*", help="programs (*_bench), gpu, cluster, large, training")
     a = parser.parse_args()
     bin_folder = os.path.abspath(a.bin)
     if (a.serve or a.servers) and (a.names or a.quick) or a.serve and a.servers or a.insecure and not a.serve:

@@ -103,7 +103,7 @@ class Run(unittest.TestCase):
         self.assertEqual([r["name"] for r in self.results()], ["before it failed", "short"])
         code, said = self.ended("frist_bench")
         self.assertEqual(code, 1)
-        self.assertIn("nothing is called frist_bench; there are: cluster, first_bench, gpu, second_bench, training", said)
+        self.assertIn("nothing is called frist_bench; there are: cluster, first_bench, gpu, large, second_bench, training", said)
 
     def test_the_time_left_follows_what_the_parts_took_here(self):
         self.program("first_bench", "#!/bin/sh\necho '%s'\n" % line("early"))
