@@ -489,6 +489,7 @@ TEST_CASE("what one server has written, another one goes on with; its failpoints
     CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
     for (std::uint32_t update = 0; update < 3; ++update) REQUIRE(f.PushPull(1, 0, update).ok());
     coordinator.Send(Cut({0}));
+    CHECK(coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable().tried_again());
     const v1::ShardDurable durable = coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable();
     REQUIRE_FALSE(durable.has_error());
     file = durable.file();
