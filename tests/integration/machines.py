@@ -24,29 +24,50 @@ def run_inside_if_needed():
         os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
 
 
-def skip_without_namespaces():
-    if not can("unshare", "-n", "true"):
-        raise unittest.SkipTest("network namespaces need root or `unshare -Urnm`, and neither is to be had here")
+def skip_without_namespaces(*kinds):
+    if not can("unshare", "-n", *kinds, "true"):
+        raise unittest.SkipTest("namespaces need root or `unshare -Urnm`, and neither is to be had here")
+
+
+MOUNT = """set -e
+mount -t tmpfs -o size=64m none "$1"
+hostname "$2"
+exec cat
+"""
 
 
 class Machine:
-    """A network namespace, held by a process that waits on its stdin: it goes when the test goes, however that ends."""
+    """A network namespace, held by a process that waits on its stdin: it ends with the test, however the test ends.
 
-    def __init__(self, test):
-        self.holder = subprocess.Popen(["unshare", "-n", "cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    With `name` and `disk` the machine also has that host name, and under the path `disk` a file system that no other machine sees.
+    """
+
+    def __init__(self, test, name=None, disk=None):
+        self.name, self.disk = name, disk
+        command = ["unshare", "-n", "cat"] if disk is None else ["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name]
+        self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         test.addCleanup(self._end)
         own = os.readlink("/proc/self/ns/net")
 
         def entered():
-            # `unshare` becomes `cat` once it is in its own namespace.
+            # `unshare` becomes `cat` once it is in its own namespace, and the disk is mounted.
+            if self.holder.poll() is not None:
+                test.fail("the process that holds a machine ended with %s" % self.holder.returncode)
             return os.readlink("/proc/%d/ns/net" % self.holder.pid) != own and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
         wait_for("a network namespace", entered)
-        self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
+        if disk is None:
+            self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
+        else:
+            self.prefix = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts", "--wd=" + disk]
         subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
 
     def address(self, device, address):
         subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
         subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
+
+    def path(self, *parts):
+        """A path on the machine's own disk as this process can open it."""
+        return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
 
     def _end(self):
         self.holder.stdin.close()

@@ -4,52 +4,17 @@
   no_shared_folder_test.py --bin build/release/bin [unittest arguments]
 
 Each machine is a network, a mount and a UTS namespace of its own: another host name, and another disk (a tmpfs) under the same path.
-They need root, or a user namespace (`unshare -Urnm`), in which the test then runs itself again.
+machines.py says what they need.
 """
 import hashlib
 import json
 import os
 import subprocess
 import sys
-import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import COORDINATOR, PS_SERVER, WORKER, Case, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
-
-INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
-MOUNT = """set -e
-mount -t tmpfs -o size=64m none "$1"
-hostname "$2"
-exec cat
-"""
-
-
-def can(*command):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-
-
-class Machine:
-    """A host: name, network and a disk at `disk`. It lives as long as a process that waits on its stdin."""
-
-    def __init__(self, test, name, disk):
-        self.name, self.disk = name, disk
-        self.holder = subprocess.Popen(["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        test.addCleanup(self._end)
-        wait_for("machine %s" % name, lambda: read("/proc/%d/comm" % self.holder.pid).strip() == "cat" or self.holder.poll() is not None)
-        self.prefix = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts", "--wd=" + disk]
-        subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
-
-    def address(self, device, address):
-        subprocess.run(self.prefix + ["ip", "addr", "add", address, "dev", device], check=True)
-        subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
-
-    def path(self, *parts):
-        """A path of this machine as this test can open it."""
-        return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
-
-    def _end(self):
-        self.holder.stdin.close()
-        self.holder.wait()
+from machines import Machine, can, run_inside_if_needed, skip_without_namespaces, wire  # noqa: E402
+from support import COORDINATOR, PS_SERVER, WORKER, Case, data_folder, job_yaml, main, write  # noqa: E402
 
 
 def sha256(path):
@@ -62,8 +27,7 @@ class NoSharedFolder(Case):
 
     def setUp(self):
         super().setUp()
-        if not can("unshare", "-n", "-m", "-u", "true"):
-            raise unittest.SkipTest("namespaces need root or `unshare -Urnm`, and neither is to be had here")
+        skip_without_namespaces("-m", "-u")
         self.data = data_folder()
         self.disk = self.path("disk")
         os.mkdir(self.disk)
@@ -169,6 +133,5 @@ class NoSharedFolder(Case):
 
 
 if __name__ == "__main__":
-    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
-        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+    run_inside_if_needed()
     main()
