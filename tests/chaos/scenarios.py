@@ -8,7 +8,6 @@ $SEED and $KILLS are the seed and R1's number of kills, all forms together (`mak
 """
 import argparse
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -24,7 +23,7 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from clocks import HOUR, WallClocks, clock_library  # noqa: E402
 from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
-from proxy import Proxy, Rules  # noqa: E402
+from proxy import Rules  # noqa: E402
 from stage import (CHAINS, METRICS, SCENARIOS, Skipped, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
                    until_killed)
 

@@ -15,9 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 import zipfile
 
 import numpy

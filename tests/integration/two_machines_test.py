@@ -17,7 +17,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from machines import INSIDE, Machine, can, run_inside_if_needed, signed_by_openssl, skip_without_namespaces, wire  # noqa: E402
-from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, read, wait_for, write  # noqa: E402
+from support import COORDINATOR, PS_SERVER, WORKER, Case, binary, data_folder, job_yaml, main, wait_for, write  # noqa: E402
 
 
 class TwoMachines(Case):

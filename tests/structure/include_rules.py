@@ -63,7 +63,6 @@ def check_file(path, text):
     breaches = []
     source = layer(path)
     room = "/".join(path.split("/")[:2])
-    in_comment = False
     for number, line in enumerate(text.splitlines(), 1):
         m = INCLUDE.match(line)
         if m:

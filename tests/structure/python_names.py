@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Finds what Python finds only when it runs: names that are not defined, and imports that nobody uses.
+
+  python_names.py [--self-test]
+
+pyflakes looks at every Python file of the repository; lines that end in a `noqa` comment are left out.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+PYFLAKES = ["/usr/bin/python3", "-m", "pyflakes"]
+
+
+def is_excused(finding):
+    """Whether the line that `finding` (path:line:column: text) is about says `noqa`."""
+    path, line = finding.split(":")[:2]
+    if not line.isdigit():
+        return False
+    with open(path) as f:
+        lines = f.readlines()
+    return int(line) <= len(lines) and "# noqa" in lines[int(line) - 1]
+
+
+def findings(paths):
+    out = subprocess.run(PYFLAKES + paths, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if out.returncode not in (0, 1):
+        sys.exit("pyflakes ended with %d: %s" % (out.returncode, out.stdout))
+    said = [line for line in out.stdout.splitlines() if line.strip()]
+    if out.returncode != 0 and not said:
+        sys.exit("pyflakes ended with 1 and said nothing")
+    return [line for line in said if not is_excused(line)]
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x.py")
+        for text, found in (("def f():\n    return wire(1)\n", 1), ("import os\n", 1), ("import os  # noqa: F401\n", 0), ("print(1)\n", 0)):
+            with open(path, "w") as f:
+                f.write(text)
+            said = findings([path])
+            if len(said) != found:
+                sys.exit("%r: wanted %d findings, got %s" % (text, found, said))
+    return 0
+
+
+def main():
+    if subprocess.run(PYFLAKES + ["--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+        print("skipped: pyflakes is not installed (deploy/scripts/setup.sh test)")
+        return 77
+    if "--self-test" in sys.argv[1:]:
+        return self_test()
+    root = subprocess.run(["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--show-toplevel"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    os.chdir(root)
+    paths = subprocess.run(["git", "ls-files", "*.py"], stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")
+    found = findings([p for p in paths if p and os.path.exists(p)])
+    print("\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
