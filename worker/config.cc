@@ -32,8 +32,9 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "where only this machine is involved (everything on loopback, no TLS), and no file at all otherwise");
   table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
-  table->Add("call_deadline", &config->call_deadline, "a push or pull without an answer for this long is sent again", std::chrono::milliseconds(100),
-             std::chrono::minutes(10));
+  table->Add("call_deadline", &config->call_deadline,
+             "a push or pull of which nothing was granted, sent or answered for this long is sent again; it waits for its grant six times as long",
+             std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes("lane_bytes", &config->lane_bytes,
                   "memory shared with each server of this host, for each direction, through which payload goes instead of through a socket; a "
                   "multiple of 64KiB; 0: none",

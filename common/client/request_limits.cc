@@ -23,6 +23,8 @@ bool RequestLimits::Fits(std::uint64_t request_bytes, std::uint64_t response_byt
   return request_bytes <= frame && response_bytes <= frame && request_bytes <= budget && response_bytes <= budget - request_bytes;
 }
 
+std::uint64_t RequestLimits::share_bytes() const { return OrUnlimited(budget_bytes_max) / 2; }
+
 std::uint64_t RequestLimits::part_bytes() const {
   return std::max(kPartBytesMin, std::min(OrUnlimited(budget_bytes_max) / 8, OrUnlimited(frame_bytes_max)));
 }

@@ -17,6 +17,8 @@ struct RequestLimits {
 
   // Whether the server can ever grant a request of `request_bytes` whose answer carries `response_bytes`.
   bool Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const;
+  // What one client may hold of the budget while others wait: half of it.
+  std::uint64_t share_bytes() const;
   // A request that is one of several takes about so much, its answer included: an eighth of the budget, so that four of them, which a client has
   // under way at once, fill the half of the budget that is one client's share.
   std::uint64_t part_bytes() const;

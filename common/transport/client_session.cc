@@ -11,6 +11,14 @@ namespace evergrad::transport {
 
 using wire::MessageKind;
 
+namespace {
+
+// A call waits for its grant for so many times its deadline: the server is alive, or the watchdog would have given the stream up, and it
+// serves others first.
+constexpr int kGrantPatience = 6;
+
+}  // namespace
+
 ClientSession::ClientSession(Options options, std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)), pool_(std::move(pool)), outbox_(options_.message_bytes_max), liveness_(options_.progress_timeout) {}
 
@@ -32,10 +40,22 @@ ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t reque
   Pending& pending = pending_[id];
   pending.request_bytes_max = request_bytes;
   pending.response_bytes_max = options.response_bytes_max;
-  pending.deadline = now + options.deadline;
+  pending.patience = options.deadline;
+  pending.moved_at = now;
   pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax, pool_.get());
-  deadlines_.emplace(pending.deadline, id);
+  CheckAt(id, pending, DueAt(pending));
   return pending;
+}
+
+MonoTime ClientSession::DueAt(const Pending& pending) const {
+  const bool waits_for_grant = state_ == State::kUp && pending.phase == Phase::kAnnounced;
+  return pending.moved_at + pending.patience * (waits_for_grant ? kGrantPatience : 1);
+}
+
+void ClientSession::CheckAt(std::uint64_t id, Pending& pending, MonoTime at) {
+  checks_.erase({pending.check_at, id});
+  pending.check_at = at;
+  checks_.emplace(at, id);
 }
 
 void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now) {
@@ -66,9 +86,9 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
       finished_.push_back({std::move(done), std::move(refused)});
       return;
     }
-    deadlines_.erase({pending.deadline, id});
-    pending.deadline = now + options.deadline;
-    deadlines_.emplace(pending.deadline, id);
+    pending.patience = options.deadline;
+    pending.moved_at = now;
+    CheckAt(id, pending, DueAt(pending));
   } else {
     absl::Status refused = state_ == State::kDown ? OwnCopy(down_) : CheckCall(bytes, options);
     if (!refused.ok()) {
@@ -114,7 +134,7 @@ void ClientSession::SendRequest(std::uint64_t id, Pending& pending) {
 void ClientSession::Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell) {
   auto node = pending_.extract(it);
   Pending& pending = node.mapped();
-  deadlines_.erase({pending.deadline, node.key()});
+  checks_.erase({pending.check_at, node.key()});
   small_used_ -= pending.small_charge;
   outbox_.Drop(node.key());
   if (tell && pending.phase != Phase::kHeld) outbox_.AddControl({.kind = MessageKind::kCancel, .request_id = node.key()});
@@ -125,6 +145,7 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
   state_ = State::kDown;
   down_ = why;
   outbox_.Clear();
+  sent_.clear();
   offered_.reset();
   lane_.Close();
   while (!pending_.empty()) Finish(pending_.begin(), OwnCopy(why), /*tell=*/false);
@@ -155,10 +176,12 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header.request_id));
       it->second.phase = Phase::kGranted;
+      it->second.moved_at = now;
+      CheckAt(it->first, it->second, DueAt(it->second));
       Advance(it->first, it->second);
       return absl::OkStatus();
     }
-    case MessageKind::kAnswer: return OnAnswer(header, payload);
+    case MessageKind::kAnswer: return OnAnswer(header, payload, now);
     case MessageKind::kError: OnError(header, payload); return absl::OkStatus();
     case MessageKind::kPing: outbox_.AddControl({.kind = MessageKind::kPong}); return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
@@ -198,13 +221,14 @@ absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView
   return absl::OkStatus();
 }
 
-absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload) {
+absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
   const auto it = pending_.find(header.request_id);
   if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
     return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
   if (auto status = pending.answer.Add(header, payload); !status.ok()) return status;
+  pending.moved_at = now;
   if (pending.answer.complete()) {
     ReceivedFrame frame{pending.answer.Take(), nullptr};
     Finish(it, std::move(frame), /*tell=*/false);
@@ -223,16 +247,34 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
 
 std::optional<Outbox::Message> ClientSession::NextMessage() {
   auto message = lane_.Next(outbox_);
-  if (message && message->header.kind == MessageKind::kRequest && message->last) {
-    if (const auto it = pending_.find(message->header.request_id); it != pending_.end()) it->second.phase = Phase::kSent;
+  if (!message || message->header.kind != MessageKind::kRequest) return message;
+  const std::uint64_t id = message->header.request_id;
+  if (sent_.empty() || sent_.back() != id) sent_.push_back(id);
+  if (message->last) {
+    if (const auto it = pending_.find(id); it != pending_.end()) it->second.phase = Phase::kSent;
   }
   return message;
 }
 
+void ClientSession::OnSent(MonoTime now) {
+  liveness_.OnSent(now);
+  for (const std::uint64_t id : sent_) {
+    if (const auto it = pending_.find(id); it != pending_.end()) it->second.moved_at = now;
+  }
+  sent_.clear();
+}
+
 absl::Status ClientSession::Tick(MonoTime now) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const auto it = pending_.find(deadlines_.begin()->second);
-    Finish(it, absl::DeadlineExceededError(it->second.called ? "data call: deadline exceeded" : "data ticket expired"), up());
+  while (!checks_.empty() && checks_.begin()->first <= now) {
+    const auto it = pending_.find(checks_.begin()->second);
+    Pending& pending = it->second;
+    if (const MonoTime due = DueAt(pending); due > now) {
+      CheckAt(it->first, pending, due);
+    } else if (!up()) {
+      Finish(it, absl::UnavailableError("no connection before the deadline of the data call"), /*tell=*/false);
+    } else {
+      Finish(it, absl::DeadlineExceededError(pending.called ? "data call: deadline exceeded" : "data ticket expired"), /*tell=*/true);
+    }
   }
   if (!up() || pending_.empty()) return absl::OkStatus();
   return liveness_.Tick(now, &outbox_);
@@ -240,8 +282,8 @@ absl::Status ClientSession::Tick(MonoTime now) {
 
 std::optional<MonoTime> ClientSession::NextTick() const {
   if (pending_.empty()) return std::nullopt;
-  const MonoTime deadline = deadlines_.begin()->first;
-  return up() ? std::min(deadline, liveness_.Due()) : deadline;
+  const MonoTime check = checks_.begin()->first;
+  return up() ? std::min(check, liveness_.Due()) : check;
 }
 
 void ClientSession::Close() { OnLinkDown(absl::CancelledError("data stream closed"), MonoTime{0}); }

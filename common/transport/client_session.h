@@ -57,9 +57,9 @@ class ClientSession {
   // or lane_status() says why nothing can be.
   std::optional<Outbox::Message> NextMessage();
   const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
-  void OnSent(MonoTime now) { liveness_.OnSent(now); }
+  void OnSent(MonoTime now);
 
-  // Ends calls whose deadline has passed. Not OK: the watchdog gives the link up.
+  // Ends calls of which nothing has moved for their deadline. Not OK: the watchdog gives the link up.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -81,20 +81,25 @@ class ClientSession {
     std::uint64_t small_charge = 0;  // Of the peer's share of the small reserve, while outstanding.
     Frame request;
     DataDone done;
-    MonoTime deadline{0};
+    MonoTime patience{0};  // DataOptions::deadline
+    MonoTime moved_at{0};  // when it was made, was granted, or a part of it was last sent or received
+    MonoTime check_at{0};  // its place in `checks_`; may be earlier than DueAt, never later
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
 
   absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
   Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
+  // When it ends if nothing moves before.
+  MonoTime DueAt(const Pending& pending) const;
+  void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends what can be sent of it now.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
   // Ends it on our side; `tell` sends CANCEL so that the server forgets it too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
-  absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload);
+  absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   void OnError(const wire::StreamHeader& header, MessageView payload);
   void OfferLane(std::uint64_t ring_bytes_max);
   absl::Status OnLane(const wire::StreamHeader& header, MessageView payload);
@@ -111,7 +116,8 @@ class ClientSession {
   std::optional<OfferedLane> offered_;  // Until the server has said what it makes of it.
   Liveness liveness_;
   PendingMap pending_;
-  std::set<std::pair<MonoTime, std::uint64_t>> deadlines_;
+  std::set<std::pair<MonoTime, std::uint64_t>> checks_;  // when to look whether a call is due
+  std::vector<std::uint64_t> sent_;                      // calls of which NextMessage has given parts since OnSent
   std::vector<Finished> finished_;
 };
 

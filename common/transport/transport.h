@@ -76,6 +76,8 @@ struct MessageStreamEvents {
 using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
   std::uint64_t response_bytes_max = 0;  // payload that the answer may have; reserved at the server before the grant
+  // The call ends when nothing of it has moved for so long: it was neither granted, nor was a part of it sent or answered. While the server is
+  // alive, a call waits for its grant six times as long.
   std::chrono::milliseconds deadline{30000};
 };
 
@@ -83,7 +85,7 @@ class DataStream {
  public:
   virtual ~DataStream() = default;  // Every call outstanding ends with kCancelled before it returns.
   // Announces early: the request of `request_bytes` will come. `Call` with the returned ticket then finds its grant waiting.
-  // Optional; a request of at most 64 KiB (with its response) needs none. A ticket ends with options.deadline, with the link, or
+  // Optional; a request of at most 64 KiB (with its response) needs none. A ticket ends at its deadline, with the link, or
   // unused for the server's grant_unused_max; its Call then announces again, or ends with Aborted (retryable) when it crossed the news.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
   // No Call will come with this ticket: the server gets its room back. Nothing for a ticket that was used or has ended.

@@ -482,9 +482,8 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     return events_.on_failed(WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(NameOf(shard), ": ", status.message()))),
                                         absl::StrCat("ps_server/", request.server)));
   }
-  const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  if (const auto endpoint = env_.endpoints->find(request.server); unreached && env_.clock != nullptr && endpoint != env_.endpoints->end())
-    reach_.Failed(request.server, endpoint->second.address(), status.message(), env_.clock->Now());
+  if (const auto endpoint = env_.endpoints->find(request.server); env_.clock != nullptr && endpoint != env_.endpoints->end())
+    reach_.Failed(request.server, endpoint->second.address(), status, env_.clock->Now());
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
   if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
   std::vector<PushKey> pushes;

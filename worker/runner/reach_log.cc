@@ -12,13 +12,14 @@ constexpr std::size_t kReasonBytesMax = 200;
 
 }  // namespace
 
-void ReachLog::Failed(const std::string& server, const std::string& address, absl::string_view reason, MonoTime now) {
+void ReachLog::Failed(const std::string& server, const std::string& address, const absl::Status& status, MonoTime now) {
+  if (!absl::IsUnavailable(status)) return;
   const auto [found, is_new] = unreached_.try_emplace(server);
   if (is_new || found->second.address != address) {
     found->second.address = address;
     found->second.since = now;
   }
-  found->second.reason = client::CleanText(reason, kReasonBytesMax);
+  found->second.reason = client::CleanText(status.message(), kReasonBytesMax);
 }
 
 void ReachLog::Asked(const std::string& server, MonoTime now) { ++awaited_.try_emplace(server, Awaited{0, now}).first->second.calls; }

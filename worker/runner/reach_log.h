@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "absl/strings/string_view.h"
+#include "absl/status/status.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -22,8 +22,9 @@ class ReachLog {
   // A call to `server` begins, or has ended, however it did.
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
-  // A call to `server` came to nothing. The first one counts: `since` stays until an answer, or until the server has another address.
-  void Failed(const std::string& server, const std::string& address, absl::string_view reason, MonoTime now);
+  // A call to `server` failed. Only Unavailable says that the server cannot be reached: one that is slow can be. The first one counts: `since` stays
+  // until an answer, or until the server has another address.
+  void Failed(const std::string& server, const std::string& address, const absl::Status& status, MonoTime now);
   void Answered(const std::string& server, MonoTime now);
   void Keep(const std::set<std::string>& servers);  // forgets the others: nothing is wanted of them any more
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;

@@ -75,7 +75,8 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
   SplitPlan plan;
   if (sections.empty()) return plan;
   const RequestSize all = SizeOf(sections);
-  if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes)) {
+  // A request above the client's share would make the other clients wait until all of it has been sent and answered.
+  if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) && all.request_bytes + all.response_bytes <= limits.share_bytes()) {
     plan.requests.emplace_back(sections.size());
     std::iota(plan.requests.front().begin(), plan.requests.front().end(), std::size_t{0});
     return plan;

@@ -1,8 +1,8 @@
 // Which sections for one server go in which request. Pure.
 //
-// All of them go in one request if the server can grant it. Otherwise they are divided into parts, and the push and the pull of a shard stay in the
-// same part: a pull shows the worker's own update only if the server deals with it behind the push. Where a shard's push and pull do not fit into one
-// request, the push goes alone and the pull is left for later, when the push has been answered.
+// All of them go in one request if that is within the client's share of the server's budget. Otherwise they are divided into parts, and the push and
+// the pull of a shard stay in the same part: a pull shows the worker's own update only if the server deals with it behind the push. Where a shard's
+// push and pull do not fit into one request, the push goes alone and the pull is left for later, when the push has been answered.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ RequestSize SizeOf(std::span<const SectionSize> sections);
 
 struct SplitPlan {
   std::vector<std::vector<std::size_t>> requests;  // indices of the sections, in the order in which they are to be sent
-  bool in_parts = false;                           // they are more than one request would take: at most kPartsUnderWayMax at once
+  bool in_parts = false;                           // they are more than one request may take: at most kPartsUnderWayMax at once
   std::optional<std::size_t> never_fits;           // this section is larger than any request may be, and `requests` lacks it
 };
 

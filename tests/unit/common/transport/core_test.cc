@@ -559,6 +559,88 @@ TEST_CASE("before the link is up calls wait for it, and once it has gone down th
   CHECK(done[1].message() == "cut");
 }
 
+TEST_CASE("a call ends when nothing of it has moved for its deadline, and not while it is sent or answered") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  const DataOptions options{.response_bytes_max = 400000, .deadline = 100ms};
+  pair.Settle();
+  // Each message takes most of the deadline, and there are several each way.
+  const auto step = [&] {
+    pair.now += 80ms;
+    REQUIRE(pair.client.Tick(pair.now).ok());
+    return pair.Step();
+  };
+  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
+  SECTION("sent and answered slowly, it ends well") {
+    int steps = 0;
+    for (; pair.arrived.empty(); ++steps) REQUIRE(step());
+    pair.server->Answer(pair.arrived.front().request, Patterned(400000, 2), pair.now);
+    pair.arrived.clear();
+    for (; done.empty(); ++steps) REQUIRE(step());
+    CHECK(steps > 4);
+    CHECK(done[0].ok());
+  }
+  SECTION("in the handler it ends after the deadline, counted from its last part") {
+    while (pair.arrived.empty()) REQUIRE(step());
+    pair.now += 90ms;
+    REQUIRE(pair.client.Tick(pair.now).ok());
+    pair.Settle();
+    CHECK(done.empty());
+    pair.now += 20ms;
+    REQUIRE(pair.client.Tick(pair.now).ok());
+    pair.Settle();
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].code() == absl::StatusCode::kDeadlineExceeded);
+  }
+}
+
+TEST_CASE("a call waits for its grant for six times its deadline while the server is alive") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  pair.Settle();
+  pair.client.Call(1, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 10000ms}, pair.Keep(&done), pair.now);
+  pair.Settle();
+  REQUIRE(pair.arrived.size() == 1);  // and holds the whole budget
+  pair.client.Call(2, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 100ms}, pair.Keep(&done), pair.now);
+  pair.Settle();
+  const auto wait = [&](MonoTime time) {
+    pair.now += time;
+    REQUIRE(pair.client.Tick(pair.now).ok());
+    pair.Settle();
+  };
+  wait(590ms);
+  CHECK(done.empty());
+  SECTION("nobody makes room") {
+    wait(20ms);
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].code() == absl::StatusCode::kDeadlineExceeded);
+  }
+  SECTION("once it is granted, its deadline begins anew") {
+    pair.server->Answer(pair.arrived.front().request, {}, pair.now);
+    pair.arrived.clear();
+    pair.Settle();
+    REQUIRE(pair.arrived.size() == 1);
+    wait(90ms);
+    pair.server->Answer(pair.arrived.front().request, {}, pair.now);
+    pair.arrived.clear();
+    pair.Settle();
+    REQUIRE(done.size() == 2);
+    CHECK(done[0].ok());
+    CHECK(done[1].ok());
+  }
+}
+
+TEST_CASE("a call for which no connection comes up before its deadline is told so") {
+  Pair pair;
+  std::vector<absl::Status> done;
+  pair.client.Call(1, TextFrame("early"), {.deadline = 100ms}, pair.Keep(&done), pair.now);
+  pair.now += 110ms;
+  REQUIRE(pair.client.Tick(pair.now).ok());
+  for (auto& f : pair.client.TakeFinished()) f.done(std::move(f.result));
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].code() == absl::StatusCode::kUnavailable);
+}
+
 TEST_CASE("a cancelled request is forgotten at the server in whatever state it is") {
   Pair pair;
   std::vector<absl::Status> done;
@@ -569,6 +651,7 @@ TEST_CASE("a cancelled request is forgotten at the server in whatever state it i
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().waiting_bytes == 1000000);
+    pair.now += 500ms;  // it waits longer for that
   }
   SECTION("granted, nothing sent") {
     pair.client.Announce(2, 900000, quick, pair.now);

@@ -16,9 +16,9 @@ TEST_CASE("a server that does not answer is told of with the time since the firs
     return progress;
   };
   CHECK(said(0).unreached_size() == 0);
-  log.Failed("1", "10.0.0.1:4000", "refused\n", seconds(10));
-  log.Failed("1", "10.0.0.1:4000", "timed out", seconds(14));
-  log.Failed("2", "10.0.0.2:4000", "timed out", seconds(14));
+  log.Failed("1", "10.0.0.1:4000", absl::UnavailableError("refused\n"), seconds(10));
+  log.Failed("1", "10.0.0.1:4000", absl::UnavailableError("timed out"), seconds(14));
+  log.Failed("2", "10.0.0.2:4000", absl::UnavailableError("timed out"), seconds(14));
   v1::WorkerProgress progress = said(16);
   REQUIRE(progress.unreached_size() == 2);
   CHECK(progress.unreached(0).server() == "1");
@@ -26,12 +26,20 @@ TEST_CASE("a server that does not answer is told of with the time since the firs
   CHECK(progress.unreached(0).for_ms() == 6000);
   CHECK(progress.unreached(0).reason() == "timed out");
   CHECK(progress.unreached(1).for_ms() == 2000);
-  log.Failed("1", "10.0.0.9:4000", "timed out", seconds(17));  // started again elsewhere
+  log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"), seconds(17));  // started again elsewhere
   CHECK(said(18).unreached(0).for_ms() == 1000);
   log.Answered("1", seconds(18));
   CHECK(said(18).unreached(0).server() == "2");
   log.Keep({"1"});
   CHECK(said(18).unreached_size() == 0);
+}
+
+TEST_CASE("a server that is slow can be reached") {
+  ReachLog log;
+  log.Failed("1", "10.0.0.1:4000", absl::DeadlineExceededError("data call: deadline exceeded"), seconds(10));
+  v1::WorkerProgress progress;
+  log.Fill(seconds(100), &progress);
+  CHECK(progress.unreached_size() == 0);
 }
 
 TEST_CASE("the server whose answer takes longest is told of, across calls that fail, until it answers") {
@@ -46,7 +54,7 @@ TEST_CASE("the server whose answer takes longest is told of, across calls that f
   CHECK(awaits(11).empty());
   CHECK(awaits(12) == "ps_server/1 for 2 s");
   log.Ended("1");
-  log.Failed("1", "10.0.0.1:4000", "timed out", seconds(20));
+  log.Failed("1", "10.0.0.1:4000", absl::UnavailableError("timed out"), seconds(20));
   CHECK(awaits(20) == "ps_server/1 for 10 s");
   log.Asked("1", seconds(21));
   log.Asked("1", seconds(21));
@@ -68,7 +76,7 @@ TEST_CASE("the server whose answer takes longest is told of, across calls that f
 
 TEST_CASE("a heartbeat names a bounded number of servers, with bounded reasons") {
   ReachLog log;
-  for (int i = 0; i < 200; ++i) log.Failed(std::to_string(i), "a", std::string(10'000, 'x'), seconds(1));
+  for (int i = 0; i < 200; ++i) log.Failed(std::to_string(i), "a", absl::UnavailableError(std::string(10'000, 'x')), seconds(1));
   v1::WorkerProgress progress;
   log.Fill(seconds(2), &progress);
   CHECK(static_cast<std::size_t>(progress.unreached_size()) == ReachLog::kServersMax);

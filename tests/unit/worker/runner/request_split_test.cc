@@ -19,8 +19,8 @@ std::vector<SectionSize> PushesAndPulls(std::uint32_t shards, std::uint64_t byte
   return sections;
 }
 
-TEST_CASE("what a server can grant goes in one request, in the order in which it was given, and so does everything where no limit is known") {
-  const auto sections = PushesAndPulls(64, kMiB);
+TEST_CASE("what a client's share takes goes in one request, in the order in which it was given, and so does everything where no limit is known") {
+  const auto sections = PushesAndPulls(60, kMiB);
   for (const client::RequestLimits& limits : {client::RequestLimits{256 * kMiB, 1024 * kMiB}, client::RequestLimits{}}) {
     const SplitPlan plan = SplitRequests(limits, sections);
     CHECK_FALSE(plan.in_parts);
@@ -46,6 +46,18 @@ TEST_CASE("what a server cannot grant goes in parts of an eighth of its budget, 
     sent.insert(request.begin(), request.end());
   }
   CHECK(sent.size() == sections.size());
+}
+
+TEST_CASE("a request above a client's share goes in parts, though the server could grant it whole") {
+  const auto sections = PushesAndPulls(20, kMiB);
+  CHECK(SplitRequests({128 * kMiB, 1024 * kMiB}, sections).requests.size() == 1);
+  const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);  // 40 MiB of it
+  CHECK(plan.in_parts);
+  CHECK_FALSE(plan.never_fits);
+  CHECK(plan.requests.size() == 7);  // three shards each in 8 MiB
+  // What cannot be parted goes whole.
+  const std::vector<SectionSize> one = {PushSize(1, 20 * kMiB), PullSize(1, 20 * kMiB)};
+  CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests == std::vector<std::vector<std::size_t>>{{0, 1}});
 }
 
 TEST_CASE("while parts are under way what follows goes in parts, too, though one request could take it") {
