@@ -562,11 +562,11 @@ class Job {
   void FillExportOrder(v1::ExportOrder* order) const;
   std::uint64_t ExportBytesMax(absl::string_view name) const;
   absl::Status OnRunFile(TaskId task, const v1::RunFileChunk& chunk);
-  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
+  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
                       const absl::StatusOr<std::uint64_t>& taken);
   void DropReceiving();
   void ExportHasNoRoom(Aux* aux, absl::string_view why);
-  void FinishExport(const v1::ExportResult& result, const std::string& worker);
+  void FinishExport(const v1::ExportResult& said, const std::string& worker);
   void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round, const v1::ExportResult& result, const std::string& worker);
   void OnExportChecked(const absl::Status& status, const v1::ExportResult& result, const std::string& worker);
 

@@ -19,15 +19,18 @@ namespace {
 constexpr std::size_t kTextMax = 1024;
 constexpr std::chrono::seconds kTroubleSaidEvery{60};
 constexpr std::uint64_t kVocabularyBytesMax = 2ull << 30;
+// What a chunk costs while it waits beside its data, and room for as many as two windows are.
+constexpr std::uint64_t kChunkBytes = 512, kChunksBytesMax = 64u << 10;
 constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 20;
 
 }  // namespace
 
-// One export attempt whose files come by RunFileChunks. The receiver is the file thread's, the rest the control executor's.
+// One export attempt whose files come by RunFileChunks. The receiver is the file thread's: work for that thread shares it, and the way back does
+// not, so that the file thread destroys it. The rest is the control executor's.
 struct Job::Receiving {
-  Receiving(Attempt a, const std::string& folder) : attempt(a), receiver(folder) {}
+  Receiving(Attempt a, const std::string& folder) : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}
   const Attempt attempt;
-  RunFileReceiver receiver;
+  std::shared_ptr<RunFileReceiver> receiver;
   std::uint64_t queued_bytes = 0;  // handed to the file thread and not back
 };
 
@@ -57,6 +60,10 @@ absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
   if (chunk.data().size() > client::kRunFileChunkMax || (!chunk.sha256().empty() && chunk.sha256().size() != 32))
     return absl::InvalidArgumentError(
         absl::StrCat("a chunk of a run's file is too large: bytes=", chunk.data().size(), " max=", client::kRunFileChunkMax));
+  if (!client::IsExportName(chunk.name()))
+    return absl::InvalidArgumentError(absl::StrCat("not a file of an export: name=", client::CleanText(chunk.name(), 100)));
+  if (chunk.data().empty() && chunk.bytes() != 0)
+    return absl::InvalidArgumentError(absl::StrCat("a chunk without data: name=", chunk.name(), " offset=", chunk.offset(), " of=", chunk.bytes()));
   const Attempt attempt = client::FromProto<Attempt>(chunk.attempt());
   if (!exporting() || HeldAux(task, chunk.closure(), attempt) == nullptr) {
     host_->ForeignMessage(task, "RunFileChunk of an export that it does not hold");
@@ -67,30 +74,33 @@ absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
     receiving_ = std::make_shared<Receiving>(attempt, id_.runs_folder);
   }
   // A worker that has registered again begins anew while what it sent before may still wait for the disk.
-  if (receiving_->queued_bytes + chunk.data().size() > 2 * client::kRunFileWindow)
+  const std::uint64_t bytes = chunk.data().size() + kChunkBytes;
+  if (receiving_->queued_bytes + bytes > 2 * client::kRunFileWindow + kChunksBytesMax)
     return absl::InvalidArgumentError(absl::StrCat("more of a run's file than the window allows: waiting_bytes=", receiving_->queued_bytes));
   if (const std::uint64_t most = ExportBytesMax(chunk.name()); chunk.bytes() > most) {
-    OnRunFileTaken(receiving_, chunk.closure(), chunk.name(), 0,
+    OnRunFileTaken(receiving_, task, chunk.closure(), chunk.name(), 0,
                    absl::InvalidArgumentError(absl::StrCat("a file is larger than the job's variables can make it: name=",
                                                            client::CleanText(chunk.name(), 100), " bytes=", chunk.bytes(), " max=", most)));
     return absl::OkStatus();
   }
-  receiving_->queued_bytes += chunk.data().size();
+  receiving_->queued_bytes += bytes;
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, receiving = receiving_, chunk = std::make_shared<const v1::RunFileChunk>(chunk)] {
-    const absl::StatusOr<std::uint64_t> taken = receiving->receiver.Take(*chunk);
-    return [this, alive, receiving, closure = chunk->closure(), name = chunk->name(), bytes = chunk->data().size(), taken] {
-      if (!alive.expired()) OnRunFileTaken(receiving, closure, name, bytes, taken);
-    };
-  });
+  host_->OnFileThread(
+      [this, alive, task, bytes, receiving = receiving_, receiver = receiving_->receiver, chunk = std::make_shared<const v1::RunFileChunk>(chunk)] {
+        const absl::StatusOr<std::uint64_t> taken = receiver->Take(*chunk);
+        return [this, alive, task, bytes, receiving, closure = chunk->closure(), name = chunk->name(), taken] {
+          if (!alive.expired()) OnRunFileTaken(receiving, task, closure, name, bytes, taken);
+        };
+      });
   return absl::OkStatus();
 }
 
-void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
-                         const absl::StatusOr<std::uint64_t>& taken) {
+void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from, std::uint64_t closure, const std::string& name,
+                         std::uint64_t bytes, const absl::StatusOr<std::uint64_t>& taken) {
   receiving->queued_bytes -= bytes;
   Aux* aux = exporting() ? FindAux(closure) : nullptr;
   if (receiving != receiving_ || aux == nullptr || aux->done || aux->attempt != receiving->attempt) return;
+  if (aux->worker != from) return;  // it was sent in a former session, and in this one the file begins anew
   v1::CoordinatorMessage message;
   v1::RunFileAnswer* answer = message.mutable_run_file_answer();
   answer->set_job_uid(id_.uid.value());
@@ -110,10 +120,11 @@ void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, std::uint6
 // Files are closed and deleted where they are written.
 void Job::DropReceiving() {
   if (!receiving_) return;
-  host_->OnFileThread([receiving = std::exchange(receiving_, nullptr)]() mutable {
-    receiving.reset();
+  host_->OnFileThread([receiver = std::move(receiving_->receiver)]() mutable {
+    receiver.reset();
     return [] {};
   });
+  receiving_.reset();
 }
 
 // A full disk is waited for: the job has its weights, only no place for them yet.
@@ -127,14 +138,21 @@ void Job::ExportHasNoRoom(Aux* aux, absl::string_view why) {
   Event("warning", absl::StrCat("the job's files cannot be written, it is tried again: ", export_trouble_));
 }
 
-void Job::FinishExport(const v1::ExportResult& result, const std::string& worker) {
+void Job::FinishExport(const v1::ExportResult& said, const std::string& worker) {
   aux_.clear();
   DropReceiving();
+  host_->OnFileThread([folder = id_.runs_folder] {
+    RemoveHalfReceived(folder);
+    return [] {};
+  });
+  // What is not read back is in no result.
+  v1::ExportResult result = said;
+  result.clear_exported();
   std::set<std::string> names;
-  std::vector<v1::RunFileInfo> files;
-  for (const v1::RunFileInfo& file : result.exported()) {
-    if (names.insert(file.name()).second && names.size() <= client::kExportNames.size()) files.push_back(file);
+  for (const v1::RunFileInfo& file : said.exported()) {
+    if (client::IsExportName(file.name()) && names.insert(file.name()).second) *result.add_exported() = file;
   }
+  std::vector<v1::RunFileInfo> files(result.exported().begin(), result.exported().end());
   StepExportCheck(std::make_shared<RunFileCheck>(id_.runs_folder, std::move(files)), ++export_round_, result, worker);
 }
 

@@ -58,6 +58,19 @@ absl::StatusOr<int> OpenRegular(const std::string& path, std::uint64_t* bytes) {
 
 // ---------------------------------------------------------------- received
 
+namespace {
+
+// One attempt at a time writes, so one hidden name for each file is enough.
+std::string HiddenPath(const std::string& folder, const std::string& name) {
+  return PathOf(folder, absl::StrCat(".", absl::StrReplaceAll(name, {{"/", "-"}}), ".receiving"));
+}
+
+}  // namespace
+
+void RemoveHalfReceived(const std::string& folder) {
+  for (const char* name : client::kExportNames) ::unlink(HiddenPath(folder, name).c_str());
+}
+
 RunFileReceiver::~RunFileReceiver() { GiveUp(); }
 
 void RunFileReceiver::GiveUp() {
@@ -75,8 +88,7 @@ absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
   taken_ = 0;
   hash_.emplace();
   EG_RETURN_IF_ERROR(fs::MakeDirectories(fs::FolderOf(PathOf(folder_, name_))));
-  // One attempt at a time writes here, so one hidden name is enough: what a coordinator that died has left is written over.
-  beside_ = PathOf(folder_, absl::StrCat(".", absl::StrReplaceAll(name_, {{"/", "-"}}), ".receiving"));
+  beside_ = HiddenPath(folder_, name_);
   fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   return fd_ < 0 ? fs::FileError(errno, "cannot create file", beside_) : absl::OkStatus();
 }

@@ -44,6 +44,9 @@ class RunFileReceiver {
   std::optional<snapshot::Sha256> hash_;  // of what has been seen of this file
 };
 
+// Removes what a coordinator that died while it received has left under hidden names.
+void RemoveHalfReceived(const std::string& folder);
+
 // Reads files and compares size and digest with what their writer said, a bounded part at a time.
 class RunFileCheck {
  public:

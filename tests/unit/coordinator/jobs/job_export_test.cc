@@ -141,6 +141,90 @@ TEST_CASE("no more waits for the disk than two windows of one export") {
   CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
 }
 
+TEST_CASE("parts of a file without bytes, or under a name of their own, are refused and never wait") {
+  Exporting e;
+  v1::TaskMessage empty = e.Chunk(0, 0);
+  CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, empty)));
+  CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
+  CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, "../weights.npz"))));
+  // A file of no bytes is a file, and waits like any other part.
+  v1::TaskMessage none = e.Chunk(0, 0);
+  none.mutable_run_file()->set_bytes(0);
+  std::size_t taken = 0;
+  while (taken < 100'000 && e.c.Try(e.worker().task, none).ok()) ++taken;
+  CHECK(taken > 0);
+  CHECK(taken < 10'000);
+  e.c.Deliver();
+  CHECK(std::filesystem::is_empty(e.folder.path()));
+}
+
+TEST_CASE("an answer to a part of a former session is not sent, and the file goes on") {
+  Exporting e;
+  const v1::Grant granted = e.grant();
+  e.c.Say(e.worker().task, e.Chunk(0, 10));  // still waits for the disk when the session ends
+  v1::Hello hello;
+  hello.set_process_uid(e.worker().process);
+  FakeCluster::AddHeld(granted, e.worker().map.version(), &hello);
+  e.c.AddWorker("0", hello, /*former_died=*/false);
+  e.worker().held.push_back(granted);
+  e.c.Deliver();
+  CHECK(e.worker().files.empty());
+  e.c.Say(e.worker().task, e.Chunk(0, 100));
+  e.c.Deliver();
+  REQUIRE(e.worker().files.size() == 1);
+  CHECK(e.worker().files[0].written() == kWhole.size());
+  e.End(true);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
+  Exporting e;
+  e.c.host.hold_file_answers = true;
+  e.c.Say(e.worker().task, e.Chunk(0, 10));
+  e.c.Deliver();  // taken, and the answer is on its way
+  e.c.host.hold_file_answers = false;
+  e.c.KillWorker("0");
+  e.c.AddWorker("0");
+  REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
+  e.c.Say(e.worker().task, e.Chunk(0, 10));
+  e.c.Deliver();
+  REQUIRE(fs::Exists(e.folder / ".weights.npz.receiving"));
+  for (auto& answer : std::exchange(e.c.host.held_file_answers, {})) answer();
+  CHECK(fs::Exists(e.folder / ".weights.npz.receiving"));
+  e.c.Say(e.worker().task, e.Chunk(10, 100));
+  e.c.Deliver();
+  CHECK(e.worker().files.back().written() == kWhole.size());
+  e.End(true);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+}
+
+TEST_CASE("what was not read back is in no result, and half a file of a coordinator that died is removed") {
+  Exporting e;
+  std::ofstream(e.folder / "weights.npz") << kWhole;
+  std::ofstream(e.folder / ".weights.safetensors.receiving") << "half";
+  e.c.on_done = [&](const v1::Grant& g, v1::Done* done) {
+    if (g.kind() != v1::EXPORT) return;
+    v1::ExportResult* result = done->mutable_export_();
+    result->clear_files();
+    for (const char* name : {"weights.npz", "weights.npz", "model/load.py", "/etc/passwd"}) {
+      v1::RunFileInfo* file = result->add_exported();
+      file->set_name(name);
+      file->set_bytes(kWhole.size());
+      file->set_sha256(Sha256Of(kWhole));
+    }
+  };
+  const v1::Grant granted = e.grant();
+  e.c.Finish(e.worker(), granted);
+  REQUIRE(e.c.RunToEnd());
+  CHECK(e.c.Status().state() == "SUCCEEDED");
+  const Json result = Json::parse(e.c.Status().result_json());
+  REQUIRE(result["files"].size() == 1);
+  CHECK(result["files"][0]["name"] == "weights.npz");
+  CHECK_FALSE(fs::Exists(e.folder / ".weights.safetensors.receiving"));
+}
+
 TEST_CASE("files that a worker has written where the coordinator does not see them are sent") {
   Exporting e;
   e.End(false);  // it believed that it saw the coordinator's folder

@@ -12,6 +12,7 @@
 
 #include "common/client/protocol.h"
 #include "common/fs/file_system.h"
+#include "common/grants/grant_proof.h"
 #include "common/snapshot/messages.h"
 #include "common/snapshot/shard_file.h"
 #include "common/time/clock.h"
@@ -51,7 +52,13 @@ class FakeHost final : public JobHost {
   }
   void WhenDurable(std::function<void()> then) override { then(); }
   void OnFileThread(std::function<std::function<void()>()> work) override {
-    later.push_back([work] { work()(); });
+    later.push_back([this, work] {
+      std::function<void()> back = work();
+      if (hold_file_answers)
+        held_file_answers.push_back(std::move(back));
+      else
+        back();
+    });
   }
   fs::FileSystem& file_system() override { return *disk; }
   std::string StoreTrouble() const override { return trouble; }
@@ -60,6 +67,8 @@ class FakeHost final : public JobHost {
   void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
+  bool hold_file_answers = false;  // the file thread's work is done, and its answers wait in `held_file_answers`
+  std::vector<std::function<void()>> held_file_answers;
   ManualClock clock;
   std::shared_ptr<fs::MemoryFileSystem> disk = std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former one's
   MemoryStateStore memory;
@@ -167,8 +176,8 @@ class FakeCluster {
     job->CloseWindow();
     for (auto& [identity, worker] : workers) {
       v1::Hello hello;
-      for (const v1::Grant& grant : worker.held) AddHeld(grant, worker.map.version(), &hello);
-      for (const v1::TaskMessage& done : worker.unanswered) AddHeld(done.done(), done.done().v1(), &hello);
+      for (const v1::Grant& grant : worker.held) AddHeld(grant, worker.map.version(), &hello, identity);
+      for (const v1::TaskMessage& done : worker.unanswered) AddHeld(done.done(), done.done().v1(), &hello, identity);
       worker.task = TaskId(next_task++);
       hello.set_process_uid(worker.process);
       for (const std::string& name : worker.functions) hello.add_functions(name);
@@ -195,7 +204,7 @@ class FakeCluster {
     }
   }
   template <class Message>
-  static void AddHeld(const Message& from, const v1::Stamp& v1_stamp, v1::Hello* hello) {
+  static void AddHeld(const Message& from, const v1::Stamp& v1_stamp, v1::Hello* hello, const std::string& granted_to = "0") {
     v1::HeldAttempt* held = hello->add_attempts();
     held->set_job_uid(from.job_uid());
     held->set_closure(from.closure());
@@ -204,6 +213,10 @@ class FakeCluster {
     held->set_all_targets(from.all_targets());
     *held->mutable_targets() = from.targets();
     *held->mutable_v1() = v1_stamp;
+    held->set_granted_to(granted_to);
+    if (from.kind() != v1::TRAIN) return;
+    held->set_proof(
+        grants::MakeProof(kGrantKey, JobUid(from.job_uid()), ClosureId(from.closure()), client::FromProto<Attempt>(from.attempt()), granted_to));
   }
 
   JobOptions options;
