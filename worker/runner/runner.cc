@@ -307,6 +307,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
     for (const std::uint64_t stream : std::exchange(streams, {})) reader.Close(stream);
     // What the compute thread made, it takes apart.
+    stream_of.clear();  // the next job's attempts have the same numbers
     env.compute->Post([compute = std::move(job->compute)] {});
     job.reset();
     SayServes({});

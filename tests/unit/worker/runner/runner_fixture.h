@@ -349,8 +349,21 @@ class Stage {
     Message(message);
   }
   v1::ExportOrder export_order;
+  std::uint64_t LastAttempt() const { return attempts_; }
+  void NextAttempt(std::uint64_t number) { attempts_ = number - 1; }
   std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
                       const std::string& function = "", const std::string& arguments = "") {
+    Message(GrantOf(closure, kind, targets, function, arguments));
+    return attempts_;
+  }
+  // All of them are there before one begins.
+  void GrantTogether(const std::vector<std::uint64_t>& closures) {
+    OnControl([&] {
+      for (const std::uint64_t closure : closures) runner->OnMessage(GrantOf(closure));
+    });
+  }
+  v1::CoordinatorMessage GrantOf(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
+                                 const std::string& function = "", const std::string& arguments = "") {
     v1::CoordinatorMessage message;
     v1::Grant& grant = *message.mutable_grant();
     grant.set_job_uid(kJob);
@@ -363,8 +376,7 @@ class Stage {
     grant.set_function(function);
     grant.set_arguments(arguments);
     if (kind == v1::EXPORT) *grant.mutable_export_order() = export_order;
-    Message(message);
-    return attempts_;
+    return message;
   }
   void Answer(const v1::Done& done, bool superseded = false) {
     v1::CoordinatorMessage message;

@@ -1336,3 +1336,28 @@ TEST_CASE("grants of nonsense are refused one by one") {
 
 }  // namespace
 }  // namespace evergrad::worker
+TEST_CASE("a job that follows another one reads batches of its own, though its attempts have the same numbers") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
+  stage.RunClosure(0);
+  for (const auto& node : stage.nodes) node->StopListening();
+  // One runs and waits for its values, and batches of the next ones are read ahead.
+  stage.GrantTogether({1, 2});
+  const std::uint64_t first = stage.LastAttempt() - 1;
+  v1::CoordinatorMessage ended;
+  ended.mutable_job_ended()->set_job_uid(kJob);
+  stage.Message(ended);
+  for (const auto& node : stage.nodes) node->Listen();
+  stage.Register();
+  stage.NextAttempt(first);
+  REQUIRE(stage.plan->closures() >= 6);
+  for (std::uint64_t closure = 3; closure < 6; ++closure) {
+    stage.Grant(closure);
+    const v1::TaskMessage answer = stage.Next(v1::TaskMessage::kDone, v1::TaskMessage::kFailed);
+    INFO(answer.ShortDebugString());
+    REQUIRE(answer.has_done());
+    stage.Answer(answer.done());
+  }
+}
+
