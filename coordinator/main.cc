@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   if (absl::Status status = coordinator::ResolveRoots(daemon::IsLocalOnly(daemon.common()), &options); !status.ok()) return daemon.Fail(status);
   daemon.logger().SetTask("coordinator/0");
   options.control.counting_allowed = daemon.failpoints_allowed();
+  options.control.local_only = daemon::IsLocalOnly(daemon.common());
   options.control.insecure_listen = daemon.insecure();
   options.control.build_id = BuildId();
   options.control.unreachable_endpoint = [](const std::string& peer, const std::string& endpoint) {

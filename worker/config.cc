@@ -29,7 +29,7 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
   table->Add("data_root", &config->data_roots,
              "folder in which the files that jobs name as data have to lie, wherever their links lead. Left out: any file that this process can read "
-             "where only this machine is involved (everything on loopback, no TLS), and no file at all otherwise");
+             "where only this machine is involved (it and its coordinator listen on loopback, no TLS), and no file at all otherwise");
   table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,

@@ -36,7 +36,8 @@ void AddOptions(daemon::OptionTable* table, Config* config);
 // cannot be had or computes something else than the CPU (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config, std::uint64_t check_seed = 1);
 
-// Which files a job's data may be: those in --data-root; without the flag every file where `local_only` (daemon::IsLocalOnly), and none elsewhere.
+// Which files a job's data may be: those in --data-root; without the flag every file where `local_only` (daemon::IsLocalOnly holds
+// here and at the coordinator), and none elsewhere.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
 // "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.

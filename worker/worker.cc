@@ -49,6 +49,7 @@ struct Worker::Impl {
   std::unique_ptr<client::SessionClient> session;   // control executor
   std::string last_rejection;                       // control executor
   std::string leaving;                              // control executor; why it leaves, "" until it does
+  bool warned_of_roots = false;                     // control executor
   bool stopped = false;
 
   v1::Hello MakeHello() {
@@ -72,6 +73,14 @@ struct Worker::Impl {
     }
     last_rejection.clear();
     runner->SetIdentity(name);
+    // A coordinator that this worker dials on loopback may listen for other machines beside it: their users submit jobs, too.
+    const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
+    if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
+      warned_of_roots = true;
+      dependencies.logger->Warning(
+          "started without --data-root: jobs whose data lies in files are refused here, synthetic data and functions are not");
+    }
+    runner->SetDataRoots(roots);
     runner->OnRegistered(registered);
   }
 
@@ -166,7 +175,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     options.prefetch_batches_max = impl->config.prefetch_batches_max;
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;
-    options.data_roots = impl->identity.data_roots;
+    options.data_roots = RootsOf(impl->config, /*local_only=*/false);  // until the coordinator has said who may submit jobs
     options.step_records_max = impl->config.step_records_max;
     options.call_deadline = impl->config.call_deadline;
     options.skip_not_finite = impl->config.not_finite == "skip";

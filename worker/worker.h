@@ -39,7 +39,7 @@ class Worker {
   struct Identity : client::TaskIdentity {
     bool allow_counting = false;               // started with --failpoints
     const sdk::Registry* functions = nullptr;  // a user's; outlives the worker. Null: none
-    fs::Roots data_roots = {};                 // where a job's data files may lie
+    bool local_only = false;                   // daemon::IsLocalOnly
   };
 
   // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.

@@ -44,9 +44,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   identity.insecure_listen = daemon.insecure();
   identity.allow_counting = daemon.failpoints_allowed();
   identity.functions = &functions;
-  identity.data_roots = worker::RootsOf(config, daemon::IsLocalOnly(daemon.common()));
-  if (!identity.data_roots.everything() && identity.data_roots.folders().empty())
-    daemon.logger().Warning("started without --data-root: jobs whose data lies in files are refused here, synthetic data and functions are not");
+  identity.local_only = daemon::IsLocalOnly(daemon.common());
   client::SessionClient::Options session;
   session.coordinator_address = daemon.common().coordinator;
   session.channel = daemon.channel_options();

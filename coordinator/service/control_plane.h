@@ -60,6 +60,7 @@ struct ControlOptions {
   std::uint64_t gate_bytes_max = 64ull << 20;  // messages that wait for the journal; beyond it sessions end
   std::uint32_t log_lines_max = 10000;         // of one ReadTaskLogs
   bool counting_allowed = false;               // the daemon was started with --failpoints
+  bool local_only = false;                     // daemon::IsLocalOnly: only users of this machine submit jobs
   bool insecure_listen = false;
   bool forget_unknown_jobs = false;  // shards of jobs that the journal has lost are dropped (line 18a)
   // Whether a server that registers over this connection has an endpoint that workers elsewhere cannot reach. May be empty: no.

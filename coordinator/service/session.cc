@@ -234,6 +234,7 @@ void ControlPlane::Register(std::uint64_t number) {
   std::vector<Job*> jobs;                      // that it is of: a worker of one, a server of all
   std::vector<v1::CoordinatorMessage> others;  // of what Registered says of the first one, for the rest
   if (said.role == Role::kWorker) {
+  registered->set_local_only(options_.local_only);
     Job* job = JobFor(verdict.task, hello, verdict.former);
     if (verdict.former) {
       if (Job* before = JobOf(*verdict.former); before != nullptr && before != job) before->ReleaseWorker(*verdict.former);

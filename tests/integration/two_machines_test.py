@@ -217,6 +217,11 @@ spec:
                 self.assertNotIn("$6$", where)
             return r.stdout + r.stderr
 
+        with self.subTest("a worker that dials loopback reads nothing by default where its coordinator listens off loopback"):
+            _, everywhere = self.start_listening(COORDINATOR, "coordinator everywhere", "--insecure-listen", "0.0.0.0:0", "--runs", runs, prefix=self.near.prefix)
+            beside = self.start(WORKER, "worker beside", "--name", 0, "--threads", 1, "--coordinator", "127.0.0.1:" + everywhere.rsplit(":", 1)[1], prefix=self.near.prefix)
+            beside.wait_log("started without --data-root")
+            self.assertEqual(beside.end(), 0)
         worker = self.start(WORKER, "worker closed", "--name", 0, "--threads", 1, *to, prefix=self.near.prefix)
         worker.wait_log("started without --data-root")
         self.assertIn("start it with --data-root FOLDER", run("closed", os.path.join(data, "good.csv")))

@@ -1594,7 +1594,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   const Environment env;
-  const Options options;
+  Options options;                                // data_roots change with the coordinator; the rest is constant
   const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
   // What comes from servers or is read from files lands where the device reads it. Exchanges have it, too, and are not the backend's last owners.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
@@ -1638,6 +1638,7 @@ Runner::~Runner() = default;
 
 void Runner::SetIdentity(const std::string& identity) { impl_->identity = identity; }
 
+void Runner::SetDataRoots(const fs::Roots& roots) { impl_->options.data_roots = roots; }
 void Runner::FillHello(v1::Hello* hello) const {
   hello->set_highest_term(impl_->highest_term);
   if (impl_->env.functions != nullptr) {

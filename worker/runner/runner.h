@@ -67,6 +67,7 @@ class Runner {
 
   // --- session
   void SetIdentity(const std::string& identity);  // "0"; known from Registered at the latest
+  void SetDataRoots(const fs::Roots& roots);      // in place of Options::data_roots, for jobs that begin from now on
   void FillHello(v1::Hello* hello) const;         // highest_term, life_id and every attempt in hand [26]
   void OnRegistered(const v1::Registered& registered);
   void OnLost();  // the session has ended; what is held goes on [17]
