@@ -21,7 +21,8 @@ absl::Status ReadBack::Look(fs::FileSystem& files, int index, std::uint64_t* rea
   const v1::ShardFile& entry = manifest_.shards(index);
   const std::string uri = fs::JoinUri(folder_, entry.file());
   const auto found = sizes_.lower_bound({entry.file(), 0});
-  if (found == sizes_.end() || found->first != entry.file()) return absl::NotFoundError(absl::StrCat("no such file: path=", uri));
+  // A network file system may list a folder as it was some seconds ago: who opens the file asks its server.
+  if (found == sizes_.end() || found->first != entry.file()) return snapshot::CheckShardOf(files, folder_, manifest_, index, options_.whole).status();
   if (found->second != entry.bytes()) {
     return absl::DataLossError(
         absl::StrCat("a shard's file has another size than its server said: path=", uri, " want=", entry.bytes(), " got=", found->second));

@@ -21,6 +21,12 @@ absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::s
     if (bytes.status().code() != absl::StatusCode::kUnavailable && bytes.status().code() != absl::StatusCode::kDeadlineExceeded)
       return bytes.status();
     if (!OriginOf(bytes.status()).empty()) return bytes.status();  // its answer: it is there, and takes nothing now
+    if (!transport::IsNotConnected(bytes.status()) && absl::IsDeadlineExceeded(bytes.status())) {
+      return absl::Status(bytes.status().code(),
+                          absl::StrCat("no answer from the coordinator in time (does it run, is this its address?); it may have "
+                                       "done what it was asked, psctl job list says which jobs there are: address=",
+                                       address, " cause=", bytes.status().message()));
+    }
     return absl::Status(bytes.status().code(), absl::StrCat("coordinator not reachable (does it run, is this its address?): address=", address,
                                                             " cause=", bytes.status().message()));
   }

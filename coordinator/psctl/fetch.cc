@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -31,6 +32,8 @@
 namespace evergrad::psctl {
 namespace {
 
+// In a folder that files were fetched into: whose they are.
+constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
 constexpr int kListedMax = 4;  // a file that changes while it is read is listed and read again
 constexpr auto kPause = std::chrono::milliseconds(200);
@@ -66,6 +69,7 @@ class Fetcher {
       fetched.files.clear();
       uid_ = ShowHex(list.job_uid());  // a name may be another job's the next time
       EG_RETURN_IF_ERROR(Check(list));
+      EG_RETURN_IF_ERROR(TakeFolder());
       absl::Status changed;
       for (const v1::RunFileInfo& file : list.files()) {
         absl::Status status = Bring(file, &fetched.bytes);
@@ -96,6 +100,20 @@ class Fetcher {
     if (names.empty())
       return UserError(absl::FailedPreconditionError(absl::StrCat("the run has no files yet: job=", options_.job, " state=", list.state())));
     return absl::OkStatus();
+  }
+
+  // Files of two runs in one folder would pass for one model.
+  absl::Status TakeFolder() const {
+    const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark), mine = absl::StrCat("evergrad run of job ", uid_, "\n");
+    const auto there = fs::ReadFile(path, kMarkBytesMax);
+    if (there.ok() && *there == mine) return absl::OkStatus();
+    if (there.ok())
+      return UserError(absl::FailedPreconditionError(absl::StrCat(
+          "the folder has the files of another run, and files of two runs do not mix: folder=", options_.folder,
+          " has=", CleanText(absl::StripAsciiWhitespace(*there), 100), " want=job ", uid_, " (name an empty folder, or remove this one first)")));
+    if (!absl::IsNotFound(there.status())) return there.status();
+    EG_RETURN_IF_ERROR(fs::MakeDirectories(options_.folder));
+    return fs::WriteFileAtomic(path, mine);
   }
 
   // `call` until it is answered for good.

@@ -83,6 +83,20 @@ class Records(unittest.TestCase):
             with self.assertRaisesRegex(self.load.ModelError, "field `f`"):
                 field.value(text)
 
+    def test_numbers_that_the_workers_refuse_are_refused(self):
+        for field, text in ((self.field("int"), " 39 "), (self.field("float"), "1.5 "), (self.field("int", {"type": "offset", "value": 2}), str(2 ** 63 - 1))):
+            with self.subTest(text), self.assertRaises(self.load.ModelError):
+                field.value(text)
+
+    def test_the_loss_of_logits_far_from_zero_is_the_workers(self):
+        def loss(kind, logits, outputs, labels):
+            return self.load.measure({"type": kind, "from_logits": logits}, [], numpy.array(outputs, numpy.float32), numpy.array(labels))["loss"]
+        self.assertAlmostEqual(loss("binary_crossentropy", True, [[-20.0], [20.0]], [1, 0]), 20.0, places=6)
+        self.assertAlmostEqual(loss("sparse_categorical_crossentropy", True, [[0.0, 30.0, 0.0]], [0]), 30.0, places=6)
+        # Probabilities are kept 1e-7 away from 0 and 1, as Keras does.
+        self.assertAlmostEqual(loss("binary_crossentropy", False, [[0.0]], [1]), -numpy.log(2e-7), places=6)
+        self.assertAlmostEqual(loss("sparse_categorical_crossentropy", False, [[0.25, 0.75]], [0]), -numpy.log(0.25), places=6)
+
     def test_what_it_does_not_know_is_refused_by_name(self):
         with self.assertRaisesRegex(self.load.ModelError, "`embolden`"):
             self.field("string", {"type": "embolden"})

@@ -29,6 +29,7 @@ MASK = (1 << 64) - 1
 INTEGER = re.compile(rb"[+-]?[0-9]+\Z")
 REAL = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 AUC_BINS = 199
+EPSILON = 1e-7  # how far the losses keep probabilities from 0 and 1
 
 
 class ModelError(Exception):
@@ -193,7 +194,7 @@ class FieldReader:
         self.maps = [dict(t["entries"]) if t["type"] == "map" else None for t in field["transforms"]]
 
     def typed(self, text):
-        kind, bare = self.field["type"], as_bytes(text).strip(b" \t\n\r\v\f")
+        kind, bare = self.field["type"], as_bytes(text)
         if kind == "string":
             return text
         if kind == "int" and INTEGER.match(bare) and -(1 << 63) <= int(bare) < 1 << 63:
@@ -211,6 +212,8 @@ class FieldReader:
             elif kind == "offset":
                 whole = isinstance(value, int) and t["value"] == math.floor(t["value"]) and abs(t["value"]) <= 2 ** 53
                 value = value + int(t["value"]) if whole else float(value) + t["value"]
+                if whole and not -(1 << 63) <= value < 1 << 63:
+                    raise ModelError("field `%s`: expected an integer of 64 bits after the offset, got `%d`" % (self.field["name"], value))
             elif kind == "log1p":
                 value = math.copysign(math.log1p(abs(float(value))), float(value))
             elif kind == "bucketize":
@@ -471,7 +474,11 @@ class Model:
         values = [[reader.value(self._value(r, c, field)) for c in field["columns"]] for r in records]
         real = any(isinstance(v, float) for row in values for v in row)
         array = numpy.array(values, numpy.float64 if real else numpy.int64).reshape(len(values), len(field["columns"]))
-        array = array.astype(numpy.float32) if real else array
+        if real:
+            with numpy.errstate(over="ignore"):
+                array = array.astype(numpy.float32)
+            if not numpy.isfinite(array).all():
+                raise ModelError("field `%s`: a value is beyond float32" % name)
         return array if field["list"] else array[:, 0]
 
     def inputs(self, records):
@@ -515,21 +522,28 @@ class Model:
         """Loss (regularizers left out) and the metrics of the job, over records with labels."""
         if labels is None:
             labels = self.field_values(self.loss["labels"], records)
-        return measure(self.loss, self.spec["metrics"], self.predict(records), numpy.asarray(labels))
+        return measure(self.loss, self.spec["metrics"], self.predict(records, raw=True), numpy.asarray(labels))
 
 
-def measure(loss, metrics, predicted, labels):
-    p = predicted.astype(numpy.float64).reshape(len(labels), -1)
+def measure(loss, metrics, output, labels):
+    """Loss and metrics of the output layer's own values: logits where the loss takes those."""
+    p, logits = output.astype(numpy.float64).reshape(len(labels), -1), loss["from_logits"]
     kind, result = loss["type"], {"examples": len(labels)}
     if kind == "sparse_categorical_crossentropy":
-        clipped = numpy.clip(p, 1e-7, 1 - 1e-7)
-        clipped /= clipped.sum(axis=1, keepdims=True)
+        scores = p if logits else numpy.log(numpy.clip(p, EPSILON, 1 - EPSILON))
+        scores = scores - scores.max(axis=1, keepdims=True)
         truth = labels.astype(numpy.int64).ravel()
-        result["loss"] = float(-numpy.log(clipped[numpy.arange(len(truth)), truth]).mean())
+        result["loss"] = float((numpy.log(numpy.exp(scores).sum(axis=1)) - scores[numpy.arange(len(truth)), truth]).mean())
         correct = p.argmax(axis=1) == truth
     elif kind == "binary_crossentropy":
-        y, clipped = labels.astype(numpy.float64).reshape(p.shape), numpy.clip(p, 1e-7, 1 - 1e-7)
-        result["loss"] = float(-(y * numpy.log(clipped) + (1 - y) * numpy.log(1 - clipped)).mean())
+        y = labels.astype(numpy.float64).reshape(p.shape)
+        if logits:
+            losses = numpy.maximum(p, 0) - p * y + numpy.log1p(numpy.exp(-numpy.abs(p)))
+            p = 1 / (1 + numpy.exp(-numpy.clip(p, -700, 700)))
+        else:
+            clipped = numpy.clip(p, EPSILON, 1 - EPSILON)
+            losses = -(y * numpy.log(clipped + EPSILON) + (1 - y) * numpy.log(1 - clipped + EPSILON))
+        result["loss"] = float(losses.mean())
         correct = (p > 0.5) == (y > 0.5)
     else:
         squares = ((p - labels.astype(numpy.float64).reshape(p.shape)) ** 2).mean(axis=1)

@@ -59,6 +59,32 @@ TEST_CASE("files that lie on another host are reported with that host, as a fold
   CHECK_THAT(std::string(status.message()), Contains("1 of 2") && Contains("host-b (1)") && !Contains("host-a"));
 }
 
+// A network file system whose listing is older than the files.
+class LateListing final : public fs::FileSystem {
+ public:
+  explicit LateListing(fs::FileSystem& files) : files_(files) {}
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return files_.Create(uri); }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return files_.Open(uri); }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override { return std::vector<fs::Entry>(); }
+  absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
+  absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
+  absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
+
+ private:
+  fs::FileSystem& files_;
+};
+
+TEST_CASE("a file that the listing lacks and that can be opened counts as there") {
+  fs::MemoryFileSystem files;
+  const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
+  LateListing late(files);
+  for (const bool whole : {false, true}) CHECK(ReadAll(late, manifest, {whole, {}, 1 << 20}).unread.empty());
+  REQUIRE(files.Remove(fs::JoinUri(kFolder, manifest.shards(1).file())).ok());
+  const Read one = ReadAll(late, manifest, {});
+  REQUIRE(one.unread.size() == 1);
+  CHECK(absl::IsNotFound(one.unread[0].status));
+}
+
 TEST_CASE("every byte of a last manifest's files is read, of a periodic one the ends of new files, and the size of all") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);

@@ -350,6 +350,13 @@ TEST_CASE("a coordinator that answers that it takes nothing now is not said to b
   CHECK(psctl.err.str() == "psctl: no new work is accepted: no room\n");
 }
 
+TEST_CASE("a submission without an answer is not said to have reached nobody") {
+  Psctl psctl;
+  psctl.coordinator.RefuseSubmit(absl::DeadlineExceededError("deadline exceeded"));
+  CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
+  CHECK_THAT(psctl.err.str(), Catch::Contains("it may have done what it was asked, psctl job list says") && !Catch::Contains("not reachable"));
+}
+
 TEST_CASE("a coordinator that goes away is asked again for a while, then the run ends with 4; one that forgot the job ends it at once") {
   Psctl psctl;
   psctl.clock.step = std::chrono::milliseconds(200);

@@ -157,6 +157,17 @@ TEST_CASE("fetch brings every file of a run whole, and what is here already does
   CHECK_THAT(stage.err.str(), Contains("--to"));
 }
 
+TEST_CASE("a folder that has another run's files is refused, and stays as it is") {
+  Stage stage;
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
+  REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);  // the same run
+  std::ofstream(stage.folder / "here/.evergrad-fetched") << "evergrad run of job 00000000000000ff\n";
+  stage.files["result.json"] = "{\"newer\": 1}\n";
+  CHECK(stage.Run({"job", "fetch", "job", "--to", "here"}) == kUsage);
+  CHECK_THAT(stage.err.str(), Contains("has the files of another run") && Contains("00000000000000ff") && Contains("000000000000002a"));
+  CHECK(stage.At("here/result.json") == "{}\n");
+}
+
 TEST_CASE("a part that is damaged on its way, or a file that changes while it is read, is read again, and at last named; nothing half stays") {
   Stage stage;
   int damaged = 1;
