@@ -71,7 +71,8 @@ struct ResumePoint {
   std::vector<absl::Status> passed_over;
   // Updates in each shard's file, applied and skipped, in order; nullopt: the files cannot be seen from here.
   std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
-  bool whole = false;  // the files can be seen, hold the same closures, and none of them is open
+  bool whole = false;          // the files can be seen, hold the same closures, and none of them is open
+  std::uint64_t open_end = 0;  // one past the highest open closure of all files; 0: none is open, or they cannot be seen
 };
 // The newest manifest (by written_ms, then number) of an earlier job of this name that can be read and none of whose files is damaged (every
 // byte is read here, so it takes as long as that; a server that loads one reads it again); one with files that cannot be seen from here only
@@ -92,7 +93,7 @@ struct Resumption {
 // [28] The same fingerprint: each shard goes on where its file ends, open closures included. Another plan: only with the same cut (variables by
 // name, shape and rows, optimizer by type), from a complete manifest that ends with an epoch of its own plan and has no closure open; the
 // shards begin with a new ledger in which so many epochs of the new plan are done. Otherwise FailedPrecondition, marked as the user's, that
-// says what differs and what to do; also when some shard was not saved yet, and when the new plan has fewer epochs than are done.
+// says what differs and what to do; also when some shard was not saved yet, and when the new plan has fewer epochs than are done or begun.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self);
 // "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the message); nullptr: there is none.
 const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics, absl::string_view scope, std::uint64_t epoch,

@@ -63,7 +63,7 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, 
 // The files that the manifest names, every byte: a server that found damage later would have nothing older to begin from.
 struct Look {
   absl::Status damaged, unseen;  // the first of each
-  std::uint64_t open_closures = 0;
+  std::uint64_t open_closures = 0, open_end = 0;
   std::vector<std::uint64_t> updates;  // by shard
 };
 Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Manifest& manifest) {
@@ -74,6 +74,7 @@ Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Man
     const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/true);
     if (report.ok()) {
       look.open_closures += report->open_closures;
+      if (!report->open.empty()) look.open_end = std::max(look.open_end, report->open.back().first.value() + 1);
       look.updates.back() += report->counters.updates_applied();
       for (const v1::SkipCount& skip : report->counters.skips()) look.updates.back() += skip.count();
     } else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))
@@ -259,6 +260,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
       ResumePoint point{*std::move(manifest), folder.uri, fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)), std::nullopt, {}};
       if (look.damaged.ok() && look.unseen.ok()) {
         point.open_closures = look.open_closures;
+        point.open_end = look.open_end;
         point.updates = look.updates;
         point.whole = look.open_closures == 0 && snapshot::DoneSetsAreEqual(point.manifest);
         point.passed_over = std::move(passed_over);
@@ -318,6 +320,11 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
         return Refused(point, absl::StrCat("more is done than this job has to do: spec.training.epochs=", plan.epochs()),
                        absl::StrCat("give at least ", was.epochs(), " epochs"));
       }
+    }
+    // What is in the values of a closure that this plan has not would be counted at the job's end as if somebody had made it up.
+    if (point.open_end > now->closures()) {
+      return Refused(point, absl::StrCat("more is begun than this job has to do: spec.training.epochs=", plan.epochs()),
+                     absl::StrCat("give at least ", (point.open_end - 1) / now->closures_per_epoch() + 1, " epochs"));
     }
     for (int i = 0; i < manifest.shards_size(); ++i) {
       out.snapshots.push_back(SnapshotOf(point, manifest.shards(i)));

@@ -66,7 +66,11 @@ void Job::CountTouched(ClosureId closure, const v1::TouchedLess* said) {
   account_.Count(plan_->Closure(closure).steps, said == nullptr ? std::nullopt : std::optional(LessOf(*said)));
 }
 
-void Job::TakeOverUpdates(const ResumePoint& point, bool same_plan) { account_.TakeOver({point.updates, point.whole, !same_plan}); }
+void Job::TakeOverUpdates(const ResumePoint& point, bool same_plan) {
+  // Files that cannot be seen from here may hold a part of an epoch that this job has not: what it finds beyond its own is nobody's fault.
+  const bool beyond = !point.updates && plan_message_.epochs() < point.manifest.plan().epochs();
+  account_.TakeOver({point.updates, point.whole, !same_plan || beyond});
+}
 
 UpdateAccount::Finding Job::CompareUpdates() const {
   if (!book_) return {UpdateAccount::Verdict::kWithin, ""};

@@ -283,6 +283,22 @@ TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is d
   CHECK(absl::IsInvalidArgument(PlanResumption(PointOf(more), SmallPlan(), JobUid(2)).status()));
 }
 
+TEST_CASE("a plan shorter than what is begun is refused, and the message says how many epochs are needed") {
+  SavedJob job = Job(1, 1000);
+  job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
+  job.open = {10, 12};  // of the third epoch
+  const ResumePoint point = PointOf(job);
+  CHECK(point.open_end == 13);
+  const std::string text = RefusalOf(point, SmallPlan(10, 2));
+  CHECK(Has(text, "more is begun than this job has to do: spec.training.epochs=2"));
+  CHECK(Has(text, "give at least 3 epochs"));
+  CHECK(PlanResumption(point, SmallPlan(10, 3), kSelf)->closures_done == 10);
+  // What is begun within the plan is gone on with.
+  job.done = {IntervalSet::Range(0, 8), IntervalSet::Range(0, 7)};
+  job.open = {8, 9};
+  CHECK(PlanResumption(PointOf(job), SmallPlan(10, 2), kSelf).ok());
+}
+
 TEST_CASE("what is saved is what the book begins from") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 7), IntervalSet{0, 1, 2, 3, 5}};

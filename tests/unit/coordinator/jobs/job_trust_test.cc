@@ -120,6 +120,51 @@ TEST_CASE("a report of touched shards that cannot be is refused and changes noth
   CHECK(c.Status().state() == "RUNNING");
 }
 
+TEST_CASE("files that cannot be seen may hold more than a shorter job that resumes has to do, and no worker is accused of it") {
+  const auto settings = [](std::uint32_t epochs, bool resume) {
+    return [=](config::JobSpec& spec, JobOptions&) {
+      spec.training.epochs = epochs;
+      spec.checkpoint.on = true;
+      spec.checkpoint.every = std::chrono::milliseconds(200);
+      spec.checkpoint.resume = resume;
+    };
+  };
+  const auto dense = [](const v1::Grant& grant, v1::Done* done) {
+    if (grant.kind() == v1::DESCRIBE) done->mutable_describe()->mutable_variables(0)->set_name("dense/kernel");
+    if (grant.kind() == v1::TRAIN) done->mutable_touched();
+  };
+  FakeCluster former(settings(3, false));
+  former.on_done = dense;
+  former.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() >= 16; };
+  Begin(former);
+  REQUIRE(former.Run([&] { return former.Status().closures_succeeded() == 16; }));
+  former.job->Cancel();
+  REQUIRE(former.RunToEnd());
+  REQUIRE(former.Status().checkpoint().number() > 0);
+  // The servers have them on disks of their own.
+  const auto elsewhere = std::make_shared<fs::MemoryFileSystem>();
+  const std::string folder = "/runs/fake-0000000000abcdef/checkpoint";
+  REQUIRE(elsewhere->MakeFolders(folder).ok());
+  const auto entries = former.host.disk->List(folder);
+  REQUIRE(entries.ok());
+  for (const fs::Entry& entry : *entries) {
+    if (entry.name.rfind("shard-", 0) != 0) continue;
+    const std::string uri = fs::JoinUri(folder, entry.name);
+    REQUIRE(fs::WriteWhole(*elsewhere, uri, *fs::ReadWhole(*former.host.disk, uri, 1 << 20)).ok());
+    REQUIRE(former.host.disk->Remove(uri).ok());
+  }
+  FakeCluster c(settings(2, true), {}, JobUid(0xd00d), former.host.disk);
+  c.elsewhere = elsewhere;
+  c.on_done = dense;
+  c.updates_reported = 40;  // 32, and what had been begun of the third epoch
+  Begin(c);
+  REQUIRE(c.RunToEnd());
+  INFO(c.Status().first_cause().message());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK_THAT(AllEvents(c), Contains("resumed at step 32 of 32"));
+  CHECK_FALSE(c.Status().updates_exact());
+}
+
 void SayDropped(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, bool superseded) {
   v1::TaskMessage message;
   v1::AttemptDropped& dropped = *message.mutable_dropped();
