@@ -1,6 +1,8 @@
 #include "ps_server/service/shard_lane.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -475,10 +477,47 @@ void ShardLane::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, 
   it->second.after_apply.push_back([this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
 }
 
+v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
+  const Shard& shard = *slot.shard;
+  v1::ShardState state;
+  state.set_job_uid(shard.settings().job.value());
+  state.set_shard(shard.settings().shard.value());
+  state.set_variable(shard.settings().variable);
+  state.set_row_begin(shard.settings().row_begin);
+  state.set_row_end(shard.settings().row_end);
+  state.set_bytes(shard.value_bytes());
+  state.set_slot_bytes(shard.slot_bytes());
+  *state.mutable_epoch() = client::ToProto(shard.epoch());
+  *state.mutable_start() = client::ToProto(shard.start());
+  state.set_lsn(shard.lsn());
+  state.set_vlsn(shard.vlsn());
+  state.set_updates_applied(shard.updates_applied());
+  std::uint64_t skips = 0;
+  for (const auto& [reason, count] : shard.skips()) skips += count;
+  state.set_skips(skips);
+  state.set_duplicates_refused(shard.duplicates());
+  state.set_pulls(slot.traffic.pulls);
+  state.set_pushes(slot.traffic.pushes);
+  state.set_bytes_sent(slot.traffic.bytes_sent);
+  state.set_bytes_received(slot.traffic.bytes_received);
+  for (const storage::EmbeddingTable* table : shard.Tables()) Describe(*table, digests, state.add_tables());
+  if (digests) {
+    if (state.tables_size() == 0) {
+      state.set_digest(shard.Digest());
+      state.set_slot_digest(shard.SlotDigest());
+    }
+    for (const v1::TableState& table : state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
+      state.set_digest(state.digest() + table.digest());
+      state.set_slot_digest(state.slot_digest() + table.slot_digest());
+    }
+  }
+  state.set_open_closures(static_cast<std::uint32_t>(shard.ledger().open().size()));
+  state.set_ledger_intervals(static_cast<std::uint32_t>(shard.ledger().done().interval_count() + shard.ledger().refused().interval_count()));
+  return state;
+}
+
 struct ShardLane::ReportTask {
-  JobUid job;
-  bool digests = false;
-  std::vector<ShardKey> keys;  // last one first
+  std::set<ShardKey> left;
   std::vector<v1::ShardState> states;
   std::function<void(std::vector<v1::ShardState>)> done;
 };
@@ -486,68 +525,59 @@ struct ShardLane::ReportTask {
 void ShardLane::Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done) {
   options_.executor->Post([this, job, digests, done = std::move(done)]() mutable {
     auto task = std::make_shared<ReportTask>();
-    task->job = job;
-    task->digests = digests;
     task->done = std::move(done);
-    for (auto it = slots_.rbegin(); it != slots_.rend(); ++it) {
-      if (job == JobUid(0) || it->first.job == job) task->keys.push_back(it->first);
+    for (const auto& [key, slot] : slots_) {
+      if (job == JobUid(0) || key.job == job) task->left.insert(key);
     }
-    ContinueReport(std::move(task));
+    if (!digests || task->left.empty()) return ContinueReport(std::move(task));
+    summing_.push_back(std::move(task));
+    if (summing_.size() == 1) ContinueSums();
   });
 }
 
+// Without digests.
 void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
   std::uint64_t spent = 0;
-  while (!task->keys.empty() && spent < kTurnBytes) {
-    const auto it = slots_.find(task->keys.back());
+  while (!task->left.empty() && spent < kTurnBytes) {
+    const auto it = slots_.find(*task->left.begin());
     if (it != slots_.end() && it->second.applying) {
       it->second.after_apply.push_back([this, task] { ContinueReport(task); });
       return;
     }
-    task->keys.pop_back();
+    task->left.erase(task->left.begin());
     if (it == slots_.end()) continue;
-    const Shard& shard = *it->second.shard;
-    v1::ShardState state;
-    state.set_job_uid(it->first.job.value());
-    state.set_shard(it->first.shard.value());
-    state.set_variable(shard.settings().variable);
-    state.set_row_begin(shard.settings().row_begin);
-    state.set_row_end(shard.settings().row_end);
-    state.set_bytes(shard.value_bytes());
-    state.set_slot_bytes(shard.slot_bytes());
-    *state.mutable_epoch() = client::ToProto(shard.epoch());
-    *state.mutable_start() = client::ToProto(shard.start());
-    state.set_lsn(shard.lsn());
-    state.set_vlsn(shard.vlsn());
-    state.set_updates_applied(shard.updates_applied());
-    std::uint64_t skips = 0;
-    for (const auto& [reason, count] : shard.skips()) skips += count;
-    state.set_skips(skips);
-    state.set_duplicates_refused(shard.duplicates());
-    const Slot::Traffic& traffic = it->second.traffic;
-    state.set_pulls(traffic.pulls);
-    state.set_pushes(traffic.pushes);
-    state.set_bytes_sent(traffic.bytes_sent);
-    state.set_bytes_received(traffic.bytes_received);
-    for (const storage::EmbeddingTable* table : shard.Tables()) Describe(*table, task->digests, state.add_tables());
-    if (task->digests) {
-      if (state.tables_size() == 0) {
-        state.set_digest(shard.Digest());
-        state.set_slot_digest(shard.SlotDigest());
-      }
-      for (const v1::TableState& table : state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
-        state.set_digest(state.digest() + table.digest());
-        state.set_slot_digest(state.slot_digest() + table.slot_digest());
-      }
-      spent += shard.value_bytes() + shard.slot_bytes();
-    }
-    state.set_open_closures(static_cast<std::uint32_t>(shard.ledger().open().size()));
-    state.set_ledger_intervals(static_cast<std::uint32_t>(shard.ledger().done().interval_count() + shard.ledger().refused().interval_count()));
-    task->states.push_back(std::move(state));
+    task->states.push_back(StateOf(it->second, /*digests=*/false));
     spent += kSectionCost;
   }
-  if (task->keys.empty()) return task->done(std::move(task->states));
+  if (task->left.empty()) return task->done(std::move(task->states));
   options_.executor->Post([this, task] { ContinueReport(task); });
+}
+
+// Each shard is summed once for all who still want it.
+void ShardLane::ContinueSums() {
+  std::uint64_t spent = 0;
+  while (!summing_.empty() && spent < kTurnBytes) {
+    const ShardKey key = *summing_.front()->left.begin();
+    const auto it = slots_.find(key);
+    if (it != slots_.end() && it->second.applying) {
+      it->second.after_apply.push_back([this] { ContinueSums(); });
+      return;
+    }
+    std::optional<v1::ShardState> state;
+    if (it != slots_.end()) {
+      state = StateOf(it->second, /*digests=*/true);
+      spent += it->second.shard->value_bytes() + it->second.shard->slot_bytes() + kSectionCost;
+    }
+    std::deque<std::shared_ptr<ReportTask>> whole;
+    std::erase_if(summing_, [&](const std::shared_ptr<ReportTask>& task) {
+      if (task->left.erase(key) > 0 && state) task->states.push_back(*state);
+      if (!task->left.empty()) return false;
+      whole.push_back(task);
+      return true;
+    });
+    for (const std::shared_ptr<ReportTask>& task : whole) task->done(std::move(task->states));
+  }
+  if (!summing_.empty()) options_.executor->Post([this] { ContinueSums(); });
 }
 
 }  // namespace evergrad::ps_server

@@ -86,7 +86,8 @@ class ShardLane {
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Line 22: the shard stops (Shard::Stop), then its last cut as above. A repeat: the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // States of this lane's shards of `job` (0: all), one shard a task: a digest of a large one does not hold up the others.
+  // States of this lane's shards of `job` (0: all), in no order. Digests a megabyte or a shard a task: those of large ones hold up nothing else. Who
+  // asks for digests while others are waited for shares what is still to be summed: asking again and again makes nobody slower.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
  private:
@@ -124,14 +125,17 @@ class ShardLane {
   ShardCut CutOf(const Shard& shard);
   using SliceReady = std::function<void(absl::StatusOr<SlotSlice>)>;
   void TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready);
+  static v1::ShardState StateOf(const Slot& slot, bool digests);
   struct ReportTask;
   void ContinueReport(std::shared_ptr<ReportTask> task);
+  void ContinueSums();
 
   const Options options_;
   std::map<ShardKey, Slot> slots_;
   std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // FindNext's guess
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
+  std::deque<std::shared_ptr<ReportTask>> summing_;  // reports with digests, the oldest first; ContinueSums is under way while there is one
   // Where copied values of the request in hand go: the sections of one request share blocks, each at a multiple of 64. Not beyond the end of a turn.
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;

@@ -388,6 +388,46 @@ TEST_CASE("a shard that goes while the lane expects it next is not served from w
   CHECK(pull({0})->pull() == v1::PULL_STALE);
 }
 
+TEST_CASE("reports with digests that are asked for while one is under way share its sums, each is whole, and one without is not held up") {
+  HostFixture f(1);
+  constexpr std::uint32_t kShards = 16;
+  for (std::uint32_t shard = 0; shard < kShards; ++shard) f.Hold(CountingShard(shard, 262144));  // a turn each
+  f.Hold(CountingShard(0, 4, kJob + 1));
+  const std::vector<v1::ShardState> want = f.Report();
+  REQUIRE(want.size() == kShards + 1);
+  const auto cost = [&](int reports) {
+    std::vector<std::size_t> order;
+    for (int i = 0; i < reports; ++i) {
+      f.host->Report(JobUid(kJob), true, [&](std::vector<v1::ShardState> states) {
+        order.push_back(states.size());
+        for (std::size_t p = 0; p < states.size(); ++p) CHECK(states[p].digest() == want[p].digest());
+      });
+    }
+    f.host->Report(JobUid(0), false, [&](std::vector<v1::ShardState> states) { order.push_back(states.size()); });
+    const int tasks = f.executors[0]->RunReady();
+    CHECK(order.size() == static_cast<std::size_t>(reports) + 1);
+    CHECK(order.front() == kShards + 1);
+    CHECK(std::count(order.begin(), order.end(), kShards) == reports);
+    return tasks;
+  };
+  const int one = cost(1);
+  CHECK(one >= static_cast<int>(kShards));
+  CHECK(cost(20) <= one + 2 * 20);
+  // Another job's are summed beside.
+  std::size_t other = 0, all = 0;
+  f.host->Report(JobUid(kJob + 1), true, [&](std::vector<v1::ShardState> states) { other = states.size(); });
+  f.host->Report(JobUid(0), true, [&](std::vector<v1::ShardState> states) { all = states.size(); });
+  f.RunAll();
+  CHECK(other == 1);
+  CHECK(all == kShards + 1);
+  // What is dropped meanwhile is not waited for.
+  std::size_t left = 0;
+  f.host->Report(JobUid(kJob), true, [&](std::vector<v1::ShardState> states) { left = states.size(); });
+  f.host->DropJob(JobUid(kJob));
+  f.RunAll();
+  CHECK(left == 1);
+}
+
 TEST_CASE("a row of large pushes holds up no report") {
   HostFixture f(1);
   const std::uint64_t large = 300000;  // a turn and a little
