@@ -491,14 +491,7 @@ void Job::Ready(TaskId task) {
     }
   }
   // A query in progress may concern what it holds.
-  for (Query& query : queries_) {
-    v1::CoordinatorMessage message;
-    message.mutable_report_shards()->set_request_id(query.request);
-    message.mutable_report_shards()->set_job_uid(id_.uid.value());
-    message.mutable_report_shards()->set_digests(query.digests);
-    query.waiting.insert(task);
-    host_->Send(task, message);
-  }
+  for (Query& query : queries_) AskServer(&query, task);
   Pump();
 }
 
@@ -942,6 +935,7 @@ std::string Job::WaitingFor() const {
       return absl::StrCat("the last checkpoint: the coordinator reads its files back: ", read_back_.second - read_back_.first, " left");
     return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
+  if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
   if (phase_ == Phase::kExporting && !export_trouble_.empty() && workers.empty() && servers.empty())
     return absl::StrCat("room for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
@@ -963,6 +957,21 @@ std::string Job::WaitingForRoom() const {
     if (waiting++ == 0) text = absl::StrCat(worker.progress.waiting_for(), " (worker/", worker.identity);
   }
   return waiting == 0 ? "" : absl::StrCat(text, waiting == 1 ? "" : absl::StrCat(" and ", waiting - 1, " more"), ")");
+}
+
+// The final count: a server reads all that it holds for it.
+std::string Job::WaitingForReport() const {
+  std::map<std::string, std::size_t> left;
+  for (const Query& query : queries_) {
+    if (query.report != report_generation_) continue;
+    for (std::uint32_t p = 0; p < assigned_.size(); ++p) left[book_->durable().map[p].server] += query.answers.count(p) == 0;
+  }
+  std::string text;
+  for (const auto& [identity, shards] : left) {
+    if (shards > 0 && text.size() < 500)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", Shards(shards), text.empty() ? " to be summed" : "", " by ps_server/", identity);
+  }
+  return text;
 }
 
 std::string Job::WaitingForServers() const {

@@ -66,8 +66,8 @@ struct JobOptions {
   std::uint32_t closures_behind_max = 65536;  // at least closures_open_max, else fewer can be open
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  std::chrono::milliseconds seal_timeout{5000};  // 20a: a silent owner is unmapped
-  std::chrono::milliseconds report_timeout{5000};
+  std::chrono::milliseconds seal_timeout{5000};    // 20a: a silent owner is unmapped
+  std::chrono::milliseconds report_timeout{5000};  // of a job that ends early; one that succeeds waits for its report
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
   std::uint32_t retries_max = 10;  // machine errors of one closure or one Assign, in a row
   std::uint32_t deaths_max = 100;  // while the job does not get further (death_limit.h), a poison's not counted
@@ -346,6 +346,8 @@ class Job {
     std::uint64_t request = 0;
     bool digests = false;
     MonoTime deadline{0};
+    // The job's own report, by its generation: it ends when it is complete or void. At its deadline those are asked who do not know of it.
+    std::optional<std::uint64_t> report;
     std::set<TaskId> waiting;
     std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
     std::function<void(const ShardAnswer&)> done;
@@ -492,9 +494,13 @@ class Job {
   bool AllShardsReady() const;
   void SendCloses();
   void OnShardReport(TaskId task, const v1::ShardReport& report);
+  void BeginQuery(bool digests, std::chrono::milliseconds timeout, std::optional<std::uint64_t> report, std::function<void(const ShardAnswer&)> done);
+  void AskServer(Query* query, TaskId task);
+  void AskForMissing(Query* query);
   void FinishQuery(std::size_t index);
   void CheckQueries();
   std::string WaitingForServers() const;
+  std::string WaitingForReport() const;
   std::string WaitingForRoom() const;
   std::string WaitingForStore() const;
   void SayPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_

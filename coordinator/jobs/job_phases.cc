@@ -109,15 +109,12 @@ void Job::FinishEvaluation() {
   host_->JobChanged(id_.uid);
 }
 
+// A server that sums many gigabytes takes its time: it is asked once, and what it says is waited for as long as it is there.
 void Job::BeginReport() {
   SetPhase(Phase::kReporting);
   const std::uint64_t generation = ++report_generation_;
-  QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
+  BeginQuery(true, options_.report_timeout, generation, [this, generation](const ShardAnswer& answer) {
     if (generation != report_generation_ || phase_ != Phase::kReporting) return;  // rolled back meanwhile
-    if (!answer.complete) {
-      BeginReport();
-      return;
-    }
     final_ = answer;
     if (UpdatesAgree()) BeginSaving();
   });

@@ -208,13 +208,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     if (moved_from_.erase(shard) > 0) {
       // Who was asked before it held this shard could not tell of it.
       for (Query& query : queries_) {
-        if (query.answers.count(shard.value()) != 0) continue;
-        v1::CoordinatorMessage message;
-        message.mutable_report_shards()->set_request_id(query.request);
-        message.mutable_report_shards()->set_job_uid(id_.uid.value());
-        message.mutable_report_shards()->set_digests(query.digests);
-        query.waiting.insert(task);
-        host_->Send(task, std::move(message));
+        if (query.answers.count(shard.value()) == 0) AskServer(&query, task);
       }
     }
     Touch();
@@ -272,25 +266,45 @@ void Job::SendCloses() {
 // ---------------------------------------------------------------- asking the owners
 
 void Job::QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done) {
+  BeginQuery(digests, timeout, std::nullopt, std::move(done));
+}
+
+void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout, std::optional<std::uint64_t> report,
+                     std::function<void(const ShardAnswer&)> done) {
   if (!book_ || !placed_) {
     done(final_);
     return;
   }
   Query query;
+  query.report = report;
   query.request = host_->NextNumber();
   query.digests = digests;
   query.deadline = host_->Now() + timeout;
   query.done = std::move(done);
-  v1::CoordinatorMessage message;
-  message.mutable_report_shards()->set_request_id(query.request);
-  message.mutable_report_shards()->set_job_uid(id_.uid.value());
-  message.mutable_report_shards()->set_digests(digests);
   for (const auto& [task, server] : servers_) {
-    if (!server.ready) continue;
-    query.waiting.insert(task);
-    host_->Send(task, message);
+    if (server.ready) AskServer(&query, task);
   }
   queries_.push_back(std::move(query));
+}
+
+void Job::AskServer(Query* query, TaskId task) {
+  v1::CoordinatorMessage message;
+  message.mutable_report_shards()->set_request_id(query->request);
+  message.mutable_report_shards()->set_job_uid(id_.uid.value());
+  message.mutable_report_shards()->set_digests(query->digests);
+  query->waiting.insert(task);
+  host_->Send(task, message);
+}
+
+// Who is here, has not told of a shard of its own, and owes no answer: it was not there when it was asked, or did not hold the shard yet.
+void Job::AskForMissing(Query* query) {
+  std::set<std::string> missing;
+  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    if (query->answers.count(p) == 0) missing.insert(book_->durable().map[p].server);
+  }
+  for (const auto& [task, server] : servers_) {
+    if (server.ready && query->waiting.count(task) == 0 && missing.count(server.identity) != 0) AskServer(query, task);
+  }
 }
 
 void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
@@ -306,6 +320,7 @@ void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
       query.answers[state.shard()] = {state, server->identity};
     }
     if (!report.more()) query.waiting.erase(task);
+    if (query.report) Touch();  // what the job waits for
     if (query.answers.size() == assigned_.size() || (query.waiting.empty() && phase_ == Phase::kSealedReporting)) FinishQuery(i);
     return;
   }
@@ -326,10 +341,15 @@ void Job::FinishQuery(std::size_t index) {
 void Job::CheckQueries() {
   const MonoTime now = host_->Now();
   for (std::size_t i = 0; i < queries_.size();) {
-    if (queries_[i].deadline <= now) {
-      FinishQuery(i);  // May add a query behind.
-    } else {
+    Query& query = queries_[i];
+    if (query.deadline > now) {
       ++i;
+    } else if (query.report == report_generation_ && phase_ == Phase::kReporting) {
+      query.deadline = now + options_.report_timeout;
+      AskForMissing(&query);
+      ++i;
+    } else {
+      FinishQuery(i);  // May add a query behind.
     }
   }
 }
