@@ -22,16 +22,22 @@ const DeathBackoff::Record* DeathBackoff::OnDeath(MonoTime now, Role role, absl:
   record.idle_deaths = 0;
   ++record.deaths;
   if (record.deaths <= options_.free) return nullptr;
-  const std::uint32_t doublings = std::min(record.deaths - options_.free - 1, kDoublingsMax);
-  record.until = now + std::min<std::chrono::milliseconds>(options_.first * (1u << doublings), options_.longest);
+  record.until = now + Span(record);
   return &record;
+}
+
+std::chrono::milliseconds DeathBackoff::Span(const Record& record) const {
+  const std::uint32_t doublings = std::min(record.deaths - options_.free - 1, kDoublingsMax);
+  return std::min<std::chrono::milliseconds>(options_.first * (1u << doublings), options_.longest);
 }
 
 void DeathBackoff::OnIdleDeath(MonoTime now, Role role, absl::string_view identity) {
   const auto found = records_.find(Key{role, std::string(identity)});
   if (found == records_.end()) return;
-  ++found->second.idle_deaths;
-  found->second.last = now;
+  Record& record = found->second;
+  ++record.idle_deaths;
+  record.last = now;
+  if (role == Role::kPsServer && record.deaths > options_.free) record.until = now + Span(record);
 }
 
 void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
@@ -39,9 +45,8 @@ void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
   records_.erase(Key{role, std::string(identity)});
 }
 
-void DeathBackoff::OnProgressOfAll(Role role) {
-  if (records_.empty()) return;
-  std::erase_if(records_, [&](const auto& one) { return one.first.first == role; });
+void DeathBackoff::OnProgressOf(Role role, const std::set<std::string>& identities) {
+  std::erase_if(records_, [&](const auto& one) { return one.first.first == role && identities.contains(one.first.second); });
 }
 
 MonoTime DeathBackoff::Until(Role role, absl::string_view identity) const {
@@ -50,10 +55,16 @@ MonoTime DeathBackoff::Until(Role role, absl::string_view identity) const {
   return found == records_.end() ? MonoTime{0} : found->second.until;
 }
 
+bool DeathBackoff::Counts(MonoTime now, Role role, absl::string_view identity) const {
+  if (records_.empty()) return false;
+  const auto found = records_.find(Key{role, std::string(identity)});
+  return found != records_.end() && Counts(now, found->second);
+}
+
 std::vector<DeathBackoff::Record> DeathBackoff::Shown(MonoTime now) const {
   std::vector<Record> shown;
   for (const auto& [key, record] : records_) {
-    if (record.deaths > options_.free && now - record.last <= options_.forgotten_after) shown.push_back(record);
+    if (Counts(now, record)) shown.push_back(record);
   }
   return shown;
 }

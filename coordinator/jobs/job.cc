@@ -559,7 +559,7 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
   if (active() && !server->leaving.empty()) {
     if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0; shards > 0)
       Event("away", absl::StrCat("ps_server/", server->identity, " has gone after its notice and held ", Shards(shards)));
-  } else if (active()) {
+  } else if (active() && !DiesIdle(server->identity)) {
     Event("away", absl::StrFormat("ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)", server->identity, reason,
                                   std::chrono::duration<double>(options_.server_lost_after).count()));
   }

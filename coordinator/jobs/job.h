@@ -469,6 +469,8 @@ class Job {
   // What a new process of a server that backs off was to hold goes to others, or waits for it.
   void KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards);
   bool ServerBacksOff(const std::string& identity) const;
+  bool DiesIdle(const std::string& server) const;  // again and again, and by now it holds nothing
+  void CreditServers();                            // closures have ended since: who owns shards has served them
   void FillBackoffs(v1::JobStatus* status) const;
   std::string WaitingForBackoffs() const;
 
@@ -721,6 +723,7 @@ class Job {
   DeathLimit death_limit_;
   DeathBackoff death_backoff_;
   bool repairs_ended_ = false;                        // since the last tick
+  bool servers_served_ = false;                       // since CreditServers
   std::map<TaskId, std::vector<ShardId>> kept_from_;  // servers that back off: what they were to hold, until they are Ready
   std::optional<MonoTime> fit_left_;                  // the last worker that could do this job went, or this life began
   std::map<std::uint64_t, Unfit> unfit_;              // by process

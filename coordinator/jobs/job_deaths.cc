@@ -66,9 +66,10 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
     return;
   }
   ++deaths_total_;
+  CreditServers();  // by who owned what before this death
   const MonoTime now = host_->Now();
   const bool held_work = worker != nullptr ? !worker->held.empty() : book_ && placed_ && !book_->ShardsOf(identity).empty();
-  const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : ServerBacksOff(identity);
+  const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);
   if (!held_work && kept_from_work) {
     // A process that dies several times a second must not push everything else out of the events.
     death_backoff_.OnIdleDeath(now, role, identity);
@@ -109,6 +110,7 @@ void Job::SayBacksOff(const DeathBackoff::Record& record) {
 }
 
 void Job::JudgeDeaths() {
+  CreditServers();
   if (std::exchange(repairs_ended_, false) && book_) death_limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   death_limit_.OnDeaths(verdict.others);
@@ -142,6 +144,18 @@ void Job::JudgeDeaths() {
 // ---------------------------------------------------------------- who gets no work for a while
 
 bool Job::ServerBacksOff(const std::string& identity) const { return death_backoff_.Until(Role::kPsServer, identity) > host_->Now(); }
+
+bool Job::DiesIdle(const std::string& server) const {
+  return death_backoff_.Counts(host_->Now(), Role::kPsServer, server) && (!book_ || !placed_ || book_->ShardsOf(server).empty());
+}
+
+// Once for all closures that have ended together: it looks at every shard.
+void Job::CreditServers() {
+  if (!std::exchange(servers_served_, false) || !book_ || death_backoff_.size() == 0) return;
+  std::set<std::string> owners;
+  for (const ShardOwner& owner : book_->durable().map) owners.insert(owner.server);
+  death_backoff_.OnProgressOf(Role::kPsServer, owners);
+}
 
 void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards) {
   std::size_t kept = 0;

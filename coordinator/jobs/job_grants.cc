@@ -603,7 +603,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   SetFit(*worker);
   if (result.counted) {
     death_limit_.OnFirstSuccess();
-    death_backoff_.OnProgressOfAll(Role::kPsServer);
+    servers_served_ = true;
   }
   if (result.acknowledged) {
     death_backoff_.OnProgress(Role::kWorker, worker->identity);

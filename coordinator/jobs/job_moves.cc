@@ -103,20 +103,21 @@ void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   SendReceive(move);
 }
 
-// To the least loaded server that stays; to none: the move has failed.
+// To the least loaded server that stays, and to one that backs off only where there is no other; to none: the move has failed.
 void Job::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
   for (const auto& [other, its] : moves_) {
     if (its.target && other != shard) coming[*its.target] += shard_bytes_[other.value()];
   }
-  std::vector<ServerLoad> loads;
+  std::vector<ServerLoad> loads, backing_off;
   for (const auto& [task, server] : servers_) {
     if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0) continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shard_bytes_[p.value()];
-    loads.push_back(std::move(load));
+    (ServerBacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
   }
+  if (loads.empty()) loads = std::move(backing_off);
   std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   const std::vector<Placement> placed = PlaceShards({{shard, shard_bytes_[shard.value()]}}, std::move(loads));
   const Server* target = placed.empty() ? nullptr : ServerOf(placed.front().server);

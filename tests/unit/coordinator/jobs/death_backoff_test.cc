@@ -28,7 +28,7 @@ TEST_CASE("three deaths in a row cost nothing, each further one twice the time o
   CHECK(backoff.Shown(now)[0].host == "far");
 }
 
-TEST_CASE("work that a task ends clears its own record and nobody else's; a closure clears those of all servers") {
+TEST_CASE("work that a task ends clears its own record and nobody else's; a closure clears those of all servers that own shards") {
   DeathBackoff backoff;
   const MonoTime now = seconds(1);
   for (int i = 0; i < 5; ++i) {
@@ -41,9 +41,9 @@ TEST_CASE("work that a task ends clears its own record and nobody else's; a clos
   CHECK(backoff.Until(Role::kWorker, "0") == MonoTime{0});
   CHECK(backoff.Until(Role::kWorker, "1") > now);
   CHECK(backoff.Until(Role::kPsServer, "0") > now);
-  backoff.OnProgressOfAll(Role::kPsServer);
+  backoff.OnProgressOf(Role::kPsServer, {"0", "7"});
   CHECK(backoff.Until(Role::kPsServer, "0") == MonoTime{0});
-  CHECK(backoff.Until(Role::kPsServer, "1") == MonoTime{0});
+  CHECK(backoff.Until(Role::kPsServer, "1") > now);
   CHECK(backoff.Until(Role::kWorker, "1") > now);
   CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // counted anew
 }
@@ -62,6 +62,25 @@ TEST_CASE("deaths without work are counted beside and keep nobody from work for 
   REQUIRE(backoff.Shown(now).size() == 1);
   CHECK(backoff.Shown(now)[0].deaths == 4);
   CHECK(backoff.Shown(now)[0].idle_deaths == 50);
+}
+
+TEST_CASE("each death of a server without work begins its time anew, no longer than before") {
+  DeathBackoff backoff;
+  MonoTime now = seconds(1);
+  for (int i = 0; i < 3; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
+  backoff.OnIdleDeath(now, Role::kPsServer, "2");
+  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // it may hold work at any time
+  CHECK(backoff.Until(Role::kPsServer, "2") <= now);
+  for (int i = 0; i < 2; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
+  CHECK(backoff.Until(Role::kPsServer, "2") == now + seconds(2));
+  for (int i = 0; i < 50; ++i) {
+    now += seconds(20);
+    CHECK(backoff.Counts(now, Role::kPsServer, "2"));
+    backoff.OnIdleDeath(now, Role::kPsServer, "2");
+    CHECK(backoff.Until(Role::kPsServer, "2") == now + seconds(2));
+  }
+  CHECK_FALSE(backoff.Counts(now + seconds(601), Role::kPsServer, "2"));
+  CHECK_FALSE(backoff.Counts(now, Role::kWorker, "2"));
 }
 
 TEST_CASE("the table is bounded, and a record is forgotten after ten minutes without a death") {

@@ -248,6 +248,52 @@ TEST_CASE("a server that dies again and again is kept from shards for a while: t
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
+TEST_CASE("a server that goes on dying without shards costs no events and stays in the list") {
+  FakeCluster c(DeathsMax(20, 640));
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
+  c.AddWorker("0");
+  c.AddServer("0");
+  c.AddServer("1");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  const auto die = [&] {
+    c.job->OnServerAway(c.servers["1"].task, "its session closed");
+    c.AddServer("1");
+  };
+  for (int life = 0; life < 4; ++life) {
+    die();
+    Wait(c, milliseconds(500));
+  }
+  REQUIRE(c.servers["1"].shards.empty());
+  const std::string before = AllEvents(c);
+  const std::size_t deaths = Events(c, "death").size();
+  CHECK(deaths == 4);
+  for (int life = 0; life < 30; ++life) {
+    Wait(c, milliseconds(1500));  // longer than it was set aside for
+    FakeWorker& worker = c.workers["0"];
+    c.Finish(worker, v1::Grant(worker.held[0]));  // the others get further meanwhile
+    die();
+  }
+  CHECK(AllEvents(c) == before);
+  REQUIRE(c.Status().backing_off_size() == 1);
+  CHECK(c.Status().backing_off(0).task() == "ps_server/1");
+  CHECK(c.Status().backing_off(0).deaths() == 4);
+  CHECK(c.Status().backing_off(0).idle_deaths() == 30);
+  CHECK(c.Status().backing_off(0).for_ms() > 0);
+  // One that has stayed alive and owns shards again is cleared by the next closure.
+  Wait(c, milliseconds(1500));
+  c.job->OnServerLost(c.servers["0"].task, "0", "gone", false);
+  c.servers.erase("0");
+  REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
+  CHECK(c.Status().backing_off_size() == 1);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  c.FinishHeld(c.workers["0"]);
+  Wait(c, milliseconds(50));
+  CHECK(c.Status().backing_off_size() == 0);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->state() == JobState::kSucceeded);
+}
+
 TEST_CASE("the only server of a job that dies again and again gets its shards back once its time is over, and the job says for how long it waits") {
   FakeCluster c(DeathsMax(20));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };

@@ -165,6 +165,31 @@ TEST_CASE("a next server that goes away, or leaves itself, before it has receive
   }
 }
 
+TEST_CASE("a drained server's shards do not go to one that backs off, unless there is no other") {
+  for (const bool another : {true, false}) {
+    INFO(another);
+    FakeCluster c;
+    Train(c);
+    // Four deaths with shards: they are at 0 then, and 1 is kept from work for a second.
+    for (int death = 0; death < 4; ++death) {
+      c.AddServer("1");
+      c.Deliver();
+    }
+    REQUIRE(c.servers["0"].shards.size() == 4);
+    if (another) {
+      c.AddServer("2");
+      c.Deliver();
+      REQUIRE(c.servers["2"].shards.empty());
+    }
+    Leave(c, "0");
+    c.Deliver();
+    CHECK(c.servers["0"].shards.empty());
+    CHECK(c.servers["0"].drained == 1);
+    CHECK(c.servers["1"].shards.size() == (another ? 0 : 4));
+    if (another) CHECK(c.servers["2"].shards.size() == 4);
+  }
+}
+
 TEST_CASE("what cannot be moved is tried three times, said, and left behind; the rest is moved") {
   FakeCluster c;
   Train(c);
