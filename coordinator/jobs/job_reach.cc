@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 
 namespace evergrad::coordinator {
@@ -23,19 +24,32 @@ void Job::CheckReach() {
   for (const auto& [task, server] : servers_) reach_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
 
   std::vector<TaskId> cut_off;
-  bool others = workers_elsewhere_ > 0;
+  std::vector<const Worker*> able;
   for (auto& [task, worker] : workers_) {
-    const bool is_cut_off = CutOffFrom(worker) != nullptr;
-    if (is_cut_off && !worker.held.empty()) cut_off.push_back(task);
-    others |= !is_cut_off && worker.ready && !worker.leaving && !worker.called_back && UnfitOf(worker) == nullptr;
+    if (CutOffFrom(worker) != nullptr) {
+      if (!worker.held.empty()) cut_off.push_back(task);
+    } else if (Usable(worker, now) && UnfitOf(worker) == nullptr) {
+      able.push_back(&worker);
+    }
   }
   if (cut_off.empty()) return;
+  // Of a functions job who has none of the functions can do nothing of it; which ones those have who serve other jobs is not known here.
+  const auto others_can = [&](const Worker& of) {
+    if (!functions_) return !able.empty() || workers_elsewhere_ > 0;
+    return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
+      return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
+        if (one.second.kind != v1::TRAIN) return true;
+        const FunctionQueue::Entry* entry = functions_->Find(one.second.closure.value());
+        return entry == nullptr || other->functions.contains(entry->function);
+      });
+    });
+  };
   for (const TaskId task : cut_off) {
     Worker* worker = FindWorker(task);
     if (worker == nullptr || grants_stopped()) return;
     const v1::UnreachedServer from = *CutOffFrom(*worker);
     // Where nobody else could do it, what it has is left to it: the network may be mended.
-    if (others && !keeps_its_worker()) {
+    if (others_can(*worker) && !keeps_its_worker()) {
       PassOn(*worker, from);
     } else if (reach_said_.size() < kSaidMax && reach_said_.insert(worker->identity + ">" + from.server()).second) {
       Event("warning", absl::StrCat("worker/", worker->identity, " cannot reach ", ReachRule::Text(from),

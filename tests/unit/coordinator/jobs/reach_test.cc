@@ -181,6 +181,90 @@ TEST_CASE("where no worker can reach a server nothing is passed on: the job wait
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
+// A functions job of one variable, whose worker 0 has `f` and `g`.
+struct FunctionsStage : Stage {
+  FunctionsStage()
+      : Stage([](config::JobSpec& spec, JobOptions&) {
+          spec.type = "functions";
+          config::FunctionVariable weights;
+          weights.name = "weights";
+          weights.shape = {8, 2};
+          spec.functions.variables = {weights};
+          spec.optimizer = {};
+        }) {
+    c.workers.clear();
+    c.job->OnWorkerGone(TaskId(1), "it has no functions", true);
+    Add("0", {"f", "g"});
+    c.AddServer("0");
+    c.on_done = [](const v1::Grant& grant, v1::Done* done) {
+      if (grant.kind() == v1::TRAIN) done->mutable_metrics()->clear_step_records();
+    };
+  }
+  void Add(const std::string& identity, const std::vector<std::string>& functions) {
+    v1::Hello hello;
+    for (const std::string& name : functions) hello.add_functions(name);
+    c.AddWorker(identity, hello);
+  }
+  void Schedule(const std::string& function) {
+    v1::ScheduleClosureRequest request;
+    request.mutable_call()->set_client(9);
+    request.mutable_call()->set_call(++calls);
+    request.mutable_call()->set_answered_below(calls);
+    request.set_function(function);
+    std::string waiting;
+    const auto answer = c.job->Schedule(request, &waiting);
+    REQUIRE(answer);
+    REQUIRE(answer->ok());
+  }
+  std::uint64_t calls = 0;
+};
+
+TEST_CASE("a worker that alone has the function keeps its work, and the job says whom it cannot reach") {
+  const bool another_has_it = GENERATE(false, true);
+  CAPTURE(another_has_it);
+  FunctionsStage stage;
+  FakeCluster& c = stage.c;
+  c.job->Start();
+  REQUIRE(c.Run([&] { return c.job->state() == JobState::kRunning; }, seconds(5)));
+  stage.Schedule("g");
+  REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
+  stage.Add("1", another_has_it ? std::vector<std::string>{"g"} : std::vector<std::string>{"f"});
+  stage.Run([&] { return false; }, seconds(8));
+  const char* const passed_on = "its work goes to workers that can";
+  const char* const said = "worker/0 cannot reach ps_server/0 at 127.0.0.1:4001";
+  if (another_has_it) {
+    CHECK(c.Status().closures_succeeded() == 1);
+    CHECK(stage.Events(passed_on) == 1);
+    return;
+  }
+  CHECK(c.Status().closures_succeeded() == 0);
+  CHECK(stage.Events(passed_on) == 0);
+  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+  CHECK(stage.Events(said) == 1);
+  CHECK(stage.since.size() == 1);
+  REQUIRE(c.workers.at("0").held.size() == 1);
+  CHECK_THAT(c.Status().waiting_for(), Contains("worker/0 to reach ps_server/0"));
+  c.FinishHeld(c.workers.at("0"));  // the network is mended
+  c.Deliver();
+  CHECK(c.Status().closures_succeeded() == 1);
+}
+
+TEST_CASE("what a worker cannot finish is left to it while the only other worker gets no work") {
+  Stage stage;
+  FakeCluster& c = stage.c;
+  c.AddServer("0");
+  c.job->Start();
+  REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
+  // It backs off for a minute by membership's own rule.
+  v1::Registered registered;
+  const TaskId task(c.next_task++);
+  c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(), &registered);
+  c.job->Ready(task);
+  stage.Run([&] { return false; }, seconds(20));
+  CHECK(stage.since.size() == 1);
+  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+}
+
 TEST_CASE("a worker is not blamed for a server that is away") {
   Stage stage;
   FakeCluster& c = stage.c;
