@@ -1,5 +1,7 @@
 #include "common/grants/grant_guard.h"
 
+#include <openssl/crypto.h>
+
 #include <cstring>
 #include <utility>
 
@@ -15,7 +17,7 @@ bool GrantGuard::Fits(absl::string_view proof, ClosureId closure, Attempt attemp
     if (!fitted_.empty()) {
       const Fitted& known = fitted_[place];
       if (known.attempt == attempt && attempt != Attempt{} && known.closure == closure && known.worker == worker &&
-          std::memcmp(known.proof.data(), proof.data(), proof.size()) == 0)
+          CRYPTO_memcmp(known.proof.data(), proof.data(), proof.size()) == 0)
         return true;
     }
     ++computed_;
