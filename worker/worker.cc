@@ -56,6 +56,7 @@ struct Worker::Impl {
     v1::Hello hello;
     hello.set_role(v1::ROLE_WORKER);
     hello.set_identity(name);
+    hello.set_numbered(config.name.empty() && !name.empty());
     hello.set_process_uid(dependencies.process_uid);
     hello.mutable_endpoint()->set_address(server->address());
     hello.set_started_ms(started_ms);

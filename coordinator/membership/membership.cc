@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kIdentityBytesMax = 128;
 constexpr std::size_t kReplacedMax = 4096;
+constexpr std::uint64_t kSpareNumbers = 8;
 
 std::string Describe(const TaskEntry& entry) {
   return absl::StrCat("pid ", entry.pid, " on ", entry.host.empty() ? "an unnamed host" : entry.host, ", registration ", entry.id.value());
@@ -69,19 +70,16 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   if (hello.role == Role::kPsServer && hello.identity.empty()) return Refuse("malformed", "server identity missing", false, options_.lease);
 
   std::string identity = hello.identity;
-  if (replaced_.count(hello.process_uid) != 0) {
+  // A number was nobody's choice, and another one serves as well: nobody is replaced, or sent away, for one.
+  const bool numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
+  if (!numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, identity);
     return Refuse("replaced",
                   absl::StrCat("a newer process has taken this identity: ", RoleName(hello.role), "/", identity,
                                holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
                   hello.role == Role::kWorker, options_.lease);
   }
-  if (identity.empty()) {
-    for (const auto& [key, entry] : tasks_) {
-      if (entry.role == Role::kWorker && entry.process_uid == hello.process_uid) identity = entry.identity;
-    }
-    if (identity.empty()) identity = LowestFree(Role::kWorker);
-  }
+  if (numbered) identity = NumberFor(hello);
 
   const auto found = tasks_.find(Key{hello.role, identity});
   TaskEntry* former = found == tasks_.end() ? nullptr : &found->second;
@@ -139,12 +137,14 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   entry.pid = hello.pid;
   entry.host = hello.host;
   entry.lifeline = hello.lifeline;
+  entry.numbered = numbered;
   entry.registered_at = entry.last_heard = entry.since = now;
   if (former != nullptr) {
     verdict.former = former->id;
     verdict.former_same_process = same_process;
     verdict.former_was_gone = former->state == TaskState::kGone;
     verdict.former_leaving = former->leaving;
+    verdict.former_numbered = former->numbered;
     entry.registrations = former->registrations + 1;
     if (!same_process && former_living && !former->spoke) registrations_.EndedSilent(now);
     if (same_process) {
@@ -159,7 +159,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
         const std::uint32_t doublings = std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
         entry.backoff_until = now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings), options_.backoff_max);
       }
-      RememberReplaced(former->process_uid);
+      if (!numbered && !former->numbered) RememberReplaced(former->process_uid);  // two processes were given one name
     }
     by_id_.erase(former->id);
   }
@@ -307,6 +307,35 @@ void Membership::ForgetOldest() {
     tasks_.erase(oldest);
     --gone;
   }
+}
+
+bool Membership::DiedYoung(const TaskEntry& gone) const { return !gone.leaving && gone.closed_at - gone.registered_at < options_.short_life; }
+
+// A process that returns keeps its number while nobody else lives under it. One that is started again where another died young gets that one's, and
+// with it its back-off. Everybody else gets a number that no listed task has: a healthy newcomer has no part in what a dead one did. There are few of
+// those, so that numbers do not grow under deaths that move from host to host; after them whoever is gone with the fewest flaps gives his.
+std::string Membership::NumberFor(const TaskHello& hello) const {
+  std::uint64_t living = 0;
+  const TaskEntry* again = nullptr;
+  for (const auto& [key, entry] : tasks_) {
+    if (entry.role != Role::kWorker) continue;
+    if (entry.process_uid == hello.process_uid) return entry.identity;
+    living += entry.state != TaskState::kGone;
+    if (again == nullptr && entry.numbered && entry.state == TaskState::kGone && entry.host == hello.host && DiedYoung(entry)) again = &entry;
+  }
+  if (!hello.identity.empty()) {
+    const TaskEntry* holder = FindIdentity(Role::kWorker, hello.identity);
+    if (holder == nullptr || holder->state == TaskState::kGone) return hello.identity;
+  } else if (again != nullptr) {
+    return again->identity;
+  }
+  const TaskEntry* gone = nullptr;
+  for (std::uint64_t n = 0; n < living + kSpareNumbers; ++n) {
+    const TaskEntry* holder = FindIdentity(Role::kWorker, absl::StrCat(n));
+    if (holder == nullptr) return absl::StrCat(n);
+    if (holder->state == TaskState::kGone && (gone == nullptr || holder->flaps < gone->flaps)) gone = holder;
+  }
+  return gone->identity;  // those who live cannot have them all
 }
 
 std::string Membership::LowestFree(Role role) const {

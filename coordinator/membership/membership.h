@@ -47,6 +47,8 @@ struct TaskHello {
   // A server: where its end can be proved, "" where it cannot; and whose end it has proved there (process uid), 0: nobody's.
   std::string lifeline;
   std::uint64_t ended_process = 0;
+  // A worker: `identity` is a number that a coordinator gave to it, nobody chose it.
+  bool numbered = false;
 };
 
 struct TaskEntry {
@@ -58,6 +60,7 @@ struct TaskEntry {
   std::string host;
   std::string lifeline;
   TaskState state = TaskState::kAlive;
+  bool numbered = false;  // Its identity was given to it, nobody chose it.
   bool session_open = true;
   bool spoke = false;    // It has said something since its Hello.
   bool leaving = false;  // A notice was given: its end is no death.
@@ -79,6 +82,7 @@ struct RegisterVerdict {
   bool former_same_process = false;  // It came back itself and keeps what it holds.
   bool former_was_gone = false;      // Its end has been reported by Tick already.
   bool former_leaving = false;
+  bool former_numbered = false;  // It gets another number when it returns.
   // refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
@@ -114,7 +118,8 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // A new registration. A worker of a living identity replaces it; a server of a living identity is refused, until that one's lease is over or its
+  // A new registration. A worker of a living identity replaces it, unless its identity is but a number: then it gets another one, as does a
+  // numbered worker that was replaced; a server of a living identity is refused, until that one's lease is over or its
   // end is proved (session closed, and the newcomer has taken over its lifeline in the same place). The same process
   // (process_uid) returning replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
@@ -154,6 +159,8 @@ class Membership {
   void RememberReplaced(std::uint64_t process_uid);
   void ForgetOldest();
   std::string LowestFree(Role role) const;
+  std::string NumberFor(const TaskHello& hello) const;
+  bool DiedYoung(const TaskEntry& gone) const;
   RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after);
 
   const MembershipOptions options_;

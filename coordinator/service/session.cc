@@ -181,18 +181,21 @@ void ControlPlane::Register(std::uint64_t number) {
   said.host = client::CleanText(hello.host(), client::kHostBytesMax);
   said.lifeline = hello.lifeline();
   said.ended_process = hello.ended_process();
+  // For whom a certificate names one task no other name serves.
+  said.numbered = hello.numbered() && session.peer.certificate_task.find('/') == std::string::npos;
   const RegisterVerdict verdict = membership_.Register(now, said);
   if (!verdict.accepted) {
     SayRefused(said, verdict);
     return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after, verdict.holder);
   }
   registrations_total_.Add();
-  const bool former_died = verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving;
+  const bool former_died =
+      verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving && !verdict.former_numbered;
   std::optional<std::string> contest;
   if (verdict.former) {
     if (Session* old = SessionOf(*verdict.former)) {
       const std::uint64_t old_number = old->number;
-      const bool exit = !verdict.former_same_process && said.role == Role::kWorker;
+      const bool exit = !verdict.former_same_process && said.role == Role::kWorker && !verdict.former_numbered;
       if (exit) {
         const v1::Hello& older = facts_[*verdict.former].hello;
         contest = contest_.OnReplaced(now, absl::StrCat("worker/", verdict.identity), {client::CleanText(older.host(), 256), older.pid()},

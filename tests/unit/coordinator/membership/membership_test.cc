@@ -2,6 +2,7 @@
 // on the way, so that its own ticks have no gap; `sleep` moves it without a tick.
 #include <catch2/catch.hpp>
 
+#include <set>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
@@ -14,7 +15,8 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// worker NAME UID | server NAME UID   registers ("-" is no name)     heard N | closed N | leaving N | lost NAME
+// worker NAME UID | server NAME UID   registers ("-" is no name; "=3": the number 3 that it was given)     heard N | closed N | leaving N | lost NAME
+// host NAME: of who registers from here on
 // at MS | sleep MS                    N: the registration's number   show NAME
 class Transcript {
  public:
@@ -29,6 +31,7 @@ class Transcript {
       words >> verb >> a >> b;
       if (verb.empty()) continue;
       if (verb == "worker" || verb == "server") out += Register(verb, a == "-" ? std::string() : a, std::stoull(b));
+      if (verb == "host") host_ = a;
       if (verb == "heard") membership_.Heard(now_, TaskId(std::stoull(a)));
       if (verb == "closed") out += Say(membership_.StreamClosed(now_, TaskId(std::stoull(a))));
       if (verb == "leaving") membership_.Leaving(now_, TaskId(std::stoull(a)), "SIGTERM");
@@ -64,10 +67,11 @@ class Transcript {
   std::string Register(const std::string& role, const std::string& name, std::uint64_t uid) {
     TaskHello hello;
     hello.role = role == "worker" ? Role::kWorker : Role::kPsServer;
-    hello.identity = name;
+    hello.numbered = name.starts_with('=');
+    hello.identity = name.substr(hello.numbered);
     hello.process_uid = uid;
     hello.pid = static_cast<std::int64_t>(uid * 10);
-    hello.host = std::string(1, 'h');  // g++ 12 warns about a one-letter literal here
+    hello.host = host_;
     const RegisterVerdict v = membership_.Register(now_, hello);
     if (!v.accepted) return absl::StrCat("refused ", v.kind, v.exit ? " exit" : "", ": ", v.message, "\n");
     return absl::StrCat(v.task.value(), " is ", role, "/", v.identity,
@@ -89,6 +93,7 @@ class Transcript {
   }
   Membership membership_;
   MonoTime now_{0};
+  std::string host_ = std::string(1, 'h');  // g++ 12 warns about a one-letter literal here
 };
 
 }  // namespace
@@ -237,6 +242,74 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
         "5 worker/1 suspected: its session closed\n"
         "5 worker/1 gone: its session closed\n"
         "6 is worker/1 in place of 5 (gone)\n");
+}
+
+TEST_CASE("a numbered worker whose number was given away meanwhile gets another one, and nobody exits") {
+  Transcript t;
+  // Gone, and a named process has taken its number.
+  CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 2\nshow 0\nshow 1") ==
+        "1 is worker/0\n"
+        "1 worker/0 suspected: its session closed\n"
+        "1 worker/0 gone: its session closed\n"
+        "2 is worker/0 in place of 1 (gone)\n"
+        "3 is worker/1\n"
+        "4 is worker/1 in place of 3 (itself)\n"
+        "5 is worker/0 in place of 2 (itself)\n"
+        "worker/0 is alive registrations=3\n"
+        "worker/1 is alive registrations=2\n");
+  // A new coordinator, to which another unnamed process comes first.
+  Transcript anew;
+  CHECK(anew.Run("worker - 2\nworker =0 1\nworker =0 2") ==
+        "1 is worker/0\n"
+        "2 is worker/1\n"
+        "3 is worker/0 in place of 1 (itself)\n");
+  // Somebody was given the name while the numbered one lives: the name is his, and the other one goes on under another number.
+  Transcript named;
+  CHECK(named.Run("worker - 1\nworker 0 2\nworker =0 1\nworker 0 2") ==
+        "1 is worker/0\n"
+        "2 is worker/0 in place of 1\n"
+        "3 is worker/1\n"
+        "4 is worker/0 in place of 2 (itself)\n");
+}
+
+TEST_CASE("a worker whose chosen name was given as a number meanwhile takes it back, and nobody exits") {
+  Transcript t;
+  std::string script;
+  for (int n = 0; n < 8; ++n) absl::StrAppend(&script, "worker ", n, " ", n + 1, "\n");
+  for (int n = 0; n < 8; ++n) absl::StrAppend(&script, "closed ", n + 1, "\n");
+  t.Run(script + "at 200\n");
+  CHECK(t.Run("worker - 100\nworker 0 1\nworker =0 100") ==
+        "9 is worker/0 in place of 1 (gone)\n"
+        "10 is worker/0 in place of 9\n"
+        "11 is worker/8\n");
+}
+
+TEST_CASE("a fresh process without a name gets a number that nobody had, not the back-off of one that died there") {
+  Transcript t;
+  std::string script = "host loops\n";
+  for (int i = 1; i <= 6; ++i) absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
+  t.Run(script);
+  // Started again on its host it is what it was, and backs off.
+  CHECK(t.Run("show 0\nworker - 7\nshow 0\nclosed 7\nat 1400") ==
+        "worker/0 is gone (its session closed) registrations=6\n"
+        "7 is worker/0 in place of 6 (gone)\n"
+        "worker/0 is alive registrations=7 backoff=400\n"
+        "7 worker/0 suspected: its session closed\n"
+        "7 worker/0 gone: its session closed\n");
+  CHECK(t.Run("host healthy\nworker - 8\nshow 1") == "8 is worker/1\nworker/1 is alive registrations=1\n");
+}
+
+TEST_CASE("numbers do not grow while workers without names die on one host after another") {
+  Transcript t;
+  t.Run("host first\nworker - 1\n");
+  std::set<std::string> numbers;
+  for (int i = 2; i <= 100; ++i) {
+    t.Run(absl::StrCat("heard 1\nhost h", i, "\nworker - ", i, "\nheard ", i, "\nclosed ", i, "\nat ", i * 200, "\n"));
+  }
+  for (const TaskEntry* entry : t.membership().List()) numbers.insert(entry->identity);
+  CHECK(numbers.size() == 9);
+  CHECK(numbers.count("8") == 1);
+  CHECK(t.membership().FindIdentity(Role::kWorker, "1")->flaps > 3);
 }
 
 TEST_CASE("an identity that dies young again and again backs off, visibly; a long life clears it") {

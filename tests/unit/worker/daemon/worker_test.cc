@@ -143,6 +143,7 @@ TEST_CASE("the hello says who and what is held; the number given by the coordina
   const v1::Hello first = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
   CHECK(first.role() == v1::ROLE_WORKER);
   CHECK(first.identity().empty());
+  CHECK_FALSE(first.numbered());
   CHECK(first.process_uid() == 4711);
   CHECK(first.pid() == 12);
   CHECK(first.host() == "here");
@@ -151,9 +152,20 @@ TEST_CASE("the hello says who and what is held; the number given by the coordina
   bench.coordinator.Cut();
   const v1::Hello second = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
   CHECK(second.identity() == "5");
+  CHECK(second.numbered());
   CHECK(second.process_uid() == 4711);
   CHECK(second.highest_term() == 3);
   CHECK(second.life_id() == 3);
+}
+
+TEST_CASE("a chosen name is not said to be a number that was given, in the next session neither") {
+  Bench bench([](const v1::Hello&) { return Coordinator::Registered("5"); }, "5");
+  CHECK_FALSE(bench.coordinator.Next(v1::TaskMessage::kHello).hello().numbered());
+  CHECK(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
+  bench.coordinator.Cut();
+  const v1::Hello second = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
+  CHECK(second.identity() == "5");
+  CHECK_FALSE(second.numbered());
 }
 
 TEST_CASE("the older of two workers of one identity ends with a code of its own") {
