@@ -40,6 +40,9 @@ inline constexpr char kCancelClosures[] = "/evergrad.v1.Control/CancelClosures";
 inline constexpr char kReleaseResults[] = "/evergrad.v1.Control/ReleaseResults";
 inline constexpr char kFinishJob[] = "/evergrad.v1.Control/FinishJob";
 
+// Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many that are done and not answered.
+inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
+
 // Of closures of functions jobs.
 inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;  // registered in one worker
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;

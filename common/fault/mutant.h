@@ -83,6 +83,7 @@ enum class Mutant {
   kStoppedIsHeld,          // a shard that a former life stopped to move it counts as held (lines 22, 25)
   kAdoptUnneeded,          // an attempt of a closure that has ended is adopted (line 26)
   kAdoptOlder,             // an attempt is adopted although a higher one is current (line 26)
+  kAdoptsUnproved,         // an attempt is adopted although its proof does not fit (lines 26, 35)
   kResumeKeepsAttempts,    // the attempts of open closures come along into the new job (line 28)
   kResumeForgetsOpen,      // open closures do not come along (line 28)
   kTakesLateFile,          // a file of an epoch that is not the shard's any more is entered (line 27)

@@ -527,6 +527,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker,
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
     const std::uint64_t c = h.closure.value();
+    // [35] What nobody granted would fence off whoever was granted it, or will be.
+    if (!h.proved && options_.mutant != Mutant::kAdoptsUnproved) continue;
     if (c >= options_.closures || h.attempt.term > state_.term.value() || Unknown(h.v1)) continue;
     bool needed = !state_.succeeded.Contains(c) && !state_.dead.Contains(c);
     if (!h.all_targets) {

@@ -207,6 +207,7 @@ class ClosureBook {
     bool all_targets = true;
     std::set<ShardId> targets;
     MapVersion v1;
+    bool proved = true;  // [35] the driver has looked: this worker was granted it
   };
   std::vector<HeldAttempt> RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted
 

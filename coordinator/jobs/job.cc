@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
+#include "common/grants/grant_proof.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/speed.h"
@@ -280,14 +281,22 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     host_->ForeignMessage(task, "an attempt in its Hello");
     return true;
   };
+  // [35] Nor what nobody granted it. A job of a build that drew no key has no proofs.
+  const auto proved = [&](const v1::HeldAttempt& h, Attempt attempt) {
+    if (id_.grant_key.empty() || grants::ProofFits(h.proof(), id_.grant_key, id_.uid, ClosureId(h.closure()), attempt, h.granted_to())) return true;
+    host_->ForeignMessage(task, "an attempt in its Hello that was not granted");
+    return false;
+  };
   const bool told = active() && phase_ < Phase::kSealing;
   if (told) {
     // Line 26: adopt what is still needed, under the new registration; then release what the old one had and nobody adopted.
     std::vector<ClosureBook::HeldAttempt> held;
+    std::map<Attempt, const v1::HeldAttempt*> said;  // of training; an attempt is one closure's
     for (const v1::HeldAttempt& h : hello.attempts()) {
       if (h.job_uid() != id_.uid.value()) continue;
       const Attempt attempt = client::FromProto<Attempt>(h.attempt());
       if (h.kind() != v1::TRAIN) {
+        // It pushes nothing and has no proof: only what is current, of this worker and of this life, goes on.
         Aux* aux = FindAux(h.closure());
         if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt || of_another(aux->worker)) continue;
         aux->worker = task;
@@ -296,6 +305,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         continue;
       }
       if (functions_ && h.closure() >= functions_->next()) continue;  // of a schedule() that the journal forgot
+      if (!said.try_emplace(attempt, &h).second) continue;
       if (book_) {
         const auto current = book_->current().find(ClosureId(h.closure()));
         if (current != book_->current().end() && current->second.attempt == attempt && of_another(current->second.worker)) continue;
@@ -306,6 +316,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       one.all_targets = h.all_targets();
       for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
       one.v1 = client::FromProto<MapVersion>(h.v1());
+      one.proved = proved(h, attempt);
       held.push_back(std::move(one));
     }
     if (book_ && !held.empty()) {
@@ -317,12 +328,10 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
           attempt_high_ = std::max(attempt_high_, h.attempt);
         }
         granted_before_ = std::max(granted_before_, h.closure.value() + 1);
-        for (const v1::HeldAttempt& said : hello.attempts()) {
-          if (said.kind() == v1::TRAIN && said.job_uid() == id_.uid.value() && client::FromProto<Attempt>(said.attempt()) == h.attempt) {
-            *registered->add_adopted() = said;
-            break;
-          }
-        }
+        v1::HeldAttempt& adopted = *registered->add_adopted();
+        adopted = *said.at(h.attempt);
+        adopted.clear_proof();  // it has it
+        adopted.clear_granted_to();
       }
     }
   }

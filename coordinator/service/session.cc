@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
 constexpr std::uint64_t kTermMax = 1ull << 62;      // beyond it somebody makes numbers up
 constexpr std::uint64_t kTermStepMax = 1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
-constexpr int kHeldMax = 1 << 16;
+constexpr int kShardsHeldMax = 1 << 16;
 constexpr std::chrono::seconds kTooOftenSaidEvery{10};
 constexpr std::size_t kTextBytesMax = 1024;  // each text that a task says of itself; `task list` shows them
 
@@ -102,7 +102,8 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
     if (text->size() > kTextBytesMax)
       return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
-  if (hello.shards_size() > kHeldMax || hello.attempts_size() > kHeldMax) return absl::InvalidArgumentError("hello holds too much");
+  if (hello.shards_size() > kShardsHeldMax || hello.attempts_size() > client::kHeldAttemptsMax)
+    return absl::InvalidArgumentError("hello holds too much");
   if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty())
     return absl::InvalidArgumentError("hello of a server without an endpoint");
   for (const v1::HeldShard& shard : hello.shards()) {
@@ -151,7 +152,7 @@ void ControlPlane::Register(std::uint64_t number) {
   if (found == sessions_.end() || found->second.stage != Session::Stage::kPending) return;
   Session& session = found->second;
   const MonoTime now = Now();
-  const v1::Hello hello = std::move(session.hello);
+  v1::Hello hello = std::move(session.hello);
   session.hello.Clear();
   TaskHello said;
   said.role = session.role;
@@ -206,6 +207,10 @@ void ControlPlane::Register(std::uint64_t number) {
              exit, std::chrono::milliseconds(0));
     }
     facts_.erase(*verdict.former);
+  }
+  // [35] With certificates a proof serves whom the certificate is for, whoever else has got hold of it.
+  for (v1::HeldAttempt& held : *hello.mutable_attempts()) {
+    if (!transport::CheckPeer(session.peer, absl::StrCat("worker/", held.granted_to())).ok()) held.clear_proof();
   }
   // Reject may have changed the table, never this session.
   session.stage = Session::Stage::kRegistered;

@@ -116,6 +116,13 @@ struct Evaluated {
 };
 
 // Task -> coordinator.
+// An attempt in hand, as a Hello names it.
+struct HeldAttempt {
+  JobUid job;
+  ClosureBook::HeldAttempt attempt;
+  std::string worker, proof;  // [36], [35] of its Grant
+};
+
 struct Up {
   enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased, kSealed, kAssigned } kind = kHello;
   JobUid job{};
@@ -129,7 +136,7 @@ struct Up {
   std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the one that could not be loaded
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
-  std::vector<std::pair<JobUid, ClosureBook::HeldAttempt>> attempts{};
+  std::vector<HeldAttempt> attempts{};
   std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
   std::shared_ptr<const Evaluated> evaluated{};              // of a Done: an evaluation closure's
   coordinator::UpdateAccount::TouchedLess touched_less{};    // of a Done [38]
@@ -317,6 +324,8 @@ class Cluster {
   // Data plane.
   void Serve(const Call& call);
   void Forge();
+  void ForgeHello();
+  bool Proved(const ClosureBook::HeldAttempt& held, const std::string& worker, const std::string& proof) const;
   void Answered(const Call& call);
   void PullOne(Worker* w, std::uint32_t p);
   void FinishIfSettled(Worker* w);
@@ -690,7 +699,8 @@ void Cluster::TryConnect(Worker* w) {
       hello.evaluations.emplace_back(held.work.closure, held.work.attempt);
       continue;
     }
-    hello.attempts.push_back({held.work.job, {held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1}});
+    const ClosureBook::HeldAttempt attempt{held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1};
+    hello.attempts.push_back({held.work.job, attempt, held.work.granted_to, held.work.proof});
   }
   w->out.Push(std::move(hello));
 }
@@ -699,6 +709,7 @@ void Cluster::TryConnect(Worker* w) {
 
 void Cluster::Step(bool faults) {
   if (faults && forger_.Chance(0.05)) Forge();
+  if (faults && forger_.Chance(0.05)) ForgeHello();
   const double x = random_.Unit();
   if (book_ && store_->accepted() != durable_ && (!faults || random_.Chance(0.1))) Settle();
   if (x < 0.40) {
@@ -1148,6 +1159,44 @@ void Cluster::Forge() {
   Count("forged push refused");
 }
 
+bool Cluster::Proved(const ClosureBook::HeldAttempt& held, const std::string& worker, const std::string& proof) const {
+  return grants::ProofFits(proof, KeyOf(job_), job_, held.closure, held.attempt, worker, options_.mutant);
+}
+
+// Line 26: a Hello that names what its sender was not granted: an attempt above the one that runs, below it, or of a closure to come.
+void Cluster::ForgeHello() {
+  if (!book_ || book_->window_open() || sealing_) return;
+  const std::uint64_t term = book_->durable().term.value();
+  Granted forged{job_, ClosureId(forger_.Below(kClosures)), Attempt{1 + forger_.Below(term), forger_.Below(100)}, "mallory", std::string(16, 'x')};
+  if (const auto& current = book_->current(); !current.empty() && forger_.Chance(0.7)) {
+    auto it = current.begin();
+    std::advance(it, forger_.Below(current.size()));
+    forged.closure = it->first;
+    forged.attempt = it->second.attempt;
+    if (forger_.Chance(0.7)) forged.attempt.n += 1 + forger_.Below(9);
+  }
+  if (!granted_.empty() && forger_.Chance(0.5)) {
+    // What another worker was granted, under a name, or a number, that it was not granted under.
+    const Granted& known = granted_[forger_.Below(granted_.size())];
+    forged.proof = known.proof;
+    const std::uint64_t other = forger_.Below(3);
+    if (other != 0) forged.closure = known.closure;
+    if (other != 1) forged.attempt = known.attempt;
+    if (other != 2) forged.worker = known.worker;
+  } else if (forger_.Chance(0.5)) {
+    forged.proof.clear();
+  }
+  const auto is_his = [&](const Granted& g) {
+    return g.job == forged.job && g.closure == forged.closure && g.attempt == forged.attempt && g.worker == forged.worker;
+  };
+  if (std::any_of(granted_.begin(), granted_.end(), is_his)) return;
+  ClosureBook::HeldAttempt held{forged.closure, forged.attempt, true, {}, {}};
+  held.proved = Proved(held, forged.worker, forged.proof);
+  if (!book_->RegisterWorker(TaskId(~0ull), {held}).empty())
+    Fail(absl::StrCat("I10 an attempt that nobody granted was adopted: c=", forged.closure.value(), " attempt=", forged.attempt.ToString()));
+  Count("forged Hello refused");
+}
+
 void Cluster::Answered(const Call& call) {
   Worker* w = WorkerById(call.worker);
   if (w == nullptr) return;
@@ -1493,8 +1542,11 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
       Down answer;
       if (!sealing_) {
         std::vector<ClosureBook::HeldAttempt> held;
-        for (const auto& [job, attempt] : m.attempts) {
-          if (job == job_) held.push_back(attempt);
+        for (HeldAttempt& h : m.attempts) {
+          if (h.job != job_) continue;
+          h.attempt.proved = Proved(h.attempt, h.worker, h.proof);
+          if (!h.attempt.proved) Fail(absl::StrCat("26 a granted attempt is not believed: c=", h.attempt.closure.value()));
+          held.push_back(std::move(h.attempt));
         }
         answer.adopted = book_->RegisterWorker(w->task, held);
         for (const auto& [closure, attempt] : m.evaluations) {
@@ -2595,6 +2647,7 @@ const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
       {"stopped_is_held", Mutant::kStoppedIsHeld},
       {"adopt_unneeded", Mutant::kAdoptUnneeded},
       {"adopt_older", Mutant::kAdoptOlder},
+      {"adopts_unproved", Mutant::kAdoptsUnproved},
       {"resume_keeps_attempts", Mutant::kResumeKeepsAttempts},
       {"resume_forgets_open", Mutant::kResumeForgetsOpen},
       {"takes_late_file", Mutant::kTakesLateFile},

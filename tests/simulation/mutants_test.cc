@@ -97,7 +97,10 @@ TEST_CASE("proof_of_any_closure is caught: the proof of one closure serves for a
 TEST_CASE("proof_of_any_attempt is caught: the proof of one attempt serves for a higher one") { Caught(Mutant::kProofOfAnyAttempt, 20, {"I10"}); }
 TEST_CASE("proof_of_any_worker is caught: the proof of one worker serves another") { Caught(Mutant::kProofOfAnyWorker, 20, {"I10"}); }
 TEST_CASE("key_of_each_life is caught: an attempt in hand is refused after a restart of the coordinator") {
-  Caught(Mutant::kKeyOfEachLife, 50, {"a good push was refused as invalid"});
+  Caught(Mutant::kKeyOfEachLife, 50, {"a good push was refused as invalid", "26 a granted attempt is not believed"});
+}
+TEST_CASE("adopts_unproved is caught: a Hello takes over what its sender was not granted") {
+  Caught(Mutant::kAdoptsUnproved, 20, {"I10 an attempt that nobody granted was adopted"});
 }
 TEST_CASE("rows_after_cut is caught") { Caught(Mutant::kRowsAfterCut, 100, {"I2 values differ"}); }
 

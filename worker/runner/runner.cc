@@ -41,6 +41,7 @@ constexpr std::size_t kNamedExamplesMax = 8;
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
+static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 constexpr std::size_t kWaitingForBytesMax = 1024;
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
@@ -1652,8 +1653,10 @@ void Runner::FillHello(v1::Hello* hello) const {
     v1::HeldAttempt attempt;
     NameWhole(held.work, &attempt);
     *attempt.mutable_v1() = client::ToProto(held.v1);
+    attempt.set_proof(held.work.proof);
+    attempt.set_granted_to(held.work.granted_to);
     bytes += attempt.ByteSizeLong() + kHeldOverheadBytes;
-    if (bytes > impl_->options.message_bytes_max) break;
+    if (bytes > impl_->options.message_bytes_max || hello->attempts_size() == client::kHeldAttemptsMax) break;
     *hello->add_attempts() = std::move(attempt);
   }
 }

@@ -83,7 +83,8 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
                                       "deaths",
                                       "tables",
                                       "shards",
-                                      "updates_exact", "files"});
+                                      "updates_exact",
+                                      "files"});
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
@@ -316,13 +317,7 @@ TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
   const v1::Grant grant = c.workers["0"].held[0];
   v1::Hello hello;
   hello.set_process_uid(5);
-  v1::HeldAttempt* held = hello.add_attempts();
-  held->set_job_uid(grant.job_uid());
-  held->set_closure(grant.closure());
-  *held->mutable_attempt() = grant.attempt();
-  held->set_kind(v1::TRAIN);
-  held->set_all_targets(true);
-  *held->mutable_v1() = c.workers["0"].map.version();
+  FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);
   FakeWorker& back = c.AddWorker("0", hello, false);
   REQUIRE(c.last_adopted.size() == 1);
   CHECK(c.last_adopted[0].closure() == grant.closure());
@@ -795,13 +790,7 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
   c.AddServer("0", true);
   v1::Hello hello;
   hello.set_process_uid(1);
-  v1::HeldAttempt* held = hello.add_attempts();
-  held->set_job_uid(held_grant.job_uid());
-  held->set_closure(held_grant.closure());
-  *held->mutable_attempt() = held_grant.attempt();
-  held->set_kind(v1::TRAIN);
-  held->set_all_targets(true);
-  *held->mutable_v1() = c.workers["0"].map.version();
+  FakeCluster::AddHeld(held_grant, c.workers["0"].map.version(), &hello);
   const v1::ShardMap old_map = c.workers["0"].map;
   FakeWorker& back = c.AddWorker("0", hello, false);
   REQUIRE(c.last_adopted.size() == 1);
@@ -1230,12 +1219,7 @@ TEST_CASE("Done, Failed and AttemptDropped of an attempt that another worker has
   CHECK(c.granted.size() == grants);  // it was not granted again
   // Nor is it taken over by a Hello that claims it.
   v1::Hello hello;
-  v1::HeldAttempt* held = hello.add_attempts();
-  held->set_job_uid(grant.job_uid());
-  held->set_closure(grant.closure());
-  *held->mutable_attempt() = grant.attempt();
-  held->set_kind(v1::TRAIN);
-  held->set_all_targets(true);
+  FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);  // with the proof of its Grant, even
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());
   CHECK(c.host.foreign.size() == 4);

@@ -219,5 +219,136 @@ TEST_CASE("an attempt that is superseded now and then, or refused for another re
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
+void Claim(const FakeCluster& c, v1::Hello* hello, std::uint64_t closure, Attempt attempt, const std::string& proof, v1::WorkKind kind = v1::TRAIN) {
+  v1::HeldAttempt& held = *hello->add_attempts();
+  held.set_job_uid(c.job->uid().value());
+  held.set_closure(closure);
+  *held.mutable_attempt() = client::ToProto(attempt);
+  held.set_kind(kind);
+  held.set_all_targets(true);
+  held.set_proof(proof);
+  held.set_granted_to("0");
+}
+
+bool HoldsTraining(const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; }
+
+// What everybody was granted is finished, and the job ends as one in which nobody lied.
+void CheckHonestEnd(FakeCluster& c) {
+  const std::vector<v1::Grant> honest = c.workers.at("0").held;
+  REQUIRE_FALSE(honest.empty());
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
+  c.Deliver();
+  for (const v1::Grant& grant : honest) {
+    CHECK(c.workers.at("0").answered.count(grant.attempt().n()) == 1);
+    CHECK(c.workers.at("0").superseded.count(grant.attempt().n()) == 0);
+  }
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  CHECK(c.Status().updates_exact());
+}
+
+TEST_CASE("an attempt in a Hello that nobody granted is not adopted, above the current one, below it or of a closure to come") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = HoldsTraining;
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  const v1::Grant grant = c.workers.at("0").held[1];
+  const Attempt current = client::FromProto<Attempt>(grant.attempt());
+  std::size_t claims = 0;
+  for (const std::string& proof : {std::string(), std::string(grants::kProofBytes, 'x'), std::string(grant.proof())}) {
+    v1::Hello hello;
+    Claim(c, &hello, grant.closure(), {current.term, current.n + 1000}, proof);
+    Claim(c, &hello, grant.closure(), {current.term, current.n - 1}, proof);
+    Claim(c, &hello, 15, {current.term, current.n + 2000}, proof);
+    claims += 3;
+    c.AddWorker("thief-" + std::to_string(claims), hello);
+    CHECK(c.last_adopted.empty());
+    CHECK(c.host.foreign.size() == claims);
+    CHECK(c.host.foreign.back() == "an attempt in its Hello that was not granted");
+  }
+  CheckHonestEnd(c);
+}
+
+TEST_CASE("a worker that claims every closure when the coordinator has begun anew takes nothing from whoever was granted them") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = HoldsTraining;
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  v1::Hello claims, honest;
+  for (std::uint64_t closure = 0; closure < 16; ++closure) Claim(c, &claims, closure, {1, 100'000 + closure}, std::string(grants::kProofBytes, 'x'));
+  for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &honest);
+  honest.set_process_uid(c.workers.at("0").process);
+  const std::vector<v1::Grant> held = c.workers.at("0").held;
+  c.host.term_now = Term(9);
+  c.job->BeginAnew(Term(9));
+  c.AddServer("0", true);
+  c.AddWorker("thief", claims);
+  CHECK(c.last_adopted.empty());
+  c.AddWorker("0", honest, false);
+  CHECK(c.last_adopted.size() == held.size());
+  for (const v1::HeldAttempt& adopted : c.last_adopted) CHECK(adopted.proof().empty());
+  c.workers.at("0").held = held;
+  c.job->CloseWindow();
+  CheckHonestEnd(c);
+}
+
+TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worker is called now") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = HoldsTraining;
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  v1::Hello hello;
+  for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
+  c.host.term_now = Term(9);
+  c.job->BeginAnew(Term(9));
+  c.AddServer("0", true);
+  c.AddWorker("7", hello);
+  CHECK(c.last_adopted.size() == static_cast<std::size_t>(hello.attempts_size()));
+  CHECK(c.host.foreign.empty());
+}
+
+TEST_CASE("an evaluation that a Hello names is taken over only if it is current, and its worker's own") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::EVALUATE; };
+  Begin(c);
+  REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
+  const v1::Grant grant = c.workers.at("0").held[0];
+  const Attempt current = client::FromProto<Attempt>(grant.attempt());
+  for (const Attempt claimed : {current, Attempt{current.term, current.n + 1000}, Attempt{current.term, current.n - 1}, Attempt{}}) {
+    v1::Hello hello;
+    Claim(c, &hello, grant.closure(), claimed, "", v1::EVALUATE);
+    c.AddWorker("thief", hello);
+    CHECK(c.last_adopted.empty());
+  }
+  v1::Hello back;
+  back.set_process_uid(c.workers.at("0").process);
+  Claim(c, &back, grant.closure(), current, "", v1::EVALUATE);
+  c.AddWorker("0", back, false);
+  CHECK(c.last_adopted.size() == 1);
+}
+
+TEST_CASE("a Hello that names an attempt several times has it once") {
+  FakeCluster c;
+  ReportAllTouched(c);
+  c.hold = HoldsTraining;
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  const std::vector<v1::Grant> held = c.workers.at("0").held;
+  v1::Hello hello;
+  hello.set_process_uid(c.workers.at("0").process);
+  for (int i = 0; i < 3; ++i) {
+    for (const v1::Grant& grant : held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
+  }
+  c.AddWorker("0", hello, false);
+  CHECK(c.last_adopted.size() == held.size());
+  c.workers.at("0").held = held;
+  CheckHonestEnd(c);
+}
+
 }  // namespace
 }  // namespace evergrad::coordinator

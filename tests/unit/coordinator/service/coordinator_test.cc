@@ -1204,3 +1204,122 @@ TEST_CASE("two hosts whose workers have one name are both named in an event of t
     CHECK_THAT(event.text(), Contains("worker/0") && Contains("on host host-a") && Contains("on host host-b"));
   }
 }
+
+// The in-process transport, where sessions come with the certificate of the task that is set.
+class CertifiedTransport final : public transport::Transport {
+ public:
+  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions& options, transport::Handlers handlers) override {
+    handlers.stream = [this, stream = std::move(handlers.stream)](transport::PeerInfo peer, absl::string_view method,
+                                                                  std::shared_ptr<transport::MessageStream> to) {
+      {
+        MutexLock lock(&mu_);
+        peer.certificate_task = certificate_;
+      }
+      return stream(peer, method, std::move(to));
+    };
+    return inner_->Listen(options, std::move(handlers));
+  }
+  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(const transport::Address& address, const transport::ChannelOptions& options) override {
+    return inner_->Dial(address, options);
+  }
+  void Certify(const std::string& task) {
+    MutexLock lock(&mu_);
+    certificate_ = task;
+  }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_ = transport::MakeInprocTransport(nullptr);
+  Mutex mu_;
+  std::string certificate_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_CASE("with certificates the proof of a Grant serves whom the certificate is for, and nobody else who has got hold of it") {
+  struct Case {
+    std::string certificate, identity;
+    int adopted;
+  };
+  const Case of = GENERATE(values<Case>({{"worker/1", "1", 0}, {"worker/0", "0", 1}, {"worker", "1", 1}, {"", "1", 1}}));
+  CAPTURE(of.certificate);
+  auto made = std::make_unique<CertifiedTransport>();
+  CertifiedTransport& certificates = *made;
+  TestCluster c([](ControlOptions& o) { o.membership.grace = std::chrono::milliseconds(0); }, nullptr, std::move(made));
+  certificates.Certify("worker/0");
+  TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
+    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);  // and then nothing more
+  });
+  REQUIRE(first.Registered());
+  certificates.Certify("ps_server/0");
+  REQUIRE(c.AddServer("0", 2).Registered());
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  const auto granted = first.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant() && m.grant().kind() == v1::TRAIN; });
+  REQUIRE(granted);
+  first.Cut();
+  REQUIRE(c.WaitJob("count", [](const v1::JobStatus& status) {
+             return std::any_of(status.events().begin(), status.events().end(), [](const v1::Event& event) { return event.kind() == "requeue"; });
+           }).ok());
+  certificates.Certify(of.certificate);
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, of.identity, 9);
+  v1::HeldAttempt* held = hello.add_attempts();
+  held->set_job_uid(granted->grant().job_uid());
+  held->set_closure(granted->grant().closure());
+  *held->mutable_attempt() = granted->grant().attempt();
+  held->set_kind(v1::TRAIN);
+  held->set_all_targets(true);
+  held->set_proof(granted->grant().proof());
+  held->set_granted_to("0");
+  const auto registered = c.Add(hello, TestCluster::Work).Registered();
+  REQUIRE(registered);
+  CHECK(registered->adopted_size() == of.adopted);
+}
+
+TEST_CASE("a worker with a given number is not told to exit when somebody has chosen that number as his name") {
+  TestCluster c;
+  TestTask& unnamed = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "", 1), TestCluster::Work);
+  const auto first = unnamed.Registered();
+  REQUIRE(first);
+  CHECK(first->identity() == "0");
+  TestTask& named = c.AddWorker("0", 2);
+  REQUIRE(named.Registered());
+  const auto rejected = unnamed.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "replaced");
+  CHECK_FALSE(rejected->exit());
+  v1::Hello again = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  again.set_numbered(true);
+  const auto second = c.Add(again, TestCluster::Work).Registered();
+  REQUIRE(second);
+  CHECK(second->identity() == "1");
+  CHECK_FALSE(named.Has([](const v1::CoordinatorMessage& m) { return m.has_rejected(); }));
+}
+
+TEST_CASE("a worker whose certificate names it does not become another number, whatever it says of its name") {
+  auto made = std::make_unique<CertifiedTransport>();
+  CertifiedTransport& certificates = *made;
+  TestCluster c({}, nullptr, std::move(made));
+  certificates.Certify("worker/7");
+  TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "", 1), TestCluster::Work);
+  REQUIRE(first.Registered());
+  CHECK(first.Registered()->identity() == "7");
+  v1::Hello numbered = TestCluster::HelloOf(v1::ROLE_WORKER, "7", 2);
+  numbered.set_numbered(true);
+  TestTask& second = c.Add(numbered, TestCluster::Work);
+  REQUIRE(second.Registered());
+  CHECK(second.Registered()->identity() == "7");
+  const auto rejected = first.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->exit());
+}
+
+TEST_CASE("a Hello with more attempts than a worker can hold is refused") {
+  TestCluster c;
+  v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
+  for (int i = 0; i < client::kHeldAttemptsMax; ++i) hello.add_attempts()->set_job_uid(7);
+  TestTask& most = c.Add(hello);
+  CHECK(most.Registered());
+  hello.set_identity("1");
+  hello.set_process_uid(2);
+  hello.add_attempts();
+  const auto rejected = c.Add(hello).Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "malformed");
+}

@@ -126,8 +126,10 @@ class TestTask {
 
 class TestCluster {
  public:
-  // `other`: in place of `store`; outlives the cluster.
-  explicit TestCluster(std::function<void(ControlOptions&)> change = {}, StateStore* other = nullptr) {
+  // `other`: in place of `store`; outlives the cluster. `over`: in place of the in-process transport.
+  explicit TestCluster(std::function<void(ControlOptions&)> change = {}, StateStore* other = nullptr,
+                       std::unique_ptr<transport::Transport> over = nullptr) {
+    if (over) transport = std::move(over);
     Options options;
     options.control.runs_folder = folder_ / "runs";
     options.control.window = std::chrono::milliseconds(0);

@@ -1289,6 +1289,23 @@ TEST_CASE("a Done above the message limit is a user's error that names size and 
   CHECK(stage.HoldsNothing());
 }
 
+TEST_CASE("a Hello proves each attempt in hand as its Grant did, under the name that the worker had then") {
+  Stage stage;
+  stage.Begin(CountingYaml(90, 1000), 4, SmallPlan());
+  std::map<std::uint64_t, std::uint64_t> granted;  // closures by attempt
+  for (std::uint64_t closure = 0; closure < 3; ++closure) granted[stage.Grant(closure)] = closure;
+  stage.OnControl([&] { stage.runner->SetIdentity("another"); });
+  v1::Hello hello;
+  stage.OnControl([&] { stage.runner->FillHello(&hello); });
+  REQUIRE(hello.attempts_size() == 3);
+  for (const v1::HeldAttempt& held : hello.attempts()) {
+    CHECK(held.granted_to() == "0");
+    const auto attempt = client::FromProto<Attempt>(held.attempt());
+    CHECK(granted.at(attempt.n) == held.closure());
+    CHECK(held.proof() == grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(held.closure()), attempt, "0"));
+  }
+}
+
 TEST_CASE("a Hello never exceeds the message limit: what it leaves out is not adopted and not held any more") {
   Stage::Settings settings;
   settings.message_bytes_max = 2000;
