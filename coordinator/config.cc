@@ -17,10 +17,9 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
       "folder where only this machine is involved (everything on loopback, no TLS), and none otherwise");
   table->Add("state_dir", &options->store.folder,
              "folder of the journal, on a local disk: a coordinator started again on it goes on with its jobs; \"\": they end with this process");
-  table->Add(
-      "forget_unknown_jobs", &options->store.forget_unknown_jobs,
-      "with --state-dir, for a journal that has lost jobs: begin without them. An orphaned -wal file is kept under another name, and shards of "
-      "jobs that the journal does not know are dropped by their servers; without this the coordinator ends and changes nothing");
+  table->Add("forget_unknown_jobs", &options->store.forget_unknown_jobs,
+             "for a journal that has lost jobs, or to go on without one: begin without them. An orphaned -wal file is kept under another name, and "
+             "shards of jobs that the journal does not know are dropped by their servers; without this the coordinator ends and changes nothing");
   table->Add("journal_commit_every", &options->store.commit_every,
              "with --state-dir: changes wait so long at most to share one sync of the journal's disk", milliseconds(0), milliseconds(1000));
   table->AddBytes("state_bytes_max", &options->store.file_bytes_max,
@@ -88,8 +87,6 @@ absl::Status CheckOptions(const Options& options) {
   }
   if (m.grace > m.lease)
     return UserError(absl::InvalidArgumentError(absl::StrCat("grace above lease: grace=", m.grace.count(), " lease=", m.lease.count())));
-  if (options.store.forget_unknown_jobs && options.store.folder.empty())
-    return UserError(absl::InvalidArgumentError("forget_unknown_jobs needs state_dir: without a journal every job ends with its coordinator"));
   if (options.control.runs_folder.empty()) return UserError(absl::InvalidArgumentError("runs is empty"));
   return absl::OkStatus();
 }

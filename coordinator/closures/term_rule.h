@@ -39,11 +39,11 @@ struct HeldJob {
   bool removed = false;    // this coordinator's journal had it and was told to remove it
 };
 
-// Whether a coordinator's own journal (`journals`: it has one that outlives it) has lost the job, or is another cluster's. What has lost only its
-// tail knows the job; what a coordinator without a journal had begun ended with that coordinator.
-inline bool JournalHasLost(bool journals, const HeldJob& job, fault::Mutant mutant = fault::Mutant::kNone) {
+// Whether a coordinator's own journal has lost the job, is another cluster's, or is not there at all: the job is in another one, which can be put
+// back. What has lost only its tail knows the job; what a coordinator without a journal had begun ended with that coordinator.
+inline bool JournalHasLost(const HeldJob& job, fault::Mutant mutant = fault::Mutant::kNone) {
   if (mutant == fault::Mutant::kLostJobDropped) return false;
-  return journals && job.journaled && !job.known && (!job.removed || mutant == fault::Mutant::kRemovedIsLost);
+  return job.journaled && !job.known && (!job.removed || mutant == fault::Mutant::kRemovedIsLost);
 }
 
 }  // namespace evergrad::coordinator

@@ -149,10 +149,12 @@ absl::Status ControlPlane::Recover() {
     job_order_.push_back(uid);
   }
   if (refused.ok()) return refused;
-  return absl::Status(refused.code(),
-                      absl::StrCat(refused.message(), "; the journal is as it was: ",
-                                   absl::IsDataLoss(refused) ? "" : "start the version that ran it, to let it end or to cancel it, or ",
-                                   "start with another --state-dir and submit it again (its checkpoints are files of their own)"));
+  return absl::Status(
+      refused.code(),
+      absl::StrCat(refused.message(), "; the journal is as it was: ",
+                   absl::IsDataLoss(refused) ? "" : "start the version that ran it, to let it end or to cancel it, or ",
+                   "start with another --state-dir (and --forget-unknown-jobs, where parameter servers still hold its shards) and submit "
+                   "it again (its checkpoints are files of their own)"));
 }
 
 transport::Handlers ControlPlane::handlers() {

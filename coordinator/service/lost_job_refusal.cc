@@ -1,4 +1,5 @@
-// Line 18a: a journal that has lost jobs. What the servers hold of them may be their only copy: it is dropped on an operator's word alone.
+// Line 18a: a journal that has lost jobs, or that a coordinator was started without. What the servers hold of them may be their only copy: it is
+// dropped on an operator's word alone.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
@@ -12,7 +13,8 @@ constexpr std::size_t kSaidMax = 4096;
 
 LostJobs ControlPlane::MakeLostJobs() const {
   JournalKnows knows;
-  knows.journals = parts_.store->persistent() && !options_.forget_unknown_jobs;
+  knows.journals = parts_.store->persistent();
+  knows.forgets = options_.forget_unknown_jobs;
   knows.known = [this](JobUid uid) { return jobs_.contains(uid); };
   knows.removed = [this](JobUid uid) { return parts_.store->Removed(uid); };
   knows.term = parts_.store->term().value();

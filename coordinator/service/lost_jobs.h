@@ -1,4 +1,5 @@
-// Which jobs a journal has lost, by what servers say that they hold (LEDGER line 18a), and what an operator is told about it. Pure.
+// Which jobs a journal has lost, or are in another one, by what servers say that they hold (LEDGER line 18a), and what an operator is told about it.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ namespace evergrad::coordinator {
 // How this coordinator's journal knows a job.
 struct JournalKnows {
   bool journals = false;                // there is a journal that outlives the process
+  bool forgets = false;                 // an operator's word: nothing counts as lost
   std::function<bool(JobUid)> known;    // it has the job, ended or not
   std::function<bool(JobUid)> removed;  // it was told to remove the job
   std::uint64_t term = 0, jobs = 0;     // what it holds, for the message

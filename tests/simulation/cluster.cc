@@ -529,7 +529,8 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
   return nullptr;
 }
 
-// Line 18a: a coordinator is started on an empty journal in place of the job's, among tasks that live. An operator puts the journal back afterwards.
+// Line 18a: a coordinator is started on an empty journal in place of the job's, or without one, among tasks that live. An operator puts the journal
+// back afterwards.
 void Cluster::StartWithoutJournal() {
   const MemoryStateStore empty;
   for (const auto& s : servers_) {
@@ -537,7 +538,7 @@ void Cluster::StartWithoutJournal() {
     for (std::uint32_t p = 0; p < kShards; ++p) {
       if (!s->shards[p] && !s->loading[p]) continue;
       const JobUid job = s->shards[p] ? s->shards[p]->job : s->loading[p]->job;
-      if (coordinator::JournalHasLost(true, {.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)}, options_.mutant)) {
+      if (coordinator::JournalHasLost({.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)}, options_.mutant)) {
         Count("lost journal refused");
         Trace("a coordinator with an empty journal ends: server ", s->process, " holds a shard of job ", job.value());
         return;
@@ -552,7 +553,7 @@ void Cluster::StartWithoutJournal() {
 // A server holds a shard of a job that is not the running one.
 void Cluster::CheckUnknownJob(JobUid job) {
   if (jobs_given_up_ || backup_used_) return;  // the journal may have lost it indeed
-  if (coordinator::JournalHasLost(true, {.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)}, options_.mutant))
+  if (coordinator::JournalHasLost({.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)}, options_.mutant))
     Fail(absl::StrCat("18a a job that the journal has removed is taken for one that it has lost: job=", job.value()));
 }
 

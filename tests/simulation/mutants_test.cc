@@ -204,8 +204,7 @@ bool RefusesWhatItRemoved(Mutant mutant) {
   MemoryStateStore store({.jobs_max = 2});
   REQUIRE(store.Commit(Played::kJob, coordinator::Record{}).ok());
   REQUIRE(store.Remove(Played::kJob).ok());
-  return coordinator::JournalHasLost(true, {.journaled = true, .known = store.Load(Played::kJob).ok(), .removed = store.Removed(Played::kJob)},
-                                     mutant);
+  return coordinator::JournalHasLost({.journaled = true, .known = store.Load(Played::kJob).ok(), .removed = store.Removed(Played::kJob)}, mutant);
 }
 TEST_CASE("removed_is_lost keeps a coordinator from starting over a job that was removed on purpose, and the rule does not") {
   CHECK(RefusesWhatItRemoved(Mutant::kRemovedIsLost));

@@ -75,10 +75,26 @@ TEST_CASE("a server that comes with a lost job while another job lives is refuse
   CHECK(c.end.ok());
 }
 
+TEST_CASE("a coordinator without a journal does not drop what one with a journal had begun") {
+  TestCluster c(Windowed);
+  TestTask& server = c.Add(Holder(kLost, 5));
+  REQUIRE(c.ended.WaitFor(std::chrono::seconds(20)));
+  CHECK(c.end.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(c.end.message()),
+             Contains("started without a journal") && Contains("1 shard of job 0000000000000abc (term 5) at ps_server/0") &&
+                 Contains("Start with --state-dir") && Contains("--forget-unknown-jobs") && Contains("Nothing was changed"));
+  const auto rejected = server.Rejected();
+  REQUIRE(rejected);
+  CHECK(rejected->kind() == "lost_journal");
+  CHECK_FALSE(rejected->exit());
+  CHECK(server.WaitEnd());
+  CHECK_FALSE(server.Has([](const v1::CoordinatorMessage& m) { return m.has_registered() || IsDrop(m); }));
+}
+
 TEST_CASE("shards of a job that the journal does not know are dropped on an operator's word, and where no journal had the job") {
   MemoryStateStore store({.persistent = GENERATE(true, false)});
   const bool forget = GENERATE(true, false), journaled = GENERATE(true, false);
-  if (store.persistent() && !forget && journaled) return;  // the cases above
+  if (!forget && journaled) return;  // the other cases
   TestCluster c([&](ControlOptions& o) { o.forget_unknown_jobs = forget; }, &store);
   v1::Hello hello = Holder(kLost, 5);
   hello.set_journaled(journaled);
