@@ -73,7 +73,6 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
-    runner->SetIdentity(name);
     // A coordinator that this worker dials on loopback may listen for other machines beside it: their users submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
@@ -82,6 +81,7 @@ struct Worker::Impl {
           "started without --data-root: jobs whose data lies in files are refused here, synthetic data and functions are not");
     }
     runner->SetDataRoots(roots);
+    runner->SetIdentity(name);
     runner->OnRegistered(registered);
   }
 

@@ -234,6 +234,7 @@ void ControlPlane::Register(std::uint64_t number) {
   registered->set_term(term_.value());
   registered->set_life_id(life_id_);
   registered->set_journaled(parts_.store->persistent());
+  registered->set_local_only(options_.local_only);
   registered->mutable_registration()->set_term(term_.value());
   registered->mutable_registration()->set_n(verdict.task.value());
   registered->set_identity(verdict.identity);
@@ -242,7 +243,6 @@ void ControlPlane::Register(std::uint64_t number) {
   std::vector<Job*> jobs;                      // that it is of: a worker of one, a server of all
   std::vector<v1::CoordinatorMessage> others;  // of what Registered says of the first one, for the rest
   if (said.role == Role::kWorker) {
-  registered->set_local_only(options_.local_only);
     Job* job = JobFor(verdict.task, hello, verdict.former);
     if (verdict.former) {
       if (Job* before = JobOf(*verdict.former); before != nullptr && before != job) before->ReleaseWorker(*verdict.former);

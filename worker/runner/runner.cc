@@ -307,8 +307,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!job || job->uid != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
     for (const std::uint64_t stream : std::exchange(streams, {})) reader.Close(stream);
-    // What the compute thread made, it takes apart.
     stream_of.clear();  // the next job's attempts have the same numbers
+    // What the compute thread made, it takes apart.
     env.compute->Post([compute = std::move(job->compute)] {});
     job.reset();
     SayServes({});
@@ -1638,8 +1638,8 @@ Runner::Runner(Environment environment, Options options) : impl_(std::make_share
 Runner::~Runner() = default;
 
 void Runner::SetIdentity(const std::string& identity) { impl_->identity = identity; }
-
 void Runner::SetDataRoots(const fs::Roots& roots) { impl_->options.data_roots = roots; }
+
 void Runner::FillHello(v1::Hello* hello) const {
   hello->set_highest_term(impl_->highest_term);
   if (impl_->env.functions != nullptr) {

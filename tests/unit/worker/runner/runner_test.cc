@@ -1337,22 +1337,6 @@ TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the
   CHECK(stage.RunClosure(2).closure() == 2);
 }
 
-TEST_CASE("grants of nonsense are refused one by one") {
-  Stage stage;
-  stage.Begin(CountingYaml(90), 4, SmallPlan());
-  stage.Grant(1000);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
-  stage.Grant(0, v1::TRAIN, {99});
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("target beyond the plan"));
-  stage.Grant(1ull << 32 | 1000, v1::EVALUATE);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
-  stage.Grant(0, v1::WORK_KIND_UNSPECIFIED);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("unknown kind"));
-  CHECK(stage.RunClosure(0).closure() == 0);
-}
-
-}  // namespace
-}  // namespace evergrad::worker
 TEST_CASE("a job that follows another one reads batches of its own, though its attempts have the same numbers") {
   Stage stage;
   WriteData(stage);
@@ -1378,3 +1362,19 @@ TEST_CASE("a job that follows another one reads batches of its own, though its a
   }
 }
 
+TEST_CASE("grants of nonsense are refused one by one") {
+  Stage stage;
+  stage.Begin(CountingYaml(90), 4, SmallPlan());
+  stage.Grant(1000);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  stage.Grant(0, v1::TRAIN, {99});
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("target beyond the plan"));
+  stage.Grant(1ull << 32 | 1000, v1::EVALUATE);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  stage.Grant(0, v1::WORK_KIND_UNSPECIFIED);
+  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("unknown kind"));
+  CHECK(stage.RunClosure(0).closure() == 0);
+}
+
+}  // namespace
+}  // namespace evergrad::worker
