@@ -55,6 +55,15 @@ absl::Status WriteText(int fd, absl::string_view text, const std::string& path) 
   return WriteAll(fd, std::as_bytes(std::span(text.data(), text.size())), path);
 }
 
+// After a write that failed: what it has left behind goes. Best effort, for the write's own error is what is told.
+void CutBack(int fd, std::uint64_t bytes) { (void)!::ftruncate(fd, static_cast<off_t>(bytes)); }
+
+// Of the whole lines that `text` begins with.
+std::uint64_t LinesBytes(absl::string_view text) {
+  const std::size_t end = text.rfind('\n');
+  return end == absl::string_view::npos ? 0 : end + 1;
+}
+
 absl::Status SyncFolderOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return SyncFolder(parent.empty() ? std::string(1, '.') : parent);
@@ -108,9 +117,13 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents
 absl::Status AppendLine(const std::string& path, absl::string_view line) {
   Descriptor fd(OpenRetry(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666));
   if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
-  // One write, so that lines of two writers do not mix.
+  struct stat before;
+  if (::fstat(fd.get(), &before) != 0) return FromErrno(errno, "cannot stat file", path);
   const absl::Status status = WriteText(fd.get(), absl::StrCat(line, "\n"), path);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    CutBack(fd.get(), static_cast<std::uint64_t>(before.st_size));
+    return status;
+  }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return absl::OkStatus();
 }
@@ -133,7 +146,10 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
     if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0) return FromErrno(errno, "cannot cut file", path);
   } else {
     const absl::string_view missing = size < offset ? tail : tail.substr(size - offset);
-    EG_RETURN_IF_ERROR(WriteText(fd.get(), missing, path));
+    if (absl::Status written = WriteText(fd.get(), missing, path); !written.ok()) {
+      CutBack(fd.get(), size < offset ? size : offset + LinesBytes(tail.substr(0, size - offset)));
+      return written;
+    }
     if (size < offset) status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path, " bytes=", size, " want=", offset));
   }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);

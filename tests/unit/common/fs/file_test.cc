@@ -1,7 +1,10 @@
 #include "common/fs/file.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -73,6 +76,61 @@ TEST_CASE("lines are appended, and folders are made with their parents, again an
   CHECK(SyncFile(folder / "a/log").ok());
   CHECK(absl::IsNotFound(SyncFile(folder / "a/none")));
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
+}
+
+// While it lives no file of this process grows above `bytes`: as on a full disk, a write is taken in part first.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const struct rlimit now { bytes, before_.rlim_max };
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &now) == 0);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  struct rlimit before_;
+  void (*const handler_)(int);
+};
+
+TEST_CASE("a line for which the disk has only part of the room leaves nothing in the file") {
+  Folder folder;
+  const std::string path = folder / "log";
+  REQUIRE(AppendLine(path, "whole").ok());
+  absl::Status full, still_full;
+  {
+    FullDisk disk(10);
+    full = AppendLine(path, "too long for it");
+    still_full = RestoreEnd(path, 6, "ab\ntoo long for it\n");
+  }
+  CHECK_FALSE(full.ok());
+  CHECK_THAT(std::string(full.message()), Catch::Contains("path=" + path));
+  CHECK_FALSE(still_full.ok());
+  CHECK(*ReadFile(path, 100) == "whole\n");
+  REQUIRE(AppendLine(path, "next").ok());
+  CHECK(*ReadFile(path, 100) == "whole\nnext\n");
+}
+
+TEST_CASE("an end that is put back while the disk is full keeps its whole lines, and is whole once there is room") {
+  Folder folder;
+  const std::string path = folder / "log", tail = "two\nthree\nfour\n";
+  for (std::size_t written = 0; written <= tail.size(); ++written) {
+    INFO("written " << written);
+    const std::string there = "one\n" + tail.substr(0, written);
+    REQUIRE(WriteFileAtomic(path, there).ok());
+    {
+      FullDisk disk(there.size() + 1);
+      CHECK(RestoreEnd(path, 4, tail).ok() == (written + 1 >= tail.size()));
+    }
+    const std::string kept = *ReadFile(path, 100);
+    CHECK(kept.back() == '\n');
+    CHECK(("one\n" + tail).substr(0, kept.size()) == kept);
+    CHECK(RestoreEnd(path, 4, tail).ok());
+    CHECK(*ReadFile(path, 100) == "one\n" + tail);
+  }
 }
 
 TEST_CASE("the end of a file is put back wherever its writer stopped, what is beyond goes, a gap is said") {
