@@ -182,6 +182,9 @@ class Job {
   void Speaks(TaskId task);
   std::chrono::milliseconds BacksOffFor(TaskId worker) const;  // it is given no work for so long, because it died again and again
   void Warn(const std::string& text);                          // an event of kind warning, unless the job has ended
+  void Tell(const std::string& text) {                         // the same of kind state
+    if (active()) Event("state", text);
+  }
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
   // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told (Drained). A repeat: nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);

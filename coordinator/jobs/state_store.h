@@ -93,7 +93,10 @@ class StateStore {
   // Not OK: nothing becomes durable now. ResourceExhausted: the disk is full, and it goes on by itself once there is room; anything
   // else is final. Reads go on.
   virtual absl::Status health() const = 0;
-  // Called from any thread whenever durable() or health() has changed. Once, before the first commit; outlives the store's threads.
+  // Not OK: the next start would not find what is stored, because its folder was removed or replaced. Commits go on becoming durable, but only in
+  // files that this process alone has open. Known at the latest when durable() has reached the next commit; it may become OK again.
+  virtual absl::Status place() const { return absl::OkStatus(); }
+  // Called from any thread whenever durable(), health() or place() has changed. Once, before the first commit; outlives the store's threads.
   virtual void SetListener(std::function<void()> listener) = 0;
   // Whether anything survives this process: if not, nobody needs to make notes and snapshots.
   virtual bool persistent() const = 0;

@@ -479,7 +479,7 @@ void ControlPlane::AfterJobsChanged() {
 }
 
 void ControlPlane::StartNextJob() {
-  if (!term_known_ || window_open_ || !store_status_.ok()) return;
+  if (!term_known_ || window_open_ || !store_status_.ok() || !store_place_.ok()) return;
   while (!queue_.empty() && active_.size() < options_.jobs_running_max) {
     const JobUid uid = queue_.front();
     queue_.pop_front();
@@ -795,8 +795,8 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64
   if (place == queue_.end()) return;
   const auto before = place - queue_.begin();
   status->set_waiting_for(!term_known_ || window_open_ ? "tasks to register"
-                          : !store_status_.ok()
-                              ? std::string(store_status_.message())
+                          : !store_status_.ok() || !store_place_.ok()
+                              ? std::string((store_status_.ok() ? store_place_ : store_status_).message())
                               : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
                                              before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
 }
@@ -911,6 +911,7 @@ bool ControlPlane::CommitTurns() {
 
 void ControlPlane::CheckStore() {
   if (stopped_) return;
+  CheckStorePlace();
   const std::uint64_t durable = parts_.store->durable();
   while (!gate_.empty() && gate_.front().accepted <= durable) {
     const std::function<void()> then = std::move(gate_.front().then);
@@ -931,8 +932,24 @@ void ControlPlane::CheckStore() {
   }
 }
 
+// Running jobs go on, for nothing is wrong with them yet; a new one would be lost with this process.
+void ControlPlane::CheckStorePlace() {
+  absl::Status place = parts_.store->place();
+  if (place.ok() == store_place_.ok()) return;
+  store_place_ = std::move(place);
+  if (store_place_.ok()) {
+    const char* again = "the coordinator's state folder is where it was again";
+    parts_.logger->Info(absl::StrCat(again, ": new jobs are accepted"));
+    for (Job* job : ActiveJobs()) job->Tell(again);
+    StartNextJob();
+  } else {
+    parts_.logger->Error(absl::StrCat("no new job is accepted: ", store_place_.message()));
+    for (Job* job : ActiveJobs()) job->Warn(std::string(store_place_.message()));
+  }
+}
+
 absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
-  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", store_status_.message())), "coordinator");
+  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", (store_status_.ok() ? store_place_ : store_status_).message())), "coordinator");
 }
 
 void ControlPlane::StoreFailed(const absl::Status& status) {

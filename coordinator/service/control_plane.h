@@ -172,7 +172,8 @@ class ControlPlane final : private JobHost {
 
   // control_plane.cc
   void Tick();
-  void CheckStore();  // its health has changed, or more of it is durable
+  void CheckStore();  // its health or place has changed, or more of it is durable
+  void CheckStorePlace();
   void ScheduleTick();
   void EndWindow();
   void BeginAnew(Term term, std::uint64_t reported);
@@ -285,6 +286,7 @@ class ControlPlane final : private JobHost {
   };
   std::shared_ptr<StoreEars> ears_;  // shared with the store's listener
   absl::Status store_status_;        // OK, or why nothing new is accepted
+  absl::Status store_place_;         // OK, or why no job is begun: what the store has would not be found by the next start. Others go on
   bool store_broken_ = false;        // for good
   // What waits until the store has made durable what it depends on; in order.
   struct Gated {

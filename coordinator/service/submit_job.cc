@@ -10,7 +10,7 @@ namespace evergrad::coordinator {
 
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!store_status_.ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
+  if (!store_status_.ok() || !store_place_.ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   options.submission = true;
@@ -71,7 +71,12 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   v1::JobStatus status;
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
-  WhenDurable([responder, response = std::move(response)] { AnswerWith(*responder, response); });
+  WhenDurable([this, responder, response = std::move(response)] {
+    CheckStorePlace();  // as found with its commit: nobody has been told of it yet, and the next start might not know it
+    if (store_place_.ok()) return AnswerWith(*responder, response);
+    if (const auto lost = jobs_.find(JobUid(response.job_uid())); lost != jobs_.end()) lost->second->Cancel();
+    responder->Answer(StoreRefusal("the job was not accepted"));
+  });
 }
 
 }  // namespace evergrad::coordinator

@@ -2,6 +2,7 @@
 
 #include <sqlite3.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -90,6 +91,14 @@ class Statement {
  private:
   sqlite3_stmt* raw_ = nullptr;
 };
+
+// Which file lies at a path; nothing: none.
+using FileId = std::optional<std::pair<dev_t, ino_t>>;
+FileId IdOf(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return std::nullopt;
+  return std::pair(info.st_dev, info.st_ino);
+}
 
 std::uint64_t FileBytes(const std::string& path) {
   struct stat info;
@@ -276,8 +285,42 @@ struct SqliteStateStore::Impl {
       parts.logger->Warning(
           absl::StrCat("the journal's tail was torn; what had not been committed whole is dropped: file=", path, "-wal bytes=", torn_bytes));
     }
+    database_id = IdOf(path);
+    wal_id = IdOf(path + "-wal");
     journal = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "journal"});
+    LookLater();
     return absl::OkStatus();
+  }
+
+  // Whether a start on this folder would find what we write. SQLite makes the -wal file with its first commit, if there was none, and keeps it.
+  absl::Status Look() {
+    const FileId now = IdOf(path), wal = IdOf(path + "-wal");
+    const bool here = now && now == database_id;
+    if (here && !wal_id) wal_id = wal;
+    if (here && wal == wal_id) return absl::OkStatus();
+    const std::string which = here ? absl::StrCat(path, "-wal") : path;
+    const std::string pid = absl::StrCat(::getpid());
+    return absl::FailedPreconditionError(
+        absl::StrCat("the state folder, or the journal in it, was removed or replaced while this coordinator runs: file=", which,
+                     (here ? wal : now) ? " is another file" : " is missing",
+                     "; its jobs go on, and are lost when it ends. Put the folder back if it was moved. Else save what it has open: stop it for a "
+                     "moment (kill -STOP ",
+                     pid, "), copy what `ls -l /proc/", pid, "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
+                     "/fd/N) to a new folder under these names, end it (kill -KILL ", pid, ") and start it with --state-dir on that folder"));
+  }
+
+  void LookLater() {
+    journal->PostAfter(options.look_every, [this] {
+      absl::Status now = Look();
+      std::function<void()> tell;
+      {
+        MutexLock lock(&mu);
+        if (now.ok() != place.ok()) tell = listener;
+        place = std::move(now);
+      }
+      if (tell) tell();
+      LookLater();
+    });
   }
 
   // The file alone shows little of it: SQLite writes it anew now and then, and its -wal file until then.
@@ -375,11 +418,13 @@ struct SqliteStateStore::Impl {
     }
     const int code = Write();
     const double took = std::chrono::duration<double>(parts.clock->Now() - last_begun).count();
+    absl::Status there = Look();
     std::function<void()> tell;
     bool more = false, again = false;
     {
       MutexLock lock(&mu);
       tell = listener;
+      place = std::move(there);
       if (code == SQLITE_OK) {
         std::uint64_t bytes = 0;
         for (const Queued& queued : group) bytes += queued.bytes;
@@ -554,6 +599,7 @@ struct SqliteStateStore::Impl {
   bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it does not depend on it
   std::vector<Queued> group;   // being written, or tried again
   std::string failure;         // of the last Write() that failed
+  FileId database_id, wal_id;  // of the files that SQLite has open
   MonoTime last_begun{MonoTime::min() / 2};
 
   // The owner's.
@@ -567,7 +613,7 @@ struct SqliteStateStore::Impl {
   std::uint64_t queue_bytes ABSL_GUARDED_BY(mu) = 0;
   std::uint64_t accepted ABSL_GUARDED_BY(mu) = 0, durable ABSL_GUARDED_BY(mu) = 0;
   bool scheduled ABSL_GUARDED_BY(mu) = false;
-  absl::Status full ABSL_GUARDED_BY(mu), broken ABSL_GUARDED_BY(mu);
+  absl::Status full ABSL_GUARDED_BY(mu), broken ABSL_GUARDED_BY(mu), place ABSL_GUARDED_BY(mu);
   std::function<void()> listener ABSL_GUARDED_BY(mu);
 
   metrics::Limit queue_limit, file_limit;
@@ -590,6 +636,8 @@ SqliteStateStore::~SqliteStateStore() {
     impl->CommitGroup();
     // The next start finds one file, and nothing to replay.
     ::sqlite3_exec(impl->db, "PRAGMA wal_checkpoint(TRUNCATE)", nullptr, nullptr, nullptr);
+    // SQLite deletes the -wal file by its name: where another folder is, that is somebody else's.
+    if (int keep = 1; !impl->Look().ok()) ::sqlite3_file_control(impl->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   });
   impl_->journal->Shutdown();
 }
@@ -662,6 +710,10 @@ std::uint64_t SqliteStateStore::durable() const {
 absl::Status SqliteStateStore::health() const {
   MutexLock lock(&impl_->mu);
   return impl_->broken.ok() ? impl_->full : impl_->broken;
+}
+absl::Status SqliteStateStore::place() const {
+  MutexLock lock(&impl_->mu);
+  return impl_->place;
 }
 void SqliteStateStore::SetListener(std::function<void()> listener) {
   MutexLock lock(&impl_->mu);

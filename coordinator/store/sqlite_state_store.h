@@ -3,7 +3,8 @@
 //   control executor: Commit -> queue        journal thread: queue -> one transaction, synced -> durable() rises -> listener
 //
 // A group waits at most `commit_every` for company. A full disk is waited out: the group is tried again until there is room, and
-// health() says so meanwhile. Any other error of the disk is final: it is not known what was stored.
+// health() says so meanwhile. Any other error of the disk is final: it is not known what was stored. A folder that was removed under us, or in
+// whose place there is another one, ends nothing: place() says so.
 #pragma once
 
 #include <chrono>
@@ -26,6 +27,7 @@ struct SqliteStoreOptions {
   std::string holder;                           // who we are, for a second coordinator: "pid 12 on host h"
   std::chrono::milliseconds commit_every{5};    // a commit waits at most so long for others to share its sync; 0: it does not wait
   std::chrono::milliseconds retry_every{200};   // when the disk is full
+  std::chrono::milliseconds look_every{1000};   // whether the folder is where it was, while nothing is committed
   std::uint64_t queue_bytes_max = 64ull << 20;  // accepted and not yet durable; beyond it Commit is refused
   std::uint64_t file_bytes_max = 4ull << 30;    // of the journal's file; at it the disk counts as full
   std::size_t jobs_max = 65536;
@@ -59,6 +61,7 @@ class SqliteStateStore final : public StateStore {
   std::uint64_t accepted() const override;
   std::uint64_t durable() const override;
   absl::Status health() const override;
+  absl::Status place() const override;
   void SetListener(std::function<void()> listener) override;
   bool persistent() const override { return true; }
 

@@ -359,6 +359,93 @@ TEST_CASE("what waits for the disk is bounded: beyond it a commit is refused, an
   CHECK((*store)->health().code() == absl::StatusCode::kResourceExhausted);
 }
 
+TEST_CASE("a state folder that is removed under the store is said, with or without a commit, and commits go on") {
+  SqliteStage stage;
+  stage.options.commit_every = std::chrono::milliseconds(0);
+  const bool idle = GENERATE(false, true);
+  CAPTURE(idle);
+  stage.options.look_every = idle ? std::chrono::milliseconds(2) : std::chrono::hours(1);
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  runtime::Event heard;
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(1)).ok());
+  REQUIRE((*store)->Sync().ok());
+  CHECK((*store)->place().ok());
+  std::filesystem::remove_all(stage.options.folder);
+  if (idle) {
+    (*store)->SetListener([&] { heard.Set(); });
+    CHECK(heard.WaitFor(std::chrono::seconds(10)));
+  } else {
+    REQUIRE((*store)->Commit(JobUid(1), Succeeded(2)).ok());
+    REQUIRE((*store)->Sync().ok());
+    CHECK((*store)->Load(JobUid(1))->succeeded == IntervalSet::Range(1, 3));
+  }
+  const absl::Status place = (*store)->place();
+  CHECK(place.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(place.message()),
+             Contains("was removed or replaced while this coordinator runs: file=" + stage.options.folder + "/journal.sqlite is missing") &&
+                 Contains("/proc/" + std::to_string(::getpid()) + "/fd"));
+  CHECK((*store)->health().ok());
+  (*store)->SetListener({});
+}
+
+TEST_CASE("what a store has open in a folder that was removed can be saved from /proc and started on") {
+  SqliteStage stage;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  std::filesystem::remove_all(stage.options.folder);
+  REQUIRE((*store)->Commit(JobUid(1), Succeeded(1), "kept").ok());
+  REQUIRE((*store)->Sync().ok());
+  const std::string saved = stage.folder / "saved";
+  std::filesystem::create_directories(saved);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    for (const char* name : {"journal.sqlite", "journal.sqlite-wal"}) {
+      if (target == stage.options.folder + "/" + name + " (deleted)") std::filesystem::copy_file(entry.path(), saved + "/" + name);
+    }
+  }
+  stage.options.folder = saved;
+  auto next = stage.Open();
+  INFO(next.status());
+  REQUIRE(next.ok());
+  CHECK((*next)->LoadJob(JobUid(1))->notes == std::vector<std::string>{"kept"});
+}
+
+TEST_CASE("a state folder that is put back is where it was, and a store whose folder was replaced leaves the other one alone") {
+  SqliteStage stage;
+  stage.options.look_every = std::chrono::hours(1);
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  const std::string folder = stage.options.folder, aside = stage.folder / "aside";
+  std::uint64_t closure = 0;
+  const auto place = [&] {
+    REQUIRE((*store)->Commit(JobUid(1), Succeeded(++closure)).ok());
+    REQUIRE((*store)->Sync().ok());
+    return (*store)->place();
+  };
+  std::filesystem::rename(folder, aside);
+  CHECK_FALSE(place().ok());
+  std::filesystem::rename(aside, folder);
+  CHECK(place().ok());
+  std::filesystem::rename(folder + "/journal.sqlite-wal", folder + "/else");
+  CHECK_THAT(std::string(place().message()), Contains("journal.sqlite-wal is missing"));
+  std::filesystem::rename(folder + "/else", folder + "/journal.sqlite-wal");
+  CHECK(place().ok());
+
+  std::filesystem::rename(folder, aside);
+  auto other = stage.Open();
+  REQUIRE(other.ok());
+  REQUIRE((*other)->Commit(JobUid(2), Succeeded(1)).ok());
+  REQUIRE((*other)->Sync().ok());
+  CHECK_THAT(std::string(place().message()), Contains("journal.sqlite is another file"));
+  store->reset();
+  CHECK(fs::Exists(folder + "/journal.sqlite-wal"));
+  REQUIRE((*other)->Commit(JobUid(2), Succeeded(2)).ok());
+  REQUIRE((*other)->Sync().ok());
+  CHECK((*other)->place().ok());
+}
+
 TEST_CASE("the listener hears of what became durable") {
   SqliteStage stage;
   auto store = stage.Open();
