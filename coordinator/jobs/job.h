@@ -114,7 +114,8 @@ class JobHost {
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
   // Not OK: the lines are not in the file.
   virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) = 0;
-  // Makes the file what it was at `offset` bytes, then `tail`; before anything is appended. `done` as above.
+  // Makes the file what it was at `offset` bytes, then `tail`, in its folder: before anything is appended, and after AppendLines or this failed.
+  // DataLoss: it was shorter, and the tail is in it; any other error: as above.
   virtual void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
                             std::function<void(absl::Status)> done) = 0;
   // Runs `then` on the control executor once all that the store has accepted so far is durable: at once if it is. In order.
@@ -377,9 +378,8 @@ class Job {
   void ShowRefusal(const std::string& refusal);
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
-  void HandOverLines();  // those committed, to the file
-  void ResumePhase();    // once the window has closed
-  void WriteOut();       // the files of the end
+  void ResumePhase();  // once the window has closed
+  void WriteOut();     // the files of the end
   void WriteEnd(bool tables);
   std::uint64_t repairs_granted() const { return repairs_before_ + (book_ ? book_->repairs_granted() : 0); }
   std::uint64_t granted_below() const;
@@ -633,12 +633,10 @@ class Job {
   std::string ResultJson() const;
   ReportData MakeReport() const;
   void StepLines(ClosureId closure, const std::vector<Step>& records);
-  void Line(const std::string& json);  // of metrics.jsonl
   void EventLine(const v1::Event& event);
   void EpochLine(const v1::EpochRow& row);
   void EpochLinesUpTo(std::uint64_t epoch);  // each once, when nothing can change it any more
   std::string EndLine() const;
-  void FlushLines();
   void BeginRate();
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
@@ -647,6 +645,16 @@ class Job {
   std::vector<ReportTask> ServerTotals() const;
   std::uint64_t closures_succeeded() const { return succeeded_; }
   std::uint64_t closures_cancelled() const;
+
+  // job_lines.cc: metrics.jsonl
+  bool Line(const std::string& json, bool frequent = false);  // false: there is no room for it, it is lost
+  void FlushLines();
+  void HandOverLines();  // those committed, to the file
+  void TakeUpLines(std::string tail);
+  void WriteLines();
+  void OnLinesWritten(const absl::Status& status);
+  bool LinesSettled();
+  void GiveUpLines(const absl::Status& why);
 
   JobHost* const host_;
   const JobOptions options_;
@@ -829,7 +837,15 @@ class Job {
   std::uint64_t notes_bytes_ = 0;                          // of their notes
   bool whole_due_ = false;                                 // something changed that no note holds
   std::uint64_t lines_bytes_ = 0;                          // of metrics.jsonl, with those committed
-  std::deque<std::string> unwritten_;                      // committed, and the file thread has not said so
+  std::deque<std::string> unwritten_;                      // committed, and the file thread has not said that they are in the file
+  std::uint64_t unwritten_bytes_ = 0;                      // of them
+  std::size_t writable_ = 0, writing_ = 0;                 // of them, from the first on: durable; of these, at the file thread
+  bool lines_end_unknown_ = false;                         // the file may end somewhere in them: the last write failed, or it was a former life's
+  bool lines_trouble_said_ = false;                        // and not yet that it is over
+  MonoTime lines_again_{0};                                // when it is tried again
+  std::optional<MonoTime> lines_said_at_;                  // the last warning
+  std::optional<MonoTime> lines_settle_by_;                // the job has ended and waits for them so long
+  std::uint64_t lines_lost_ = 0;                           // for which there was no room
   Attempt attempt_high_;                                   // the highest that is counted in attempts_
   Attempt attempts_known_;                                 // the same when this life began
   std::set<Attempt> attempts_adopted_;                     // above it, and counted since

@@ -92,6 +92,8 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_shards_rolled_back(shards_rolled_back_);
   counters->set_closures_lost(closures_lost_);
   counters->set_updates_lost(updates_lost_);
+  counters->set_lines_lost(lines_lost_);
+  counters->set_lines_trouble_said(lines_trouble_said_);
 }
 
 std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
@@ -105,25 +107,6 @@ std::string Job::TakeNote() {
   note.AppendToString(&bytes);
   note_.reset();
   return bytes;
-}
-
-// What has just been committed goes to the file once it is durable.
-void Job::HandOverLines() {
-  if (lines_.empty()) return;
-  lines_bytes_ += lines_.size();
-  unwritten_.push_back(std::move(lines_));
-  lines_.clear();
-  std::weak_ptr<bool> alive = alive_;
-  host_->WhenDurable([this, alive, text = unwritten_.back()]() mutable {
-    if (alive.expired()) return;
-    host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(text), [this, alive](const absl::Status& status) {
-      if (alive.expired() || unwritten_.empty()) return;
-      // Lines that are not in the file are not in its length.
-      if (!status.ok()) lines_bytes_ -= std::min<std::uint64_t>(lines_bytes_, unwritten_.front().size());
-      if (!status.ok()) whole_due_ = true;
-      unwritten_.pop_front();
-    });
-  });
 }
 
 bool Job::Persist(const Record& record) {
@@ -308,7 +291,6 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok()) return named(status);
   MonoTime last(snapshot.counters().mono_ns());
   std::string tail = snapshot.lines_unwritten();
-  const std::uint64_t offset = snapshot.lines_bytes() - std::min<std::uint64_t>(snapshot.lines_bytes(), tail.size());
   for (const std::string& bytes : stored.notes) {
     v1::JobNote note;
     if (!note.ParseFromString(bytes)) return named(absl::DataLossError("a note that cannot be read"));
@@ -323,15 +305,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   job->restoring_ = false;
   if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
-  if (!job->ended() && job->state_ != JobState::kQueued) {
-    job->unwritten_.push_back(tail);
-    std::weak_ptr<bool> alive = job->alive_;
-    host->RestoreLines(job->id_.runs_folder, "metrics.jsonl", offset, std::move(tail), [raw = job.get(), alive](const absl::Status& status) {
-      if (alive.expired()) return;
-      if (!status.ok()) raw->Event("warning", absl::StrCat("metrics.jsonl could not be continued whole: ", status.message()));
-      if (!raw->unwritten_.empty()) raw->unwritten_.pop_front();
-    });
-  }
+  if (!job->ended() && job->state_ != JobState::kQueued) job->TakeUpLines(std::move(tail));
   return job;
 }
 
@@ -347,6 +321,8 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   shards_rolled_back_ = counters.shards_rolled_back();
   closures_lost_ = counters.closures_lost();
   updates_lost_ = counters.updates_lost();
+  lines_lost_ = counters.lines_lost();
+  lines_trouble_said_ = counters.lines_trouble_said();
 }
 
 // What a job of the journal was planned as; `built` is what this version makes of it.

@@ -10,8 +10,9 @@ namespace evergrad::coordinator {
 
 bool Job::HasModel() const { return ending_ == JobState::kSucceeded && id_.spec.type == "training" && plan_ && !id_.spec.model.losses.empty(); }
 
-// The tables, where the last checkpoint has them and they are small; then the other files of the end.
+// Behind the last lines of metrics.jsonl. The tables, where the last checkpoint has them and they are small; then the other files of the end.
 void Job::WriteModel() {
+  if (!LinesSettled()) return;
   if (!HasModel()) return WriteEnd(false);
   if (plan_message_.tables_size() == 0 || !checkpoint_.complete()) return LinkModel(false);
   StepModelTables(std::make_shared<ModelTables>(checkpoint_.uri(), absl::StrCat(id_.runs_folder, "/model/tables.npz")));

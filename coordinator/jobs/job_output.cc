@@ -23,7 +23,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kSampleEvery{500};
-constexpr std::size_t kLinesBytesMax = 4u << 20;  // waiting for the next tick
 
 // JSON has no NaN: what was not measured is null.
 Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -61,32 +60,6 @@ void Job::WriteJobFile() {
   });
 }
 
-void Job::Line(const std::string& json) {
-  if (json.empty() || restoring_) return;
-  if (lines_.size() + json.size() > kLinesBytesMax) {
-    ++step_lines_dropped_;
-    return;
-  }
-  lines_ += json;
-  lines_ += '\n';
-}
-
-void Job::FlushLines() {
-  if (state_ == JobState::kQueued) return;
-  if (!journals()) {
-    if (lines_.empty()) return;
-    host_->AppendLines(id_.runs_folder, "metrics.jsonl", std::move(lines_), [](const absl::Status&) {});
-    lines_.clear();
-    return;
-  }
-  // Lines go to the file once the journal has them, so that a restart knows what the file must hold.
-  if (whole_due_) {
-    PersistWhole();
-  } else {
-    Persist(Record());
-  }
-}
-
 void Job::EventLine(const v1::Event& event) {
   // Tasks come and go while the last files are written; what is read by programs ends with its end line.
   if (phase_ >= Phase::kWriting) return;
@@ -115,8 +88,11 @@ void Job::EpochLinesUpTo(std::uint64_t epoch) {
 }
 
 std::string Job::EndLine() const {
-  return Dump(
-      Json{{"kind", "end"}, {"wall_ms", ended_ms_}, {"state", std::string(JobStateName(ending_))}, {"step_lines_dropped", step_lines_dropped_}});
+  return Dump(Json{{"kind", "end"},
+                   {"wall_ms", ended_ms_},
+                   {"state", std::string(JobStateName(ending_))},
+                   {"step_lines_dropped", step_lines_dropped_},
+                   {"lines_lost", lines_lost_}});
 }
 
 // At most step_lines_per_second in the long run, so that a fast job does not write faster than anybody reads.
@@ -136,12 +112,14 @@ void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
       continue;
     }
     step_tokens_ -= 1;
-    Line(Dump(Json{{"kind", "step"},
-                   {"step", ShownStep(record.global_step)},
-                   {"epoch", range.epoch + 1},
-                   {"closure", closure.value()},
-                   {"loss", Real(record.loss)},
-                   {"examples", record.examples}}));
+    const bool kept = Line(Dump(Json{{"kind", "step"},
+                                     {"step", ShownStep(record.global_step)},
+                                     {"epoch", range.epoch + 1},
+                                     {"closure", closure.value()},
+                                     {"loss", Real(record.loss)},
+                                     {"examples", record.examples}}),
+                           true);
+    if (!kept) ++step_lines_dropped_;
   }
 }
 
@@ -171,8 +149,9 @@ void Job::SampleRate() {
     Note().set_sample_seconds(at);
     Note().set_sample_rate(rate_);
   }
-  Line(Dump(
-      Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}));
+  Line(
+      Dump(Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}),
+      true);
 }
 
 std::uint64_t Job::DuplicatesRefused() const {
@@ -243,6 +222,8 @@ std::string Job::ResultJson() const {
                                                         {"written_ms", checkpoint_.written_ms()}};
   json["checkpoint_trouble"] = checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
   json["resumed_from"] = checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
+  // Of metrics.jsonl, for want of room.
+  json["lines_lost"] = lines_lost_;
   // What was exported and read back, relative to the runs folder.
   json["files"] = Json::array();
   for (const v1::RunFileInfo& file : exported_)

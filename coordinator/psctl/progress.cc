@@ -242,6 +242,10 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
   } else if (!job.checkpoint().trouble().empty()) {
     lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
   }
+  if (result.is_object() && result.contains("lines_lost") && result["lines_lost"].is_number_unsigned() && result["lines_lost"] != 0) {
+    const std::uint64_t lost = result["lines_lost"];
+    lines.push_back(absl::StrCat("metrics.jsonl lacks ", lost, lost == 1 ? " line" : " lines", ", for which there was no room"));
+  }
   if ((job.state() == "FAILED" || job.state() == "CANCELLED") && job.steps_done() > 0 && !job.weights_exported()) {
     lines.push_back(job.checkpoint().number() > 0
                         ? absl::StrCat("its weights: psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to weights.npz")

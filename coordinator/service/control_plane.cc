@@ -63,8 +63,8 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       sessions_limit_(*parts.registry, "evergrad_coordinator_sessions", "open sessions, registered or not", options_.membership.tasks_max + 64.0),
       jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued", "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
       calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress", options_.calls_max),
-      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes", "bytes of metrics.jsonl waiting to be written",
-                   static_cast<double>(options_.file_bytes_max)),
+      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes",
+                   "bytes of metrics.jsonl waiting to be written; refused: writes that failed, too", static_cast<double>(options_.file_bytes_max)),
       open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)",
                   options_.jobs.closures_open_max),
       behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
@@ -851,7 +851,15 @@ void ControlPlane::OnFileThread(std::function<std::function<void()>()> work) {
 }
 
 void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) {
+  if (!lines.empty() && lines.back() == '\n') lines.pop_back();
   const std::uint64_t bytes = lines.size();
+  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done),
+          [lines = std::move(lines)](const std::string& path) { return fs::AppendLine(path, lines); });
+}
+
+// `write` on the file thread; bounded by what waits there.
+void ControlPlane::OnLines(const std::string& path, std::uint64_t bytes, std::function<void(absl::Status)> done,
+                           std::function<absl::Status(const std::string& path)> write) {
   const auto answer = [this](std::function<void(absl::Status)> to, absl::Status status) {
     parts_.control->Post([to = std::move(to), status = std::move(status)] { to(status); });
   };
@@ -861,10 +869,11 @@ void ControlPlane::AppendLines(const std::string& folder, const std::string& nam
     answer(std::move(done), absl::ResourceExhaustedError("too many bytes wait for the disk"));
     return;
   }
-  if (!lines.empty() && lines.back() == '\n') lines.pop_back();
-  const bool posted = parts_.files->Post([this, folder, name, lines = std::move(lines), bytes, answer, done = std::move(done)]() mutable {
-    const absl::Status status = fs::AppendLine(absl::StrCat(folder, "/", name), lines);
-    const std::string trouble = write_trouble_.After(absl::StrCat(folder, "/", name), status, parts_.clock->Now());
+  const bool posted = parts_.files->Post([this, path, bytes, answer, done = std::move(done), write = std::move(write)]() mutable {
+    const absl::Status status = write(path);
+    const bool written = status.ok() || absl::IsDataLoss(status);
+    if (!written) files_limit_.refused.Add();
+    const std::string trouble = write_trouble_.After(path, written ? absl::OkStatus() : status, parts_.clock->Now());
     if (!trouble.empty()) parts_.logger->Warning(trouble);
     file_bytes_.fetch_sub(bytes);
     answer(std::move(done), status);
@@ -883,9 +892,10 @@ void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
 
 void ControlPlane::RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
                                 std::function<void(absl::Status)> done) {
-  parts_.files->Post([this, path = absl::StrCat(folder, "/", name), offset, tail = std::move(tail), done = std::move(done)] {
-    absl::Status status = fs::RestoreEnd(path, offset, tail);
-    parts_.control->Post([done, status] { done(status); });
+  const std::uint64_t bytes = tail.size();
+  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done), [folder, offset, tail = std::move(tail)](const std::string& path) {
+    const absl::Status status = fs::MakeDirectories(folder);
+    return status.ok() ? fs::RestoreEnd(path, offset, tail) : status;
   });
 }
 

@@ -159,6 +159,8 @@ class ControlPlane final : private JobHost {
   void Send(TaskId task, const v1::CoordinatorMessage& message) override;
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
   void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override;
+  void OnLines(const std::string& path, std::uint64_t bytes, std::function<void(absl::Status)> done,
+               std::function<absl::Status(const std::string& path)> write);
   void OnFileThread(std::function<std::function<void()>()> work) override;
   fs::FileSystem& file_system() override { return *parts_.file_system; }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,

@@ -24,7 +24,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from support import COORDINATOR, COUNTING, PSCTL, ROOT, Case, alive, binary, data_folder, job_yaml, main, processes_naming, read, read_json_lines, wait_for, write  # noqa: E402
 from cluster import mix  # noqa: E402
 
-RESULT_KEYS = {"schema_version", "name", "uid", "start", "end", "seconds", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "deaths", "shards", "tables", "updates_exact", "files"}
+RESULT_KEYS = {"schema_version", "name", "uid", "start", "end", "seconds", "state", "first_cause", "metrics", "examples_per_second", "tasks", "closures", "duplicates_refused", "lost", "repair", "checkpoint", "checkpoint_trouble", "resumed_from", "lines_lost", "deaths", "shards", "tables", "updates_exact", "files"}
 VARIABLES = {"dense1/kernel": (784, 32), "dense1/bias": (32,), "logits/kernel": (32, 10), "logits/bias": (10,)}
 MASK = (1 << 64) - 1
 

@@ -40,15 +40,24 @@ class FakeHost final : public JobHost {
   }
   void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override {
     later.push_back([this, path = folder + "/" + name, lines, done] {
-      files[path] += lines;
-      done(absl::OkStatus());
+      std::string& file = files[path];
+      const bool room = file.size() + lines.size() <= lines_bytes_max;
+      if (room || tears) file += lines.substr(0, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
+      done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device"));
     });
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
                     std::function<void(absl::Status)> done) override {
+    // As fs::RestoreEnd does it: what is there is not looked at.
     std::string& file = files[folder + "/" + name];
-    file = file.substr(0, offset) + tail;
-    later.push_back([done] { done(absl::OkStatus()); });
+    const bool room = offset + tail.size() <= lines_bytes_max;
+    if (file.size() > offset + tail.size())
+      file.resize(offset + tail.size());
+    else if (file.size() >= offset && (room || tears))
+      file += tail.substr(file.size() - offset, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
+    else if (room)
+      file += tail;
+    later.push_back([done, room] { done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device")); });
   }
   void WhenDurable(std::function<void()> then) override { then(); }
   void OnFileThread(std::function<std::function<void()>()> work) override {
@@ -77,7 +86,9 @@ class FakeHost final : public JobHost {
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::function<void()> while_written;  // between the writing of a job's files and the word that they are there
+  std::function<void()> while_written;    // between the writing of a job's files and the word that they are there
+  std::uint64_t lines_bytes_max = ~0ull;  // of metrics.jsonl: at it the disk is full
+  bool tears = false;                     // what had room of a write that failed stays there
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;

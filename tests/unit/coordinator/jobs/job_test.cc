@@ -80,6 +80,7 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
                                       "checkpoint",
                                       "checkpoint_trouble",
                                       "resumed_from",
+                                      "lines_lost",
                                       "deaths",
                                       "tables",
                                       "shards",

@@ -291,6 +291,16 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   CHECK_THAT(out.str(), Catch::EndsWith("\033[4A\r\033[J"));
 }
 
+TEST_CASE("the summary says how many lines metrics.jsonl lacks") {
+  v1::JobStatus job = Running();
+  job.set_state("SUCCEEDED");
+  job.set_result_json(R"({"lines_lost": 2931})");
+  const Lines lines = SummaryLines(job);
+  CHECK(std::count(lines.begin(), lines.end(), "metrics.jsonl lacks 2931 lines, for which there was no room") == 1);
+  job.set_result_json(R"({"lines_lost": 0})");
+  for (const std::string& line : SummaryLines(job)) CHECK_THAT(line, !Catch::Contains("lacks"));
+}
+
 TEST_CASE("the summary claims exactly-once when the coordinator found every shard's updates to be the plan's, and not otherwise") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
