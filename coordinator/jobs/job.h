@@ -248,6 +248,8 @@ class Job {
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
   // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no new one is granted.
   std::uint64_t closures_behind() const { return unfolded_.size(); }
+  // Since the newest checkpoint was written, or since the job began; nullopt: it makes none.
+  std::optional<double> checkpoint_age_seconds() const;
   std::uint64_t TakeWindowRefusals() { return std::exchange(window_refusals_, 0); }  // how often that held new ones back, since the last call
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }             // true once
 
@@ -767,6 +769,8 @@ class Job {
   };
   std::map<ShardId, Ordered> round_waiting_;  // not answered yet
   std::string round_retry_;                   // why a server tries again to save one of them
+  bool round_short_ = false;                  // it ended without a file of some shard
+  bool checkpoint_trouble_said_ = false;      // and not yet that it is over
   MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
   std::uint32_t manifest_failures_ = 0;
   std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash

@@ -65,6 +65,7 @@ void Job::TickCheckpoints(MonoTime now) {
 
 void Job::BeginRound() {
   round_ = true;
+  round_short_ = false;
   round_began_ = host_->Now();
   next_round_ = round_began_ + id_.spec.checkpoint.every;
   round_waiting_.clear();
@@ -130,6 +131,7 @@ void Job::CheckRound(MonoTime now) {
   if (late && phase_ == Phase::kSealedSaving) {
     for (const auto& [shard, ordered] : round_waiting_) unsaved_.insert(shard);
   }
+  round_short_ |= late;
   if (round_waiting_.empty() || late) EndRound();
 }
 
@@ -155,6 +157,7 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   }
   if (durable.has_error()) {
     if (ordered) round_waiting_.erase(waiting);
+    round_short_ |= ordered;
     if (ordered && phase_ == Phase::kSealedSaving) unsaved_.insert(shard);
     v1::ErrorDetail cause = durable.error();
     CleanCause(&cause);
@@ -313,6 +316,11 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
              id_.spec.name);
   for (const absl::Status& warning : saved->warnings)
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()), id_.spec.name);
+  // Not while some shard is named by an older file because its newest could not be saved.
+  if (checkpoint_trouble_said_ && !round_short_) {
+    checkpoint_trouble_said_ = false;
+    Event("state", absl::StrCat("checkpoints are written again: checkpoint ", saved->number));
+  }
   GiveUpSnapshots(saved->named);
   if (functions_) {
     saved_done_.assign(assigned_.size(), IntervalSet());
@@ -374,6 +382,12 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
   });
 }
 
+std::optional<double> Job::checkpoint_age_seconds() const {
+  if (!checkpoints() || !active()) return std::nullopt;
+  const std::int64_t since_ms = checkpoint_.number() == 0 ? started_ms_ : checkpoint_.written_ms();
+  return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) / 1000;  // the wall clock may have been set back
+}
+
 void Job::CheckpointTrouble(const absl::Status& status, bool users) {
   checkpoint_.set_trouble(client::CleanText(status.message(), 1024));
   Touch();
@@ -383,6 +397,7 @@ void Job::CheckpointTrouble(const absl::Status& status, bool users) {
     const MonoTime now = host_->Now();
     if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
     trouble_said_at_ = now;
+    checkpoint_trouble_said_ = true;
     Event("warning", absl::StrCat("no checkpoint, it is tried again: ", checkpoint_.trouble()));
     return;
   }

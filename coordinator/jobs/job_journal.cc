@@ -94,6 +94,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_updates_lost(updates_lost_);
   counters->set_lines_lost(lines_lost_);
   counters->set_lines_trouble_said(lines_trouble_said_);
+  counters->set_checkpoint_trouble_said(checkpoint_trouble_said_);
 }
 
 std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
@@ -323,6 +324,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   updates_lost_ = counters.updates_lost();
   lines_lost_ = counters.lines_lost();
   lines_trouble_said_ = counters.lines_trouble_said();
+  checkpoint_trouble_said_ = counters.checkpoint_trouble_said();
 }
 
 // What a job of the journal was planned as; `built` is what this version makes of it.

@@ -1,6 +1,8 @@
 #include "coordinator/service/control_plane.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include <google/protobuf/arena.h>
 
@@ -92,12 +94,16 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       {"evergrad_coordinator_job_workers", "workers that serve each running job"},
       {"evergrad_coordinator_job_worker_seconds", "seconds of workers that each running job has had, in this life of the coordinator"},
       {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
-      {"evergrad_coordinator_job_closures_open", "closures of each running job that are granted and not ended"}};
+      {"evergrad_coordinator_job_closures_open", "closures of each running job that are granted and not ended"},
+      {"evergrad_coordinator_job_checkpoint_age_seconds",
+       "seconds since the newest checkpoint of each running job that makes some, or since it began; its trouble is an event of the job"}};
   for (std::size_t i = 0; i < JobNumbers::kValues; ++i) {
     parts.registry->AddCallbackGauges(of_jobs[i].first, of_jobs[i].second, [numbers = job_numbers_, i] {
       metrics::Registry::Samples samples;
       MutexLock lock(&numbers->mu);
-      for (const JobNumbers::One& one : numbers->jobs) samples.emplace_back(one.labels, one.values[i]);
+      for (const JobNumbers::One& one : numbers->jobs) {
+        if (!std::isnan(one.values[i])) samples.emplace_back(one.labels, one.values[i]);
+      }
       return samples;
     });
   }
@@ -299,7 +305,12 @@ void ControlPlane::UpdateMetrics() {
     if (job == nullptr) continue;
     JobNumbers::One& of = numbers.emplace_back();
     of.labels = {{"job", job->name()}, {"job_uid", JobUidString(one.uid)}};
-    of.values = {job->share(), 0, one.seconds, static_cast<double>(job->steps_done()), static_cast<double>(job->open_closures())};
+    of.values = {job->share(),
+                 0,
+                 one.seconds,
+                 static_cast<double>(job->steps_done()),
+                 static_cast<double>(job->open_closures()),
+                 job->checkpoint_age_seconds().value_or(std::numeric_limits<double>::quiet_NaN())};
     for (const auto& [task, serving] : serving_) of.values[1] += serving.job == one.uid;
   }
   {

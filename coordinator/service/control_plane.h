@@ -324,10 +324,10 @@ class ControlPlane final : private JobHost {
     std::optional<JobUid> next;  // is called back for it
   };
   struct JobNumbers {  // of the running jobs, for the metrics
-    static constexpr std::size_t kValues = 5;
+    static constexpr std::size_t kValues = 6;
     struct One {
       metrics::Labels labels;
-      std::array<double, kValues> values{};
+      std::array<double, kValues> values{};  // NaN: it has no such
     };
     Mutex mu;
     std::vector<One> jobs ABSL_GUARDED_BY(mu);

@@ -383,7 +383,7 @@ TEST_CASE("a disk that is full at a server is said at once, not when the round e
   FinishHeld(c);
   REQUIRE(c.Run([&] { return !c.Status().checkpoint().trouble().empty(); }, std::chrono::seconds(2)));
   CHECK_THAT(c.Status().checkpoint().trouble(), Contains("ps_server/") && Contains("the disk is full: path=/far"));
-  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/"));
+  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/") && !Contains("checkpoints are written again"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   FinishHeld(c);
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(120)));
@@ -394,6 +394,51 @@ TEST_CASE("a disk that is full at a server is said at once, not when the round e
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
   CHECK(c.Status().checkpoint().trouble().empty());
+}
+
+TEST_CASE("the end of what kept checkpoints from being written is an event, once, also where the coordinator was started again meanwhile") {
+  const bool restarted = GENERATE(false, true);
+  CAPTURE(restarted);
+  FakeCluster c(Saving(), {.persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  const std::uint64_t room = c.host.disk->bytes();
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // as the servers' disk: they have room
+  c.host.disk->SetBytesMax(room);
+  FinishHeld(c);
+  REQUIRE(c.Run([&] { return AllEvents(c).find("no checkpoint, it is tried again") != std::string::npos; }));
+  CHECK_THAT(AllEvents(c), !Contains("checkpoints are written again"));
+  c.Run([] { return false; }, std::chrono::milliseconds(100));  // the journal has it
+  if (restarted) c.Restart();
+  c.elsewhere = nullptr;
+  c.host.disk->SetBytesMax(1 << 30);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  FinishHeld(c);
+  REQUIRE(c.RunToEnd());
+  CHECK(c.Status().state() == "SUCCEEDED");
+  const std::string events = AllEvents(c);
+  const std::size_t again = events.find("state: checkpoints are written again: checkpoint ");
+  REQUIRE(again != std::string::npos);
+  CHECK(events.rfind("no checkpoint, it is tried again") < again);
+  CHECK(events.find("checkpoints are written again", again + 10) == std::string::npos);
+}
+
+TEST_CASE("the age of the newest checkpoint grows until the next one, and a job without checkpoints has none") {
+  FakeCluster c(Saving());
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
+  const double before = c.job->checkpoint_age_seconds().value();
+  c.Run([] { return false; }, std::chrono::seconds(7));  // nothing has changed: none is written
+  CHECK(c.job->checkpoint_age_seconds().value() == Approx(before + 7).margin(0.1));
+  FinishHeld(c);
+  const std::uint64_t number = c.Status().checkpoint().number();
+  REQUIRE(c.Run([&] { return c.Status().checkpoint().number() > number; }));
+  CHECK(c.job->checkpoint_age_seconds().value() < 1);
+  FakeCluster without;
+  AddTasks(without);
+  CHECK_FALSE(without.job->checkpoint_age_seconds());
 }
 
 TEST_CASE("the last checkpoint waits for room, and says so") {
