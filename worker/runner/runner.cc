@@ -44,7 +44,8 @@ constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one atte
 static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 constexpr std::size_t kWaitingForBytesMax = 1024;
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
-constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
+constexpr MonoTime kTroubleSaidEvery = std::chrono::seconds(60);  // of a full disk, which is tried again and again
+constexpr int kStreamsAhead = 2;                                  // closures whose input is open beside the running one's
 
 v1::WorkKind ToProto(WorkKind kind) {
   switch (kind) {
@@ -1403,11 +1404,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return;
     if (answer.has_error()) {
       const absl::Status error = client::FromErrorDetail(answer.error());
-      env.logger->Warning(absl::StrCat("the coordinator does not take a file: name=", answer.name(), " reason=", error.message()), About());
-      return absl::IsResourceExhausted(error) ? GiveUpRun("the coordinator has no room for its files") : Fail(run->work, error);
+      const bool no_room = absl::IsResourceExhausted(error);
+      const bool quiet = no_room && NoRoomSaidLately();
+      env.logger->Write(quiet ? log::Level::kDebug : log::Level::kWarning,
+                        absl::StrCat("the coordinator does not take a file: name=", answer.name(), " reason=", error.message()), About());
+      if (!no_room) return Fail(run->work, error);
+      return GiveUpRun("the coordinator has no room for its files", quiet ? log::Level::kDebug : log::Level::kInfo);
     }
     if (const absl::Status confirmed = run->upload->Confirm(answer.name(), answer.written()); !confirmed.ok()) return Fail(run->work, confirmed);
     SendFiles();
+  }
+
+  // Else it is said now.
+  bool NoRoomSaidLately() {
+    if (env.clock == nullptr) return false;
+    const MonoTime now = env.clock->Now();
+    if (no_room_said_at && now - *no_room_said_at < kTroubleSaidEvery) return true;
+    no_room_said_at = now;
+    return false;
   }
 
   void RestartUpload() {
@@ -1515,9 +1529,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     CheckDrained();
   }
 
-  void GiveUpRun(absl::string_view reason = "draining") {
+  void GiveUpRun(absl::string_view reason = "draining", log::Level level = log::Level::kInfo) {
     if (!run) return;
-    SendDropped(run->work, reason);
+    SendDropped(run->work, reason, std::nullopt, level);
     book.Drop(run->work.attempt);
     AbortRun();
   }
@@ -1623,6 +1637,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   MonoTime step_begun{0};                                // when the step that is computed was handed to the compute thread
   std::uint64_t computing = 0;                           // handed to the compute thread (or about to be) and not back
   bool staging_refused = false, graphs_crowded = false;  // was said
+  std::optional<MonoTime> no_room_said_at;
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 

@@ -761,6 +761,25 @@ TEST_CASE("a coordinator without room gets the export back, one that refuses a f
   CHECK(stage.HoldsNothing());
 }
 
+TEST_CASE("a coordinator whose disk is full for a while fills no worker's log") {
+  Stage stage;
+  WriteData(stage);
+  stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
+  stage.RunClosure(0);
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    stage.Grant((7ull << 33) + n, v1::EXPORT);
+    stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::ResourceExhaustedError("no space left"));
+    CHECK(stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed).has_dropped());
+  }
+  int refused = 0, given_back = 0;
+  for (const log::Line& line : stage.logger.Read(0, 0, "", 1000)) {
+    refused += line.text.find("does not take a file") != std::string::npos;
+    given_back += line.text.find("attempt given back") != std::string::npos;
+  }
+  CHECK(refused == 1);
+  CHECK(given_back == 1);
+}
+
 TEST_CASE("a counting job counts every sample and every update exactly, and touches only shards with samples of the batch") {
   Stage::Settings settings;
   settings.servers = 3;
