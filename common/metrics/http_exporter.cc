@@ -2,102 +2,173 @@
 #include "common/metrics/http_exporter.h"
 
 #include <httplib.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include <set>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/mutex.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/metrics/scrape_tls.h"
-#include "common/runtime/bounded_queue.h"
 #include "common/runtime/executor.h"
 
 namespace evergrad::metrics {
 namespace {
 
-constexpr std::size_t kConnectionsWaitingMax = 32;
-constexpr int kServingThreads = 2;
-constexpr std::size_t kBodyBytesMax = 1024;  // No page takes a body.
+constexpr std::size_t kBodyBytesMax = 1024;             // No page takes a body.
+constexpr std::uint64_t kUnsentBytesMax = 16ull << 20;  // of all answers together, but for the newest one
+constexpr int kBacklog = 256;
+constexpr int kAcceptedAtOnceMax = 32;
+constexpr MonoTime kAcceptAgain = std::chrono::milliseconds(100);
 
-// httplib would start a pool of its own, as large as the machine; ours has two named threads and a bounded queue. When it
-// is full the accepting thread waits, and the kernel's backlog bounds the rest.
-class NamedThreads final : public httplib::TaskQueue {
- public:
-  NamedThreads() : queue_(kConnectionsWaitingMax) {
-    for (int i = 0; i < kServingThreads; ++i) {
-      threads_.emplace_back(absl::StrCat("metrics-", i), [this] {
-        while (auto task = queue_.Pop()) (*task)();
-      });
-    }
-  }
-  void enqueue(std::function<void()> task) override { queue_.Push(std::move(task)); }
-  void shutdown() override {
-    queue_.Close();
-    for (auto& thread : threads_) thread.Join();
-  }
-
- private:
-  runtime::BoundedQueue<std::function<void()>> queue_;
-  std::vector<runtime::Thread> threads_;
-};
-
-// httplib's view of a connection. It reads a request line without a bound of its own; the connection has one.
+// httplib's view of a request that is whole, and of its answer, which somebody else sends.
 class Stream final : public httplib::Stream {
  public:
-  explicit Stream(ScrapeConnection* connection) : connection_(connection) {}
+  explicit Stream(const std::string& request) : request_(request) {}
+  std::string TakeAnswer() { return std::move(answer_); }
   bool is_readable() const override { return true; }
   bool is_writable() const override { return true; }
-  ssize_t read(char* to, size_t bytes_max) override { return connection_->Read(to, bytes_max); }
-  ssize_t write(const char* from, size_t bytes) override { return connection_->Write(from, bytes); }
+  ssize_t read(char* to, size_t bytes_max) override {
+    const std::size_t n = std::min(bytes_max, request_.size() - read_);
+    std::memcpy(to, request_.data() + read_, n);
+    read_ += n;
+    return static_cast<ssize_t>(n);
+  }
+  ssize_t write(const char* from, size_t bytes) override {
+    answer_.append(from, bytes);
+    return static_cast<ssize_t>(bytes);
+  }
   // Nothing asks for them.
   void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
-  socket_t socket() const override { return connection_->fd(); }
+  socket_t socket() const override { return INVALID_SOCKET; }
 
  private:
-  ScrapeConnection* const connection_;
+  const std::string& request_;
+  std::size_t read_ = 0;
+  std::string answer_;
 };
 
-// httplib's server over connections of ours, one request each: its own wait with select(), which knows no file descriptor above
-// 1023, and bound each wait of a connection but not their sum.
+// httplib's pages over connections of ours, one request each. One thread polls them all and answers what is whole, so that no number of peers who
+// say nothing, or take nothing, keeps another one from its answer: httplib's own server gives each connection a thread, and a handful of silent
+// ones have them all. (It waits with select(), too, which knows no file descriptor above 1023.)
 class ScrapeServer final : public httplib::Server {
  public:
-  ScrapeServer(const Clock* clock, ConnectionLimits limits, std::shared_ptr<ssl_ctx_st> tls) : clock_(clock), limits_(limits), tls_(std::move(tls)) {}
+  ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits, std::shared_ptr<ssl_ctx_st> tls)
+      : clock_(clock), connections_max_(connections_max), limits_(limits), tls_(std::move(tls)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    EG_CHECK_MSG(stop_ >= 0, "no eventfd for the metrics listener");
+  }
+  ~ScrapeServer() override {
+    if (svr_sock_ != INVALID_SOCKET) close(svr_sock_);
+    close(stop_);
+  }
 
-  // Ends the connections that are open and those that still wait for a thread.
-  void Cut() {
-    MutexLock lock(&mu_);
-    cut_ = true;
-    for (ScrapeConnection* connection : open_) connection->Abort();
+  // After the listener is bound, until Stop, which any thread may call. The connections that are open then are cut.
+  void Serve() {
+    ::listen(svr_sock_, kBacklog);  // httplib's is five.
+    fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);
+    while (Wait()) {
+      const MonoTime now = clock_->Now();
+      for (std::size_t i = 0; i < open_.size(); ++i) {
+        ScrapeConnection& connection = *open_[i];
+        if (polled_[kFirstConnection + i].revents == 0 && now < connection.deadline()) continue;
+        if (connection.Proceed() == State::kAsked) connection.Answer(AnswerTo(connection));
+      }
+      DropOver();
+      BoundUnsent();
+      Accept();
+    }
+    open_.clear();
+  }
+  void Stop() {
+    const std::uint64_t one = 1;
+    EG_CHECK(write(stop_, &one, sizeof one) == sizeof one);
   }
 
  private:
-  bool process_and_close_socket(socket_t socket) override {
-    ScrapeConnection connection(socket, clock_, limits_, tls_.get());
-    {
-      MutexLock lock(&mu_);
-      if (cut_) return false;
-      open_.insert(&connection);
+  using State = ScrapeConnection::State;
+  static constexpr std::size_t kFirstConnection = 2;  // in polled_, behind what stops us and the listener
+
+  // Until a connection can go on, or is over, or there is a new one. False: stopped.
+  bool Wait() {
+    const MonoTime now = clock_->Now();
+    const bool accepts = now >= accept_at_;
+    polled_.assign({{stop_, POLLIN, 0}, {accepts ? static_cast<int>(svr_sock_) : -1, POLLIN, 0}});
+    MonoTime until = accepts ? MonoTime::max() : accept_at_;
+    for (const auto& connection : open_) {
+      polled_.push_back({connection->fd(), connection->events(), 0});
+      until = std::min(until, connection->deadline());
     }
-    bool served = false;
-    if (connection.Handshake()) {
-      Stream stream(&connection);
-      bool closed = false;
-      served = process_request(stream, true, closed, [&](httplib::Request& request) { request.ssl = connection.session(); });
+    int timeout_ms = -1;
+    if (until != MonoTime::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+      timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
     }
-    MutexLock lock(&mu_);
-    open_.erase(&connection);
-    return served;
+    poll(polled_.data(), polled_.size(), timeout_ms);
+    return (polled_.front().revents & POLLIN) == 0;
+  }
+
+  std::string AnswerTo(const ScrapeConnection& connection) {
+    Stream stream(connection.request());
+    bool closed = false;
+    process_request(stream, true, closed, [&](httplib::Request& request) { request.ssl = connection.session(); });
+    return stream.TakeAnswer();
+  }
+
+  // Not all that wait: those that came before have their turns in between, or a crowd would cut whoever came with it.
+  void Accept() {
+    for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
+      const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd < 0) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        // No descriptor is left, or no memory: the oldest one's are, or others' that will be given back.
+        if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest()) accept_at_ = clock_->Now() + kAcceptAgain;
+        return;
+      }
+      if (open_.size() >= connections_max_) DropOldest();
+      open_.push_back(std::make_unique<ScrapeConnection>(fd, clock_, limits_, tls_.get()));
+    }
+  }
+
+  void DropOver() {
+    std::erase_if(open_, [](const auto& connection) { return connection->state() == State::kOver; });
+  }
+  // Of those that have not said what they want, if there are any. False: there is none at all.
+  bool DropOldest() {
+    if (open_.empty()) return false;
+    const auto it = std::find_if(open_.begin(), open_.end(), [](const auto& connection) { return connection->state() != State::kAnswering; });
+    open_.erase(it == open_.end() ? open_.begin() : it);
+    return true;
+  }
+  void BoundUnsent() {
+    std::uint64_t unsent = 0;
+    for (auto it = open_.rbegin(); it != open_.rend(); ++it) {
+      const std::uint64_t bytes = (*it)->unsent_bytes();
+      if (bytes > 0 && unsent > 0 && unsent + bytes > kUnsentBytesMax) {
+        it->reset();
+      } else {
+        unsent += bytes;
+      }
+    }
+    std::erase(open_, nullptr);
   }
 
   const Clock* const clock_;
+  const std::size_t connections_max_;
   const ConnectionLimits limits_;
   const std::shared_ptr<ssl_ctx_st> tls_;
-  Mutex mu_;
-  bool cut_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<ScrapeConnection*> open_ ABSL_GUARDED_BY(mu_);
+  const int stop_;
+  MonoTime accept_at_ = MonoTime::min();
+  std::vector<std::unique_ptr<ScrapeConnection>> open_;  // the oldest first
+  std::vector<pollfd> polled_;
 };
 
 bool IsLoopback(absl::string_view host) { return host == "localhost" || host == "::1" || absl::StartsWith(host, "127."); }
@@ -105,12 +176,11 @@ bool IsLoopback(absl::string_view host) { return host == "localhost" || host == 
 }  // namespace
 
 struct HttpExporter::Impl {
-  Impl(const Clock* clock, ConnectionLimits limits, std::shared_ptr<ssl_ctx_st> context)
-      : tls(context != nullptr), server(clock, limits, std::move(context)) {}
+  Impl(const Clock* clock, const ExporterOptions& options, std::shared_ptr<ssl_ctx_st> context)
+      : tls(context != nullptr), server(clock, options.connections_max, options.limits, std::move(context)) {}
   const bool tls;
   ScrapeServer server;
   std::string address;
-  runtime::Event listening;
   std::unique_ptr<runtime::Thread> thread;
 };
 
@@ -135,7 +205,7 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
   if (options.tls) {
     EG_ASSIGN_OR_RETURN(context, MakeServerContext(*options.tls));
   }
-  auto impl = std::make_unique<Impl>(clock, options.limits, std::move(context));
+  auto impl = std::make_unique<Impl>(clock, options, std::move(context));
   httplib::Server& server = impl->server;
   // Not httplib's default, SO_REUSEPORT: with it two daemons share one port in silence.
   server.set_socket_options([](socket_t socket) {
@@ -153,21 +223,15 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
     response.set_content(registry->PrometheusText(), "text/plain; version=0.0.4; charset=utf-8");
   });
   server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
-  server.new_task_queue = [raw = impl.get()] {
-    raw->listening.Set();  // From here on stop() is heard.
-    return new NamedThreads;
-  };
   const int bound = port == 0 ? server.bind_to_any_port(host) : server.bind_to_port(host, port) ? port : -1;
   if (bound <= 0) return absl::UnavailableError(absl::StrCat("cannot bind metrics listener: listen=", listen));
   impl->address = absl::StrCat(bracketed ? absl::StrCat("[", host, "]") : host, ":", bound);
-  impl->thread = std::make_unique<runtime::Thread>("metrics-accept", [raw = impl.get()] { raw->server.listen_after_bind(); });
-  impl->listening.Wait();
+  impl->thread = std::make_unique<runtime::Thread>("metrics", [raw = impl.get()] { raw->server.Serve(); });
   return std::unique_ptr<HttpExporter>(new HttpExporter(std::move(impl)));
 }
 
 HttpExporter::~HttpExporter() {
-  impl_->server.Cut();
-  impl_->server.stop();
+  impl_->server.Stop();
   impl_->thread->Join();
 }
 

@@ -1,4 +1,4 @@
-// Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on threads of its own.
+// Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on a thread of its own.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,7 @@ struct ExporterOptions {
   // Plain HTTP at an address that other machines reach. Without it and without `tls` such an address is refused (P10).
   bool plain_off_loopback = false;
   ConnectionLimits limits;
+  std::size_t connections_max = 256;  // One more cuts the oldest one that has not said what it wants.
 };
 
 class HttpExporter {

@@ -9,12 +9,30 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/string_view.h"
+#include "common/base/check.h"
 #include "common/base/openssl_ptr.h"
 
 namespace evergrad::metrics {
+namespace {
+
+constexpr std::size_t kReadBytes = 4096;
+constexpr std::size_t kWriteBytesMax = 1u << 20;  // of one call of OpenSSL
+
+bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+// As recv(2), but for signals.
+ssize_t Receive(int fd, char* to, std::size_t bytes_max) {
+  ssize_t n;
+  do {
+    n = recv(fd, to, bytes_max, 0);
+  } while (n < 0 && errno == EINTR);
+  return n;
+}
+
+}  // namespace
 
 struct ScrapeConnection::Session {
   std::unique_ptr<SSL, Freer<SSL_free>> ssl;
@@ -23,12 +41,12 @@ struct ScrapeConnection::Session {
 };
 
 ScrapeConnection::ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits, ssl_ctx_st* tls)
-    : fd_(fd), clock_(clock), limits_(limits), request_deadline_(clock->Now() + limits.request_time_max) {
+    : fd_(fd), clock_(clock), limits_(limits), events_(POLLIN), deadline_(clock->Now() + limits.request_time_max) {
   fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK);
   if (tls == nullptr) return;
   session_ = std::make_unique<Session>();
   session_->ssl.reset(SSL_new(tls));
-  if (session_->ssl != nullptr) SSL_set_fd(session_->ssl.get(), fd_);
+  if (session_->ssl == nullptr || SSL_set_fd(session_->ssl.get(), fd_) != 1) state_ = State::kOver;
 }
 
 ScrapeConnection::~ScrapeConnection() {
@@ -41,97 +59,118 @@ ScrapeConnection::~ScrapeConnection() {
 
 const ssl_st* ScrapeConnection::session() const { return session_ == nullptr ? nullptr : session_->ssl.get(); }
 
-void ScrapeConnection::Abort() { shutdown(fd_, SHUT_RDWR); }
-
-bool ScrapeConnection::WaitFor(Wait what, MonoTime deadline) const {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock_->Now()).count();
-    if (left <= 0) return false;
-    pollfd p{fd_, static_cast<short>(what == Wait::kReadable ? POLLIN : POLLOUT), 0};
-    const int ready = poll(&p, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return false;
+ScrapeConnection::State ScrapeConnection::Proceed() {
+  if (state_ != State::kAsked && clock_->Now() >= deadline_) state_ = State::kOver;
+  switch (state_) {
+    case State::kAsking: Ask(); break;
+    case State::kAnswering: Send(); break;
+    case State::kRefused: Drain(); break;
+    case State::kAsked:
+    case State::kOver: break;
   }
+  return state_;
 }
 
-template <class Call>
-int ScrapeConnection::Drive(Call call, MonoTime deadline) {
-  for (;;) {
-    ERR_clear_error();
-    const int result = call();
-    if (result > 0) return result;
-    switch (SSL_get_error(session_->ssl.get(), result)) {
-      case SSL_ERROR_WANT_READ:
-        if (!WaitFor(Wait::kReadable, deadline)) return -1;
-        break;
-      case SSL_ERROR_WANT_WRITE:
-        if (!WaitFor(Wait::kWritable, deadline)) return -1;
-        break;
-      case SSL_ERROR_ZERO_RETURN: return 0;
-      default: session_->failed = true; return -1;
+int ScrapeConnection::Step(int result) {
+  if (result > 0) return result;
+  switch (SSL_get_error(session_->ssl.get(), result)) {
+    case SSL_ERROR_WANT_READ: events_ = POLLIN; break;
+    case SSL_ERROR_WANT_WRITE: events_ = POLLOUT; break;
+    case SSL_ERROR_ZERO_RETURN: state_ = State::kOver; break;
+    default: session_->failed = true, state_ = State::kOver;
+  }
+  return 0;
+}
+
+bool ScrapeConnection::Handshake() {
+  if (session_ == nullptr || session_->shook_hands) return true;
+  ERR_clear_error();
+  session_->shook_hands = Step(SSL_accept(session_->ssl.get())) > 0;
+  if (state_ == State::kOver && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST) RefusePlainHttp();
+  return session_->shook_hands;
+}
+
+void ScrapeConnection::Ask() {
+  if (!Handshake()) return;
+  char piece[kReadBytes];
+  while (state_ == State::kAsking) {
+    ssize_t n;
+    if (session_ != nullptr) {
+      ERR_clear_error();
+      n = Step(SSL_read(session_->ssl.get(), piece, sizeof piece));
+      if (n == 0) return;
+    } else {
+      n = Receive(fd_, piece, sizeof piece);
+      if (n < 0 && WouldWait()) return;
+      if (n <= 0) {
+        state_ = State::kOver;
+        return;
+      }
+    }
+    // A line that has nothing but its end, which may have begun in the piece before.
+    const std::size_t from = request_.size() - std::min<std::size_t>(request_.size(), 2);
+    request_.append(piece, static_cast<std::size_t>(n));
+    if (request_.find("\n\r\n", from) != std::string::npos) {
+      state_ = State::kAsked;
+    } else if (request_.size() >= limits_.request_bytes_max) {
+      state_ = State::kOver;
     }
   }
 }
 
-bool ScrapeConnection::Handshake() {
-  if (session_ == nullptr) return true;
-  if (session_->ssl == nullptr) return false;
-  session_->shook_hands = Drive([&] { return SSL_accept(session_->ssl.get()); }, request_deadline_) == 1;
-  if (!session_->shook_hands && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST) SayThatThisIsHttps();
-  return session_->shook_hands;
+ScrapeConnection::State ScrapeConnection::Answer(std::string answer) {
+  EG_CHECK(state_ == State::kAsked);
+  state_ = State::kAnswering;
+  events_ = POLLOUT;
+  deadline_ = clock_->Now() + limits_.answer_time_max;
+  answer_ = std::move(answer);
+  Send();
+  return state_;
 }
 
-void ScrapeConnection::SayThatThisIsHttps() {
+void ScrapeConnection::Send() {
+  while (sent_ < answer_.size()) {
+    const std::size_t bytes = std::min(answer_.size() - sent_, kWriteBytesMax);
+    ssize_t n;
+    if (session_ != nullptr) {
+      ERR_clear_error();
+      n = Step(SSL_write(session_->ssl.get(), answer_.data() + sent_, static_cast<int>(bytes)));
+      if (n == 0) return;
+    } else {
+      n = send(fd_, answer_.data() + sent_, bytes, MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && WouldWait()) return;
+      if (n < 0) {
+        state_ = State::kOver;
+        return;
+      }
+    }
+    sent_ += static_cast<std::size_t>(n);
+  }
+  state_ = State::kOver;
+}
+
+void ScrapeConnection::RefusePlainHttp() {
   constexpr absl::string_view kAnswer =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis listener speaks HTTPS, the request was plain HTTP\n";
   // One try: so few bytes always fit into the buffer of a socket that has sent nothing yet.
   (void)send(fd_, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   // The rest of the request is read first, or closing would reset the connection and take the answer with it.
   shutdown(fd_, SHUT_WR);
-  for (std::size_t read_bytes = 0; read_bytes < limits_.request_bytes_max;) {
-    const ssize_t n = recv(fd_, buffer_, sizeof buffer_, 0);
-    if (n > 0) read_bytes += static_cast<std::size_t>(n);
-    if (n == 0 || (n < 0 && !(errno == EAGAIN && WaitFor(Wait::kReadable, request_deadline_)))) return;
-  }
+  state_ = State::kRefused;
+  events_ = POLLIN;
+  Drain();
 }
 
-ssize_t ScrapeConnection::Fill(MonoTime deadline) {
-  if (session_ != nullptr) return Drive([&] { return SSL_read(session_->ssl.get(), buffer_, sizeof buffer_); }, deadline);
-  for (;;) {
-    const ssize_t n = recv(fd_, buffer_, sizeof buffer_, 0);
-    if (n >= 0) return n;
-    if (errno == EINTR) continue;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !WaitFor(Wait::kReadable, deadline)) return -1;
+void ScrapeConnection::Drain() {
+  char piece[kReadBytes];
+  while (drained_bytes_ < limits_.request_bytes_max) {
+    const ssize_t n = Receive(fd_, piece, sizeof piece);
+    if (n < 0 && WouldWait()) return;
+    if (n <= 0) break;
+    drained_bytes_ += static_cast<std::size_t>(n);
   }
-}
-
-ssize_t ScrapeConnection::Read(char* to, std::size_t bytes_max) {
-  if (begin_ == end_) {
-    if (request_bytes_ >= limits_.request_bytes_max || clock_->Now() >= request_deadline_) return -1;
-    const ssize_t n = Fill(request_deadline_);
-    if (n <= 0) return n;
-    begin_ = 0;
-    end_ = static_cast<std::size_t>(n);
-    request_bytes_ += end_;
-  }
-  const std::size_t n = std::min(bytes_max, end_ - begin_);
-  std::memcpy(to, buffer_ + begin_, n);
-  begin_ += n;
-  return static_cast<ssize_t>(n);
-}
-
-ssize_t ScrapeConnection::Write(const char* from, std::size_t bytes) {
-  if (answer_deadline_ == MonoTime(0)) answer_deadline_ = clock_->Now() + limits_.answer_time_max;
-  if (session_ != nullptr) {
-    const int piece = static_cast<int>(std::min<std::size_t>(bytes, 1u << 20));
-    return Drive([&] { return SSL_write(session_->ssl.get(), from, piece); }, answer_deadline_);
-  }
-  for (;;) {
-    const ssize_t n = send(fd_, from, bytes, MSG_NOSIGNAL);
-    if (n >= 0) return n;
-    if (errno == EINTR) continue;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !WaitFor(Wait::kWritable, answer_deadline_)) return -1;
-  }
+  state_ = State::kOver;
 }
 
 }  // namespace evergrad::metrics

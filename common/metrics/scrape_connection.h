@@ -1,12 +1,12 @@
-// One connection of the metrics listener, plain or TLS, with bounds on all that its peer decides: how long the handshake and the request may
-// take together, how long the answer may take, and how many bytes a request has. Not thread-safe, but for Abort. Private to the room.
+// One connection of the metrics listener, plain or TLS, as far as its peer lets it come without anybody waiting for it, with bounds on all that the
+// peer decides: how long the handshake and the request may take together, how long the answer may take, and how many bytes a request has.
+// Not thread-safe. Private to the room.
 #pragma once
-
-#include <sys/types.h>
 
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "common/time/clock.h"
 
@@ -16,50 +16,62 @@ struct ssl_st;
 namespace evergrad::metrics {
 
 struct ConnectionLimits {
-  // From the accepted connection to the last byte of its request, and from the first byte of the answer to its last.
+  // From the accepted connection to the last byte of its request, and from the whole request to the last byte of the answer.
   std::chrono::milliseconds request_time_max{5'000}, answer_time_max{10'000};
   std::size_t request_bytes_max = 16u << 10;
 };
 
 class ScrapeConnection {
  public:
+  enum class State {
+    kAsking,     // The handshake, if there is one to make, then the request.
+    kAsked,      // request() is whole: Answer is next.
+    kAnswering,  // The answer leaves.
+    kRefused,    // A peer that speaks plain HTTP has been told that this is HTTPS; the rest of what it sends is thrown away.
+    kOver,       // To be destroyed.
+  };
+
   // Owns `fd`, a connected socket. `tls`: null for plain HTTP. `clock` and `tls` outlive it.
   ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits, ssl_ctx_st* tls);
   ~ScrapeConnection();
   ScrapeConnection(const ScrapeConnection&) = delete;
   ScrapeConnection& operator=(const ScrapeConnection&) = delete;
 
-  // First: the TLS handshake, if there is one to make. False: close the connection; a peer that speaks plain HTTP has been told so.
-  bool Handshake();
-  // As read(2): how many bytes, 0 at the end, -1 for an error, a passed deadline, or a request above its bound.
-  ssize_t Read(char* to, std::size_t bytes_max);
-  ssize_t Write(const char* from, std::size_t bytes);
+  // Goes on as far as it can without waiting. To be called when one of events() has come, and at deadline(): then it is over.
+  State Proceed();
+  State state() const { return state_; }
+  int fd() const { return fd_; }
+  short events() const { return events_; }  // of poll(2)
+  MonoTime deadline() const { return deadline_; }
+  // The request's line and headers, with whatever came behind them. In kAsked.
+  const std::string& request() const { return request_; }
   // Null for plain HTTP.
   const ssl_st* session() const;
-  int fd() const { return fd_; }
-  // Ends whatever Handshake, Read or Write waits for. From any thread, while the connection lives.
-  void Abort();
+  // In kAsked, once. Goes on as Proceed does.
+  State Answer(std::string answer);
+  // Of the answer, what the peer has not taken.
+  std::size_t unsent_bytes() const { return answer_.size() - sent_; }
 
  private:
-  enum class Wait { kReadable, kWritable };
-  bool WaitFor(Wait what, MonoTime deadline) const;
-  // Repeats one OpenSSL call until it is through: its positive result, 0 for the peer's orderly end, -1.
-  template <class Call>
-  int Drive(Call call, MonoTime deadline);
-  ssize_t Fill(MonoTime deadline);
-  void SayThatThisIsHttps();
+  // Each goes as far as it can; state and events say what it waits for.
+  void Ask();
+  void Send();
+  void Drain();
+  bool Handshake();
+  void RefusePlainHttp();
+  // The result of one OpenSSL call; 0: it is in events() what that waits for, or it is over.
+  int Step(int result);
 
   struct Session;
   const int fd_;
   const Clock* const clock_;
   const ConnectionLimits limits_;
-  const MonoTime request_deadline_;
-  MonoTime answer_deadline_{0};  // 0: nothing has been answered yet
+  State state_ = State::kAsking;
+  short events_;
+  MonoTime deadline_;
   std::unique_ptr<Session> session_;
-  std::size_t request_bytes_ = 0;
-  // What has arrived and was not asked for yet: callers read a byte at a time.
-  char buffer_[4096];
-  std::size_t begin_ = 0, end_ = 0;
+  std::string request_, answer_;
+  std::size_t sent_ = 0, drained_bytes_ = 0;
 };
 
 }  // namespace evergrad::metrics

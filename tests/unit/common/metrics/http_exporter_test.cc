@@ -1,12 +1,22 @@
 // Over a real socket on loopback, port 0, with a client of its own: thirty lines are cheaper than httplib's header.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
 
+#include "common/base/openssl_ptr.h"
 #include "common/metrics/http_exporter.h"
 
 namespace evergrad::metrics {
@@ -20,6 +30,8 @@ int Dial(const std::string& address) {
   REQUIRE(::inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   REQUIRE(fd >= 0);
+  const timeval patience{20, 0};  // far above what any answer takes
+  REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
   ::close(fd);
   return -1;
@@ -44,14 +56,91 @@ std::string Get(const std::string& address, const std::string& path) {
   return answer;
 }
 
-absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, Registry* registry, bool plain_off_loopback = false,
-                                                    ConnectionLimits limits = {}) {
+absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options, Registry* registry) {
   static RealClock clock;
+  return HttpExporter::Start(std::move(options), registry, &clock);
+}
+absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, Registry* registry, bool plain_off_loopback = false) {
   ExporterOptions options;
   options.listen = listen;
   options.plain_off_loopback = plain_off_loopback;
-  options.limits = limits;
-  return HttpExporter::Start(std::move(options), registry, &clock);
+  return Start(std::move(options), registry);
+}
+
+// Connections of whom nothing is heard, and of whom only the beginning of a request is.
+struct Strangers {
+  Strangers(const std::string& address, int count, const std::string& beginning) {
+    for (int i = 0; i < count; ++i) {
+      fds.push_back(Dial(address));
+      REQUIRE(fds.back() >= 0);
+      if (i % 2 == 0) continue;
+      REQUIRE(::send(fds.back(), beginning.data(), beginning.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(beginning.size()));
+    }
+  }
+  ~Strangers() {
+    for (const int fd : fds) ::close(fd);
+  }
+  std::vector<int> fds;
+};
+
+// Whether the other end has ended this connection, to which it never sent anything.
+bool Ended(int fd) {
+  char byte;
+  const ssize_t n = ::recv(fd, &byte, 1, 0);
+  return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
+// As patient as the test is: nobody is given up for being slow.
+ExporterOptions Patient() {
+  ExporterOptions options;
+  options.listen = "127.0.0.1:0";
+  options.limits.request_time_max = options.limits.answer_time_max = std::chrono::hours(1);
+  return options;
+}
+
+std::string PemOf(const std::function<int(BIO*)>& write) {
+  const std::unique_ptr<BIO, Freer<BIO_free>> bio(BIO_new(BIO_s_mem()));
+  REQUIRE(write(bio.get()) == 1);
+  char* text = nullptr;
+  const long bytes = BIO_get_mem_data(bio.get(), &text);
+  return std::string(text, static_cast<std::size_t>(bytes));
+}
+
+// A certificate that is its own authority.
+TlsPems SelfSigned() {
+  const std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>> key(EVP_EC_gen("P-256"));
+  const std::unique_ptr<X509, Freer<X509_free>> certificate(X509_new());
+  X509_set_version(certificate.get(), 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -3600);
+  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
+  X509_set_pubkey(certificate.get(), key.get());
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+  X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get()));
+  REQUIRE(X509_sign(certificate.get(), key.get(), EVP_sha256()) > 0);
+  TlsPems pems;
+  pems.ca = pems.cert = PemOf([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); });
+  pems.key = PemOf([&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); });
+  return pems;
+}
+
+// As Get, over TLS; whose certificate that is does not matter here.
+std::string GetOverTls(const std::string& address, const std::string& path) {
+  const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_client_method()));
+  const int fd = Dial(address);
+  REQUIRE(fd >= 0);
+  std::string answer;
+  {
+    const std::unique_ptr<SSL, Freer<SSL_free>> session(SSL_new(context.get()));
+    SSL_set_fd(session.get(), fd);
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    if (SSL_connect(session.get()) == 1 && SSL_write(session.get(), request.data(), static_cast<int>(request.size())) > 0) {
+      char piece[4096];
+      for (int n; (n = SSL_read(session.get(), piece, sizeof piece)) > 0;) answer.append(piece, static_cast<std::size_t>(n));
+    }
+  }
+  ::close(fd);
+  return answer;
 }
 
 TEST_CASE("a scrape over HTTP gives the registry's text, and the port is free afterwards") {
@@ -95,12 +184,9 @@ TEST_CASE("metrics are not served off loopback unless that was asked for, and ba
 
 TEST_CASE("a client that is slow to send its request does not delay the end of the exporter") {
   Registry registry;
-  ConnectionLimits patient;
-  patient.request_time_max = std::chrono::hours(1);
-  auto exporter = Start("127.0.0.1:0", &registry, false, patient);
+  auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());
   std::vector<int> slow;
-  // More than there are threads, so that some wait in the queue.
   for (int i = 0; i < 5; ++i) {
     slow.push_back(Dial((*exporter)->address()));
     REQUIRE(slow.back() >= 0);
@@ -128,6 +214,74 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
   CHECK_THAT(ReadAll(fd), !Catch::Contains("200 OK"));
   ::close(fd);
   CHECK_THAT(Get((*exporter)->address(), "/healthz"), Catch::EndsWith("ok\n"));
+}
+
+// Eight of them had the two threads and the queue: a process manager that probes /healthz would have killed a healthy daemon.
+TEST_CASE("connections that say nothing, or say it slowly, keep no probe from its answer") {
+  Registry registry;
+  auto exporter = Start(Patient(), &registry);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  const Strangers strangers(address, 128, "GET /healthz HT");
+  for (int i = 0; i < 5; ++i) {
+    REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
+    // They go on, a byte now and then.
+    for (std::size_t k = 1; k < strangers.fds.size(); k += 2) REQUIRE(::send(strangers.fds[k], "x", 1, MSG_NOSIGNAL) == 1);
+  }
+  CHECK_THAT(Get(address, "/metrics"), Catch::StartsWith("HTTP/1.1 200"));
+}
+
+TEST_CASE("connections that do not shake hands, or do so slowly, keep no probe over HTTPS from its answer") {
+  ::signal(SIGPIPE, SIG_IGN);  // As in a daemon; OpenSSL writes without MSG_NOSIGNAL.
+  Registry registry;
+  ExporterOptions options = Patient();
+  options.tls = SelfSigned();
+  auto exporter = Start(std::move(options), &registry);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  const Strangers strangers(address, 128, "\x16\x03\x01");  // the beginning of a handshake
+  for (int i = 0; i < 5; ++i) REQUIRE_THAT(GetOverTls(address, "/healthz"), Catch::EndsWith("ok\n"));
+  CHECK_THAT(GetOverTls(address, "/metrics"), Catch::StartsWith("HTTP/1.1 403") && Catch::Contains("no certificate was given"));
+  CHECK_THAT(Get(address, "/healthz"), Catch::StartsWith("HTTP/1.1 400") && Catch::Contains("speaks HTTPS"));
+}
+
+TEST_CASE("readers that do not take their answers keep no probe from its own") {
+  Registry registry;
+  registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h')).Add(7);  // more than the buffers of a socket
+  auto exporter = Start(Patient(), &registry);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  Strangers readers(address, 4, "");
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (const int fd : readers.fds) REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  for (int i = 0; i < 5; ++i) REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
+}
+
+TEST_CASE("a connection that says nothing is closed after its time, and the oldest one when there are too many") {
+  Registry registry;
+  ExporterOptions options = Patient();
+  SECTION("after its time") {
+    options.limits.request_time_max = std::chrono::milliseconds(50);
+    auto exporter = Start(std::move(options), &registry);
+    REQUIRE(exporter.ok());
+    const Strangers strangers((*exporter)->address(), 4, "GET");
+    for (const int fd : strangers.fds) CHECK(Ended(fd));
+  }
+  SECTION("too many") {
+    options.connections_max = 8;
+    auto exporter = Start(std::move(options), &registry);
+    REQUIRE(exporter.ok());
+    const std::string address = (*exporter)->address();
+    const Strangers strangers(address, 9, "GET");
+    CHECK(Ended(strangers.fds[0]));
+    CHECK_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
+    CHECK(Ended(strangers.fds[1]));
+    for (std::size_t i = 2; i < strangers.fds.size(); ++i) {
+      CAPTURE(i);
+      char byte;
+      CHECK((::recv(strangers.fds[i], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN));
+    }
+  }
 }
 
 }  // namespace
