@@ -31,6 +31,19 @@ void Budget::Leave(std::uint64_t peer, std::uint64_t stream) {
   Apply([&](CreditCore& core) { core.Leave(peer, stream); });
 }
 
+void Budget::Advance(MonoTime now) {
+  Apply([&](CreditCore& core) { core.Advance(now); });
+}
+
+std::uint32_t Budget::LeftUnused(std::uint64_t peer) {
+  MutexLock lock(&mu_);
+  return core_.LeftUnused(peer);
+}
+
+void Budget::Used(std::uint64_t peer, std::uint64_t bytes) {
+  Apply([&](CreditCore& core) { core.Used(peer, bytes); });
+}
+
 CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes) {
   MutexLock lock(&mu_);
   return core_.AskLarge(peer, stream, request, bytes);

@@ -40,7 +40,10 @@ class Budget : public std::enable_shared_from_this<Budget> {
   // As CreditCore. After kGranted, or once TakeAdmitted has returned it, the caller makes tokens for exactly these bytes.
   std::uint64_t Join(const std::string& peer_name);
   void Leave(std::uint64_t peer, std::uint64_t stream);
+  void Advance(MonoTime now);
   CreditCore::Answer AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes);
+  std::uint32_t LeftUnused(std::uint64_t peer);
+  void Used(std::uint64_t peer, std::uint64_t bytes);
   bool TakeSmall(std::uint64_t peer, std::uint64_t bytes);
   std::unique_ptr<Token> MakeToken(std::uint64_t peer, std::uint64_t bytes, bool small) {
     return std::make_unique<Token>(shared_from_this(), peer, bytes, small);

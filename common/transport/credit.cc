@@ -7,6 +7,34 @@
 
 namespace evergrad::transport {
 
+namespace {
+
+// Names cost nothing where no certificate proves them.
+constexpr std::size_t kGoneRememberedMax = 4096;
+// Of `lately`, a part of so many: the first distrust, which doubles each time up to the whole; in what time grants that are left unused, of several
+// streams maybe, count once; how often it is looked for who is no longer active.
+constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
+constexpr std::uint32_t kUnusedMax = 32;
+
+}  // namespace
+
+void CreditCore::Advance(MonoTime now) {
+  now_ = std::max(now_, now);
+  if (now_ < look_at_) return;
+  look_at_ = now_ + options_.lately / kLookPart;
+  for (auto it = lately_.begin(); it != lately_.end();) {
+    const std::uint64_t id = *it;
+    const Peer& peer = peers_.at(id);
+    if (peer.active || now_ < peer.active_at + options_.lately) {
+      ++it;
+      continue;
+    }
+    it = lately_.erase(it);
+    ForgetIfGone(id, peer);
+  }
+  Admit();
+}
+
 std::uint64_t CreditCore::Join(const std::string& name) {
   const auto [it, fresh] = names_.try_emplace(name, next_peer_);
   if (fresh) peers_[next_peer_++].name = name;
@@ -39,8 +67,23 @@ void CreditCore::Leave(std::uint64_t id, std::uint64_t stream) {
 
 std::uint64_t CreditCore::share() const { return options_.budget_bytes_max / std::max<std::size_t>(2, active_); }
 
-bool CreditCore::MayHaveMore(const Peer& peer) const {
-  return peer.used == 0 || turns_.size() == 1 || peer.used + peer.waiting.front().bytes <= share();
+bool CreditCore::OthersLately(std::uint64_t id) const {
+  return std::any_of(lately_.begin(), lately_.end(), [&](std::uint64_t other) {
+    const Peer& peer = peers_.at(other);
+    return other != id && !Distrusted(peer) && (peer.active || now_ < peer.active_at + options_.lately);
+  });
+}
+
+bool CreditCore::InTurn(std::uint64_t id) const {
+  const Peer& peer = peers_.at(id);
+  const std::uint64_t bytes = peer.used + peer.waiting.front().bytes;
+  if (Distrusted(peer) && bytes > half() >> peer.unused && OthersLately(id)) return false;
+  return peer.used == 0 || bytes <= share();
+}
+
+bool CreditCore::MayGoBeyond(std::uint64_t id) const {
+  const Peer& peer = peers_.at(id);
+  return !OthersLately(id) || (!Distrusted(peer) && peer.used + peer.waiting.front().bytes <= half());
 }
 
 bool CreditCore::OthersWait(std::uint64_t id) const {
@@ -102,6 +145,24 @@ std::uint64_t CreditCore::peer_small_used_max() const {
   return most;
 }
 
+std::uint32_t CreditCore::LeftUnused(std::uint64_t id) {
+  Peer& peer = peers_.at(id);
+  if (peer.unused > 0 && now_ < peer.unused_at + options_.lately / kUnusedOncePart) return peer.unused_in_a_row;
+  if (now_ >= peer.distrusted_to + options_.lately) peer.unused = peer.unused_in_a_row = 0;
+  peer.unused = std::min(peer.unused + 1, kUnusedMax);
+  peer.unused_at = now_;
+  peer.distrusted_to = now_ + std::min(options_.lately, options_.lately / kFirstDistrustPart * (1 << std::min(peer.unused - 1, 8u)));
+  return ++peer.unused_in_a_row;
+}
+
+void CreditCore::Used(std::uint64_t id, std::uint64_t bytes) {
+  Peer& peer = peers_.at(id);
+  if (peer.unused == 0) return;
+  peer.unused_in_a_row = 0;
+  while (peer.unused > 0 && (half() >> peer.unused) / 4 < bytes) --peer.unused;
+  Admit();
+}
+
 void CreditCore::Withdraw(std::uint64_t id, std::uint64_t stream, std::uint64_t request) {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;
@@ -125,17 +186,26 @@ std::vector<CreditCore::Admitted> CreditCore::TakeAdmitted() { return std::excha
 void CreditCore::Note(std::uint64_t id, Peer& peer) {
   if (peer.waiting.empty()) turns_.remove(id);
   const bool active = peer.used > 0 || !peer.waiting.empty();
+  if (active || peer.active) peer.active_at = now_;
   if (active != peer.active) active ? ++active_ : --active_;
+  if (active && !peer.active) lately_.insert(id);
   peer.active = active;
-  if (peer.streams > 0 || active || peer.small_used > 0) return;
+  ForgetIfGone(id, peer);
+}
+
+void CreditCore::ForgetIfGone(std::uint64_t id, const Peer& peer) {
+  if (peer.streams > 0 || peer.active || peer.small_used > 0) return;
+  if (lately_.contains(id) && lately_.size() <= kGoneRememberedMax) return;
+  lately_.erase(id);
   names_.erase(peer.name);
   peers_.erase(id);
 }
 
 void CreditCore::Admit() {
   while (!turns_.empty()) {
-    auto turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return MayHaveMore(peers_.at(id)); });
-    if (turn == turns_.end()) turn = turns_.begin();
+    auto turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return InTurn(id); });
+    if (turn == turns_.end()) turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return MayGoBeyond(id); });
+    if (turn == turns_.end()) return;
     const std::uint64_t id = *turn;
     Peer& peer = peers_.at(id);
     const Admitted next = peer.waiting.front();

@@ -303,7 +303,8 @@ std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handl
   std::shared_ptr<ServerCore> core(new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
   core->budget_ = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = options.budget_bytes_max,
                                                                .small_reserve_bytes_max = options.small_reserve_bytes_max,
-                                                               .peer_small_bytes_max = options.peer_small_bytes_max},
+                                                               .peer_small_bytes_max = options.peer_small_bytes_max,
+                                                               .lately = 10 * options.grant_idle_max},
                                            [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
                                              loop->Post([weak] {
                                                if (const auto server = weak.lock()) server->DispatchAdmitted();

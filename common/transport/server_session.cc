@@ -27,7 +27,12 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
                       .response_bytes_max = budget_->options().peer_small_bytes_max});
 }
 
-ServerSession::~ServerSession() { budget_->Leave(peer_, stream_); }
+ServerSession::~ServerSession() {
+  // Ending the stream is no way to leave grants unused without being known for it.
+  const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) { return requests_.at(g.second).phase == Phase::kGranted; });
+  if (unused && budget_->OthersWait(peer_)) (void)budget_->LeftUnused(peer_);
+  budget_->Leave(peer_, stream_);
+}
 
 ServerSession::Request& ServerSession::Add(const wire::StreamHeader& header, MonoTime now) {
   if (requests_.empty()) liveness_.OnWork(now);
@@ -112,12 +117,16 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     return absl::OkStatus();
   }
   const std::uint64_t bytes = header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
+  budget_->Advance(now);
   switch (budget_->AskLarge(peer_, stream_, id, bytes)) {
     case CreditCore::Answer::kGranted:
       Add(header, now);
       Grant(requests_.find(id), now);
       break;
-    case CreditCore::Answer::kWaiting: Add(header, now); break;
+    case CreditCore::Answer::kWaiting:
+      Add(header, now);
+      if (waiting_++ == 0) advance_at_ = now + options_.grant_idle_max;
+      break;
     case CreditCore::Answer::kOverBudget:
       // Not to be tried again: it never fits.
       ++counters_.budget_refused;
@@ -153,6 +162,7 @@ void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime n
     budget_->MakeToken(peer_, bytes, /*small=*/false);  // Given back at once.
     return;
   }
+  --waiting_;
   Grant(it, now);
 }
 
@@ -197,7 +207,10 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     return absl::OkStatus();
   }
   request.request_token->Shrink(request.frame.frame_bytes());
-  if (request.granted_at != MonoTime{0}) unused_in_a_row_ = 0;
+  if (request.granted_at != MonoTime{0}) {
+    unused_in_a_row_ = 0;
+    budget_->Used(peer_, request.frame.frame_bytes());
+  }
   request.phase = Phase::kHandling;
   granted_.erase({request.last_piece, id});
   ready_.push_back({id, {request.frame.Take(), std::move(request.request_token)}});
@@ -210,11 +223,15 @@ void ServerSession::OnCancel(std::uint64_t id, MonoTime now) {
   if (it == requests_.end()) return;
   const bool waiting = it->second.phase == Phase::kWaiting;
   // Giving a grant up late is no better than leaving it unused.
-  if (it->second.phase == Phase::kGranted && it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_))
-    ++unused_in_a_row_;
+  if (it->second.phase == Phase::kGranted && it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_)) {
+    budget_->Advance(now);
+    unused_in_a_row_ = std::max(unused_in_a_row_ + 1, budget_->LeftUnused(peer_));
+  }
   outbox_.Drop(id);
   Forget(it);
-  if (waiting) budget_->Withdraw(peer_, stream_, id);
+  if (!waiting) return;
+  --waiting_;
+  budget_->Withdraw(peer_, stream_, id);
 }
 
 void ServerSession::Answer(std::uint64_t id, Frame response, MonoTime now) {
@@ -263,6 +280,7 @@ void ServerSession::TakeBack(std::uint64_t id) {
   const auto it = requests_.find(id);
   ++counters_.taken_back;
   counters_.taken_back_bytes += it->second.request_bytes_max + it->second.response_bytes_max;
+  unused_of_peer_ = budget_->LeftUnused(peer_);  // before the room is free
   Forget(it);
   dropping_.insert(id);
   Refuse(id, absl::AbortedError("grant was not used in time"));
@@ -289,13 +307,15 @@ void ServerSession::TakeBackForOthers(MonoTime now) {
 }
 
 absl::Status ServerSession::Tick(MonoTime now) {
+  budget_->Advance(now);
+  if (advance_at_ <= now) advance_at_ = now + options_.grant_idle_max;
   const std::uint64_t before = counters_.taken_back;
   while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now) TakeBack(granted_.begin()->second);
   if (!granted_.empty() && check_at_ <= now) {
     TakeBackForOthers(now);
     check_at_ = now + options_.grant_idle_max;
   }
-  if (counters_.taken_back != before) ++unused_in_a_row_;
+  if (counters_.taken_back != before) unused_in_a_row_ = std::max(unused_in_a_row_ + 1, unused_of_peer_);
   if (unused_in_a_row_ >= options_.unused_in_a_row_max) {
     return absl::ResourceExhaustedError(absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
   }
@@ -311,6 +331,7 @@ absl::Status ServerSession::Tick(MonoTime now) {
 std::optional<MonoTime> ServerSession::NextTick() const {
   if (requests_.empty()) return std::nullopt;
   MonoTime next = liveness_.Due();
+  if (waiting_ > 0) next = std::min(next, advance_at_);
   if (!granted_.empty()) next = std::min({next, check_at_, granted_.begin()->first + options_.grant_unused_max});
   return next;
 }

@@ -34,7 +34,8 @@ class ServerSession {
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
     // While others wait: a grant is taken back that is unused for so long, if the stream has sent no payload for as long or its peer holds more than
-    // its share; and a stream is ended to which this has happened so often in a row.
+    // its share; and a stream is ended to which, or to whose peer, this has happened so often in a row. What waits looks whether it may have room
+    // now as often.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
     std::uint64_t lane_ring_bytes_max = 0;  // The largest that is taken; 0: none.
@@ -125,8 +126,11 @@ class ServerSession {
   std::set<std::uint64_t> dropping_;                      // Ended by us; their pieces are dropped until the client's CANCEL.
   std::vector<std::uint64_t> answers_sent_;               // Requests whose last piece is on its way.
   MonoTime check_at_{0};                                  // While granted_ is not empty: when it is looked for grants that others could use.
+  std::size_t waiting_ = 0;                               // Requests in that phase.
+  MonoTime advance_at_{0};                                // While there are any: when the budget is told the time.
   MonoTime last_payload_{0};                              // Of a granted request.
   std::uint32_t unused_in_a_row_ = 0;                     // How often grants were taken back since one was last used.
+  std::uint32_t unused_of_peer_ = 0;                      // Likewise on any of its streams.
   bool writing_ = false;                                  // Something was taken by NextMessage and is not sent yet …
   std::optional<MonoTime> writing_since_;                 // … and was not at this tick either.
   bool pong_queued_ = false;

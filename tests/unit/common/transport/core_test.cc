@@ -2,6 +2,7 @@
 // clock that moves when told.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <deque>
 #include <random>
 #include <set>
@@ -54,8 +55,10 @@ TEST_CASE("one peer's large requests are admitted in order of arrival, and a lar
   CHECK(peers.core.waiting_bytes() == 90);
   CHECK(peers.Admitted().empty());
   peers.core.ReleaseLarge(1, 60);
-  CHECK(peers.Admitted() == Requests{2, 4});
-  CHECK(peers.core.used() == 100);
+  CHECK(peers.Admitted() == Requests{2});  // The rest is left to the other one.
+  CHECK(peers.core.used() == 90);
+  peers.core.ReleaseLarge(1, 80);
+  CHECK(peers.Admitted() == Requests{4});
 }
 
 TEST_CASE("a request over the whole budget is told so, a full waiting list refuses, and one peer fills an eighth of it") {
@@ -126,13 +129,87 @@ TEST_CASE("a peer with many streams has one share") {
   CHECK(core.TakeSmall(thief, 10));
   CHECK_FALSE(core.TakeSmall(thief, 1));
   CHECK(core.TakeSmall(other, 10));
-  // Whoever has gone and holds nothing is forgotten.
+  // Whoever has gone and holds nothing is forgotten after a while.
   for (std::uint64_t stream = 0; stream < 100; ++stream) core.Leave(thief, stream);
   CHECK(core.peers() == 2);
   core.ReleaseSmall(thief, 10);
   core.ReleaseLarge(thief, 80);
+  core.Advance(9s);
+  CHECK(core.peers() == 2);
+  core.Advance(10s);
   CHECK(core.peers() == 1);
   CHECK(core.Join("thief") != thief);
+}
+
+TEST_CASE("a peer leaves half of the budget to whoever was active lately, and has all of it when nobody was") {
+  Peers peers({.budget_bytes_max = 100});
+  peers.core.Advance(1s);
+  CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
+  peers.core.ReleaseLarge(2, 10);  // It neither holds nor wants anything now.
+  for (std::uint64_t i = 11; i <= 15; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
+  for (std::uint64_t i = 16; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
+  CHECK(peers.Ask(2, 2, 50) == Answer::kGranted);
+  peers.core.ReleaseLarge(2, 50);
+  peers.core.Advance(10s);
+  CHECK(peers.Admitted().empty());
+  peers.core.Advance(11s);
+  CHECK(peers.Admitted() == Requests{16, 17, 18, 19, 20});
+}
+
+TEST_CASE("a peer that leaves grants unused gets less each time, and what others get once it has used one") {
+  Peers peers({.budget_bytes_max = 1000});
+  CreditCore& core = peers.core;
+  core.Advance(1s);
+  CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
+  CHECK(peers.Ask(1, 2, 900) == Answer::kGranted);
+  core.LeftUnused(1);
+  core.LeftUnused(1);  // Of the same pause.
+  core.ReleaseLarge(1, 900);
+  CHECK(peers.Ask(1, 3, 251) == Answer::kWaiting);
+  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // Nobody leaves it anything meanwhile.
+  core.ReleaseLarge(2, 800);
+  core.Withdraw(1, 1, 3);
+  CHECK(peers.Ask(1, 5, 250) == Answer::kGranted);
+  core.Advance(2s);
+  core.LeftUnused(1);
+  core.ReleaseLarge(1, 250);
+  CHECK(peers.Ask(1, 6, 126) == Answer::kWaiting);
+  CHECK(peers.Admitted().empty());
+  SECTION("nothing helps but to use one that is not too small") {
+    core.Used(1, 1);
+    CHECK(peers.Admitted().empty());
+    core.Withdraw(1, 1, 6);
+    CHECK(peers.Ask(1, 7, 125) == Answer::kGranted);
+    core.Used(1, 125);
+    CHECK(peers.Ask(1, 8, 375) == Answer::kGranted);
+  }
+  SECTION("or time: nobody starves for it") {
+    core.Advance(5s);
+    CHECK(peers.Admitted().empty());
+    core.Advance(6s);
+    CHECK(peers.Admitted() == Requests{6});
+  }
+  SECTION("or that nobody else is there") {
+    core.ReleaseLarge(2, 10);
+    core.Withdraw(1, 1, 6);
+    core.Advance(11s);
+    core.LeftUnused(1);
+    core.Advance(12s);
+    CHECK(peers.Ask(1, 9, 1000) == Answer::kGranted);
+  }
+}
+
+TEST_CASE("a peer that comes back with another stream is known for the grants that it left unused") {
+  CreditCore core({.budget_bytes_max = 1000});
+  core.Advance(1s);
+  const std::uint64_t other = core.Join("other"), thief = core.Join("thief");
+  CHECK(core.AskLarge(other, 1, 1, 10) == Answer::kGranted);
+  CHECK(core.AskLarge(thief, 2, 1, 900) == Answer::kGranted);
+  core.LeftUnused(thief);
+  core.Leave(thief, 2);
+  core.ReleaseLarge(thief, 900);
+  CHECK(core.Join("thief") == thief);
+  CHECK(core.AskLarge(thief, 3, 1, 900) == Answer::kWaiting);
 }
 
 TEST_CASE("small requests have a reserve, and in it a share for each peer") {
@@ -153,17 +230,18 @@ TEST_CASE("a withdrawn request or a stream that ends gives its place to those be
   CreditCore& core = peers.core;
   CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
-  CHECK(peers.Ask(3, 3, 50) == Answer::kWaiting);
-  CHECK(core.AskLarge(3, 33, 4, 50) == Answer::kWaiting);  // Of another stream.
+  CHECK(peers.Ask(3, 3, 25) == Answer::kWaiting);
+  CHECK(core.AskLarge(3, 33, 4, 25) == Answer::kWaiting);  // Of another stream.
+  CHECK(peers.Ask(5, 6, 50) == Answer::kWaiting);
   core.Withdraw(2, 2, 2);
   core.ReleaseLarge(1, 100);
   CHECK(core.used() == 100);
-  CHECK(peers.Ask(4, 5, 40) == Answer::kWaiting);
+  CHECK(peers.Ask(4, 5, 20) == Answer::kWaiting);
   core.Leave(3, 3);  // Admitted, not taken.
-  CHECK(peers.Admitted() == Requests{4, 5});
-  CHECK(core.used() == 90);
+  CHECK(peers.Admitted() == Requests{6, 4, 5});
+  CHECK(core.used() == 95);
   core.Withdraw(9, 9, 9);  // Unknown: nothing.
-  CHECK(core.used() == 90);
+  CHECK(core.used() == 95);
 }
 
 TEST_CASE("credit in a random life equals the sum of what is held, is never above the budget, and no room is kept from all that wait") {
@@ -216,10 +294,15 @@ TEST_CASE("credit in a random life equals the sum of what is held, is never abov
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
-    // Nothing is left undone: somebody's turn it is who does not fit.
-    bool one_blocks = wanted.empty();
-    for (const auto& [p, bytes] : wanted) one_blocks = one_blocks || sum + bytes > 1000;
-    REQUIRE(one_blocks);
+    // Nothing is left undone: somebody's turn it is who does not fit, or each has something and wants more than half.
+    std::map<std::uint64_t, std::uint64_t> has;
+    for (const auto& [_, h] : held) has[h.peer] += h.bytes;
+    bool one_blocks = false, all_beyond = true;
+    for (const auto& [p, bytes] : wanted) {
+      one_blocks = one_blocks || sum + bytes > 1000;
+      all_beyond = all_beyond && has[p] > 0 && has[p] + bytes > 500;
+    }
+    REQUIRE((one_blocks || all_beyond));
   }
 }
 
@@ -728,14 +811,27 @@ struct Rivals {
     session.OnSent(now);
     return heard;
   }
-  // A second later the other one wants room; the thief's stream looks at what it holds; the other one is through again.
+  // A second later the other one wants more room; the thief's stream looks at what it holds.
   absl::Status Round() {
     now += 1s;
-    Announce(*other, ++others, 300000);
+    Announce(*other, ++others, 100000);
     const absl::Status status = thief->Tick(now);
     Admit();
-    Say(*other, {.kind = MessageKind::kCancel, .request_id = others});
     return status;
+  }
+  // The other one sends what was granted to it, and is answered. False: nothing was.
+  bool Work(std::uint64_t id, std::uint64_t bytes) {
+    const auto heard = Heard(*other);
+    if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end()) return false;
+    Say(*other, {.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = bytes}, std::string(bytes, 'x'));
+    {
+      const auto ready = other->TakeReady();
+      REQUIRE(ready.size() == 1);
+      other->Answer(id, {}, now);
+      Heard(*other);
+    }
+    Admit();
+    return true;
   }
   MonoTime now{1s};
   std::shared_ptr<Budget> budget;
@@ -764,15 +860,15 @@ TEST_CASE("what a peer holds above its share is taken back when it is unused and
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
-  // Who sends nothing keeps nothing that others wait for; the room goes in turns.
+  // Who sends nothing keeps nothing that others wait for, and gets nothing in their place.
   rivals.Announce(*rivals.thief, 11, 100000);
   rivals.Announce(*rivals.other, 3, 200000);
   rivals.now += 5s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
   rivals.Admit();
-  CHECK(rivals.thief->TakeCounters().taken_back == 4 + 3);
+  CHECK(rivals.thief->TakeCounters().taken_back == 4 + 2);
   CHECK(rivals.budget->levels().used == 1000000);
-  CHECK(rivals.budget->levels().waiting_bytes == 0);
+  CHECK(rivals.budget->levels().waiting_bytes == 100000);
   // What nobody waits for is dead after grant_unused_max.
   rivals.now += 30s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
@@ -796,10 +892,76 @@ TEST_CASE("a stream whose grants are left unused again and again is ended by nam
   }
   SECTION("it uses one") {
     rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000}, std::string(100000, 'x'));
-    REQUIRE(rivals.thief->TakeReady().size() == 1);
+    const auto ready = rivals.thief->TakeReady();
+    REQUIRE(ready.size() == 1);
     for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
     CHECK(rivals.Round().code() == absl::StatusCode::kResourceExhausted);
   }
+}
+
+// Between two requests of a worker nobody waits: an attacker with many announcements had the whole budget in that moment, again and again.
+TEST_CASE("a stream that uses none of its grants leaves half of the budget to those who work, though they do not wait at the moment") {
+  Rivals rivals;
+  rivals.Announce(*rivals.other, 1, 300000);
+  REQUIRE(rivals.Work(1, 300000));
+  for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 100000);
+  for (std::uint64_t id = 2; id <= 40; ++id) {
+    rivals.now += 250ms;
+    rivals.Announce(*rivals.other, id, 300000);
+    REQUIRE(rivals.Work(id, 300000));
+    CHECK(rivals.thief->Tick(rivals.now).ok());
+    rivals.Admit();
+    REQUIRE(rivals.budget->levels().used == 500000);
+  }
+}
+
+TEST_CASE("a stream whose every grant is the whole budget, and which uses none, stops those who work for a second now and then") {
+  Rivals rivals;
+  for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 1000000);
+  std::uint64_t id = 0, worked = 0;
+  int rounds = 0;
+  bool waits = false;
+  for (; rivals.thief->Tick(rivals.now).ok() && rounds < 300; ++rounds) {
+    rivals.Admit();
+    if (!waits) rivals.Announce(*rivals.other, ++id, 300000);
+    waits = !rivals.Work(id, 300000);
+    if (!waits) ++worked;
+    rivals.now += 100ms;
+  }
+  CHECK(rounds > 100);
+  CHECK(worked > static_cast<std::uint64_t>(rounds) / 2);
+}
+
+TEST_CASE("who left a grant unused and wants much gets it after a while, though nothing happens but that time passes") {
+  Rivals rivals;
+  rivals.Announce(*rivals.thief, 1, 900000);
+  rivals.Announce(*rivals.other, 1, 100000);
+  rivals.Announce(*rivals.other, 2, 100000);
+  rivals.now += 1s;
+  CHECK(rivals.thief->Tick(rivals.now).ok());
+  rivals.Admit();
+  CHECK(rivals.budget->levels().used == 200000);
+  rivals.Announce(*rivals.thief, 2, 800000);
+  CHECK(rivals.budget->levels().waiting_bytes == 800000);
+  for (int i = 0; i < 10 && rivals.budget->levels().waiting_bytes > 0; ++i) {
+    REQUIRE(rivals.thief->NextTick().has_value());
+    rivals.now = std::max(rivals.now, *rivals.thief->NextTick());
+    CHECK(rivals.thief->Tick(rivals.now).ok());
+    rivals.Admit();
+  }
+  CHECK(rivals.budget->levels().used == 1000000);
+  CHECK(rivals.now < 10s);
+}
+
+TEST_CASE("who ends its stream with grants that others wait for, unused, is known for it on the next one") {
+  Rivals rivals;
+  rivals.Announce(*rivals.thief, 1, 1000000);
+  rivals.Announce(*rivals.other, 1, 300000);
+  rivals.thief.emplace(ServerSession::Options{}, 1, "thief", rivals.budget);
+  rivals.Announce(*rivals.thief, 1, 600000);
+  REQUIRE(rivals.Work(1, 300000));
+  CHECK(rivals.budget->levels().used == 0);
+  CHECK(rivals.budget->levels().waiting_bytes == 600000);
 }
 
 TEST_CASE("who sends slowly keeps its share while others wait, and what is above it for as long as an unused grant may last") {
