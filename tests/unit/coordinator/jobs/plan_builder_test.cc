@@ -72,8 +72,10 @@ TEST_CASE("a variable is cut further where a part would be more than a server ta
   table->set_name("users");
   table->set_dimension(254);
   table->set_dtype(v1::DTYPE_FLOAT32);
-  CHECK(BuildPlan(Spec(), rows, limit).status().message().find("table users: one row is larger than ps_server/3 takes in one request: row_bytes=1024") ==
-        0);
+  CHECK(BuildPlan(Spec(), rows, limit)
+            .status()
+            .message()
+            .find("table users: one row is larger than ps_server/3 takes in one request: row_bytes=1024") == 0);
   table->set_dimension(253);
   CHECK(BuildPlan(Spec(), rows, limit).ok());
 }

@@ -104,8 +104,8 @@ TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
       {"\x37\x7a\xbc\xaf\x27\x1c", "got=7z"},
   };
   for (const auto& [bytes, want] : cases)
-    CHECK_THAT(Refusal(bytes), Catch::Contains("data file is packed in a way that is not read") && Catch::Contains("want=a csv file, gzip (.gz) or plain") &&
-                                   Catch::Contains(want));
+    CHECK_THAT(Refusal(bytes), Catch::Contains("data file is packed in a way that is not read") &&
+                                   Catch::Contains("want=a csv file, gzip (.gz) or plain") && Catch::Contains(want));
   TempFolder folder;
   Write(folder / "x", "BZh,b,c\n");  // text
   CHECK(*All(folder / "x") == "BZh,b,c\n");
