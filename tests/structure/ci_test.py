@@ -200,7 +200,7 @@ class Runs(unittest.TestCase):
             run = ci.Ci(self.root, clock=clock, say=lines.append)
             run.jobs = 2
             run.begin = clock.now - (ci.LIMIT - left * 60)
-            ci.TIDY_SECONDS, before = (100, ci.TIDY_SECONDS) if left == 0.6 else (20, ci.TIDY_SECONDS)
+            ci.TIDY_SECONDS, before = (100 if left == 0.6 else ci.TIDY_SECONDS), ci.TIDY_SECONDS
             run.rest()
             ci.TIDY_SECONDS = before
             self.assertEqual([name for name, result, _, _ in run.results if result == ci.NOT_DONE], missed, (left, lines))
