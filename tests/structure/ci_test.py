@@ -180,7 +180,7 @@ class Runs(unittest.TestCase):
         clock = Clock()
         run = ci.Ci(self.root, clock=clock, limit=4200, say=self.lines.append)
         run.jobs = 2
-        clock.now = 4199.5
+        clock.now = 4197  # three seconds are left
         self.assertFalse(run.step("slow", ["ninja"], timeout=run.left()))
         self.assertEqual([(name, result, why) for name, result, _, why in run.results], [("slow", ci.NOT_DONE, "cut off at the end of the 70 minutes")])
         with open(self.said) as f:
