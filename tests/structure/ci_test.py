@@ -125,7 +125,7 @@ class Runs(unittest.TestCase):
             "setup.sh lint", "checks.sh ", "evergrad test",
             "cmake --preset thread-safety --log-level=WARNING", "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o tests/disk_test.o",
             "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
-            "cmake --preset asan --log-level=WARNING", "ninja -C build/asan -n common_fs_test", "ninja -C build/asan -k 0 -j 2 common_fs_test",
+            "cmake --preset asan --log-level=WARNING", "ninja -C build/asan -t commands common_fs_test", "ninja -C build/asan -k 0 -j 2 common_fs_test",
             "ctest --test-dir build/asan --output-on-failure --no-tests=error -j 2 -R ^(common/fs): "])
         self.assertIn("1 of 5 rooms have changed since", said)
         self.assertRegex(said, r"0 min 0\d s  asan common/fs: tests +passed\n")
@@ -207,12 +207,13 @@ class Runs(unittest.TestCase):
             self.assertNotIn(ci.FAILED, [result for _, result, _, _ in run.results])
             subprocess.run(["rm", "-rf", os.path.join(self.root, "build")], check=True)
 
-    def test_a_warm_build_with_sanitizers_needs_what_ninja_still_has_to_do(self):
+    def test_a_warm_build_with_sanitizers_needs_time_for_its_missing_objects(self):
         self.checked()
         self.write("build/asan/.ninja_log", "")
         clock = Clock()
-        for edges, begun in ((10, True), (200, False)):
-            os.environ["DO_ninja"] = "[[ $* != *' -n '* ]] || echo '[1/%d] c++'" % edges
+        self.write("build/asan/there.o", "")
+        for name, begun in (("there", True), ("missing", False)):
+            os.environ["DO_ninja"] = "[[ $* != *' -t '* ]] || for i in {1..200}; do echo 'c++ -o %s.o -c x.cc'; done" % name
             run = ci.Ci(self.root, clock=clock, say=self.lines.append)
             run.jobs = 2
             run.begin = clock.now - (ci.LIMIT - 600)
