@@ -9,9 +9,9 @@
      tests under AddressSanitizer and UBSan
 
 Step 3 begins when 1 and 2 have passed. Its checks without time are listed as not done, and so is a command that is cut off at the end of the 70
-minutes; neither is a failure. Its errors are failures; of clang-tidy's findings, those of the checks that .clang-tidy makes errors are. Without
-.ci/checked, or where its commit is unknown (a shallow clone), every room counts as changed. A room that includes a changed one is not checked
-again for it: `full` is for that.
+minutes; neither is a failure. Its errors are failures; of clang-tidy's findings, those of the checks that .clang-tidy makes errors are. Where the
+commit in .ci/checked is unknown (a shallow clone), every room counts as changed; without .ci/checked there is nothing to compare with, and step 3
+is listed as not done until a `full` run has passed. A room that includes a changed one is not checked again for it: `full` is for that.
 
 full runs everything for all rooms, ThreadSanitizer included and without the limit, and writes the commit into .ci/checked when everything passed.
 --dry-run says what would be run and runs nothing. Ends with 0 when nothing failed, else with 1.
@@ -128,7 +128,7 @@ class Ci:
             with open(os.path.join(self.root, ".ci", "checked")) as f:
                 commit = f.read().strip()
         except FileNotFoundError:
-            return rooms, "all %d rooms: there is no .ci/checked" % len(rooms)
+            return None, "there is no .ci/checked: ./evergrad ci full checks all %d rooms and writes it" % len(rooms)
         if not re.fullmatch("[0-9a-f]{40}", commit) or self.git("cat-file", "-e", commit + "^{commit}") is None:
             return rooms, "all %d rooms: the commit in .ci/checked is unknown here: %s" % (len(rooms), commit)
         changed = (self.git("diff", "--name-only", "--no-renames", commit) or "") + (self.git("ls-files", "--others", "--exclude-standard") or "")
@@ -245,6 +245,8 @@ class Ci:
         rooms, why = self.scope()
         all_rooms = rooms_of(self.files())
         self.say("== step 3: %s" % why)
+        if rooms is None:
+            self.note("step 3", NOT_DONE, self.clock(), why)
         if not rooms:
             return
         if not self.full:
@@ -265,7 +267,7 @@ class Ci:
         self.say("3  %s" % why)
         if self.full:
             self.say("   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; then .ci/checked")
-        for room in () if self.full else rooms:
+        for room in () if self.full else rooms or ():
             self.say("   %-24s thread-safety, clang-tidy, asan: %s" % (room, " ".join(sorted(self.test_programs(room, all_rooms).values())) or "no unit tests"))
         if not self.full:
             self.say("   in what is left of %s" % minutes(self.limit))

@@ -131,10 +131,16 @@ class Runs(unittest.TestCase):
         self.assertRegex(said, r"0 min 0\d s  asan common/fs: tests +passed\n")
         self.assertTrue(said.endswith("== ci: passed"), said)
 
+    def test_until_everything_has_been_checked_once_step_3_is_listed_as_not_done(self):
+        said, commands = self.run_ci(0)
+        self.assertEqual(commands, ["setup.sh lint", "checks.sh ", "evergrad test"])
+        self.assertIn("step 3: there is no .ci/checked", said.split("== not done")[1])
+        self.assertTrue(said.endswith("== ci: passed"), said)
+
     def test_which_rooms_count_as_changed(self):
         rooms = ["common/fs", "coordinator", "ps_server", "worker", "worker/data"]
         scope = ci.Ci(self.root).scope
-        self.assertEqual(scope(), (rooms, "all 5 rooms: there is no .ci/checked"))
+        self.assertEqual(scope(), (None, "there is no .ci/checked: ./evergrad ci full checks all 5 rooms and writes it"))
         for unknown in ("0" * 40, "main", ""):
             self.write(".ci/checked", unknown + "\n")
             self.assertEqual(scope(), (rooms, "all 5 rooms: the commit in .ci/checked is unknown here: " + unknown))
