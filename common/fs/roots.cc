@@ -103,9 +103,10 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
 }
 
 absl::Status Roots::Refusal(absl::string_view what, const std::string& path) const {
-  return UserError(absl::PermissionDeniedError(folders_.empty() ? absl::StrCat(what, " may not be used: path=", path, " (", advice_, ")")
-                                                                : absl::StrCat(what, " lies outside of the folders that may be used, links followed: path=", path,
-                                                                               " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
+  return UserError(absl::PermissionDeniedError(folders_.empty()
+                                                   ? absl::StrCat(what, " may not be used: path=", path, " (", advice_, ")")
+                                                   : absl::StrCat(what, " lies outside of the folders that may be used, links followed: path=", path,
+                                                                  " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
 }
 
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders) {

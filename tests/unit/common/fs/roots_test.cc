@@ -78,8 +78,9 @@ TEST_CASE("what leads out of the roots is refused, by dots, by links of any kind
 
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
   CHECK(absl::IsPermissionDenied(refusal));
-  CHECK_THAT(std::string(refusal.message()), Catch::Contains("the data file lies outside of the folders that may be used, links followed: path=/etc/passwd") &&
-                                                 Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
+  CHECK_THAT(std::string(refusal.message()),
+             Catch::Contains("the data file lies outside of the folders that may be used, links followed: path=/etc/passwd") &&
+                 Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
 }
 
 TEST_CASE("a root may be a link, and its files may be named by either of its names") {
