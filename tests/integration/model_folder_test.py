@@ -135,6 +135,12 @@ class Models(Case):
         folder, metrics = self.train(os.path.join(ROOT, "configs", "examples", "adult.yaml"), env={"EVERGRAD_DATA": data_folder()})
         measured = self.evaluate(folder, test)
         self.assertEqual(measured["examples"], 16281)
+        with self.subTest("a reader that takes only the first predictions causes no complaint"):
+            r = subprocess.Popen([PYTHON, os.path.join(folder, "load.py"), test], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertTrue(r.stdout.readline())
+            r.stdout.close()
+            self.assertEqual((r.stderr.read(), r.wait(300)), ("", 0))
+            r.stderr.close()
         # A record or two may lie on the edge.
         self.assertAlmostEqual(measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281)
         self.assertAlmostEqual(measured["auc"], metrics["auc"], delta=1e-4)

@@ -581,6 +581,10 @@ def main():
         else:
             for row in model.predict(records, raw=options.raw):
                 print(" ".join("%.9g" % v for v in row.ravel()))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has closed the pipe. Buffered output is dropped, or Python would complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ModelError, OSError) as error:
         print("load.py: %s" % error, file=sys.stderr)
         return 1
