@@ -144,10 +144,11 @@ void Job::ReadTrust(const v1::JobSnapshot& s) {
     before->whole = account.before_is_whole();
     before->another_plan = account.another_plan();
     if (!account.before_unknown()) {
-      before->updates.emplace(static_cast<std::size_t>(account.before_size()));
+      std::vector<std::uint64_t> updates(static_cast<std::size_t>(account.before_size()));
       for (const v1::ShardUpdates& one : account.before()) {
-        if (one.shard() < before->updates->size()) (*before->updates)[one.shard()] = one.updates();
+        if (one.shard() < updates.size()) updates[one.shard()] = one.updates();
       }
+      before->updates = std::move(updates);
     }
   }
   account_.Restore(std::move(touched_less), account.touched_unknown(), std::move(before));
