@@ -41,15 +41,19 @@ ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t reque
   pending.request_bytes_max = request_bytes;
   pending.response_bytes_max = options.response_bytes_max;
   pending.patience = options.deadline;
-  pending.moved_at = now;
   pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax, pool_.get());
-  CheckAt(id, pending, DueAt(pending));
+  BeginPatience(id, pending, now);
   return pending;
 }
 
 MonoTime ClientSession::DueAt(const Pending& pending) const {
   const bool waits_for_grant = state_ == State::kUp && pending.phase == Phase::kAnnounced;
   return pending.moved_at + pending.patience * (waits_for_grant ? kGrantPatience : 1);
+}
+
+void ClientSession::BeginPatience(std::uint64_t id, Pending& pending, MonoTime now) {
+  pending.moved_at = now;
+  if (const MonoTime due = DueAt(pending); due < pending.check_at) CheckAt(id, pending, due);
 }
 
 void ClientSession::CheckAt(std::uint64_t id, Pending& pending, MonoTime at) {
@@ -87,8 +91,7 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
       return;
     }
     pending.patience = options.deadline;
-    pending.moved_at = now;
-    CheckAt(id, pending, DueAt(pending));
+    BeginPatience(id, pending, now);
   } else {
     absl::Status refused = state_ == State::kDown ? OwnCopy(down_) : CheckCall(bytes, options);
     if (!refused.ok()) {
@@ -176,8 +179,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header.request_id));
       it->second.phase = Phase::kGranted;
-      it->second.moved_at = now;
-      CheckAt(it->first, it->second, DueAt(it->second));
+      BeginPatience(it->first, it->second, now);
       Advance(it->first, it->second);
       return absl::OkStatus();
     }

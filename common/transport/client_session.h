@@ -81,9 +81,9 @@ class ClientSession {
     std::uint64_t small_charge = 0;  // Of the peer's share of the small reserve, while outstanding.
     Frame request;
     DataDone done;
-    MonoTime patience{0};  // DataOptions::deadline
-    MonoTime moved_at{0};  // when it was made, was granted, or a part of it was last sent or received
-    MonoTime check_at{0};  // its place in `checks_`; may be earlier than DueAt, never later
+    MonoTime patience{0};                 // DataOptions::deadline
+    MonoTime moved_at{0};                 // when it was made, was granted, or a part of it was last sent or received
+    MonoTime check_at = MonoTime::max();  // its place in `checks_`, once it has one; may be earlier than DueAt, never later
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
@@ -92,6 +92,8 @@ class ClientSession {
   Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
   // When it ends if nothing moves before.
   MonoTime DueAt(const Pending& pending) const;
+  // It was called, or granted: its patience begins anew, and may be shorter than what it was looked at for.
+  void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends what can be sent of it now.
   void Advance(std::uint64_t id, Pending& pending);
