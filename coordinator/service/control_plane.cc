@@ -490,7 +490,7 @@ void ControlPlane::AfterJobsChanged() {
 }
 
 void ControlPlane::StartNextJob() {
-  if (!term_known_ || window_open_ || !store_status_.ok() || !store_place_.ok()) return;
+  if (!term_known_ || window_open_ || !NoNewJobs().ok()) return;
   while (!queue_.empty() && active_.size() < options_.jobs_running_max) {
     const JobUid uid = queue_.front();
     queue_.pop_front();
@@ -806,8 +806,8 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64
   if (place == queue_.end()) return;
   const auto before = place - queue_.begin();
   status->set_waiting_for(!term_known_ || window_open_ ? "tasks to register"
-                          : !store_status_.ok() || !store_place_.ok()
-                              ? std::string((store_status_.ok() ? store_place_ : store_status_).message())
+                          : !NoNewJobs().ok()
+                              ? std::string(NoNewJobs().message())
                               : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
                                              before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
 }
@@ -970,7 +970,7 @@ void ControlPlane::CheckStorePlace() {
 }
 
 absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
-  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", (store_status_.ok() ? store_place_ : store_status_).message())), "coordinator");
+  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", NoNewJobs().message())), "coordinator");
 }
 
 void ControlPlane::StoreFailed(const absl::Status& status) {

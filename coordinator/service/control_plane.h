@@ -286,10 +286,11 @@ class ControlPlane final : private JobHost {
     runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;
     bool posted ABSL_GUARDED_BY(mu) = false;
   };
-  std::shared_ptr<StoreEars> ears_;  // shared with the store's listener
-  absl::Status store_status_;        // OK, or why nothing new is accepted
-  absl::Status store_place_;         // OK, or why no job is begun: what the store has would not be found by the next start. Others go on
-  bool store_broken_ = false;        // for good
+  std::shared_ptr<StoreEars> ears_;                                                                    // shared with the store's listener
+  absl::Status store_status_;                                                                          // OK, or why nothing new is accepted
+  const absl::Status& NoNewJobs() const { return store_status_.ok() ? store_place_ : store_status_; }  // OK, or why none is taken or begun
+  absl::Status store_place_;   // OK, or why no job is begun: what the store has would not be found by the next start. Others go on
+  bool store_broken_ = false;  // for good
   // What waits until the store has made durable what it depends on; in order.
   struct Gated {
     std::uint64_t accepted = 0;

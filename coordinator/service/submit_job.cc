@@ -10,7 +10,7 @@ namespace evergrad::coordinator {
 
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!store_status_.ok() || !store_place_.ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
+  if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
   options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   options.submission = true;
