@@ -153,8 +153,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
       entry.backoff_until = former->backoff_until;
       entry.registered_at = former->registered_at;
     } else {
-      const MonoTime lived = (former->session_open ? now : former->closed_at) - former->registered_at;
-      entry.flaps = lived < options_.short_life && !former->leaving ? former->flaps + 1 : 0;
+      entry.flaps = DiedYoung(*former, former->session_open ? now : former->closed_at) ? former->flaps + 1 : 0;
       if (entry.flaps > options_.flaps_free) {
         const std::uint32_t doublings = std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
         entry.backoff_until = now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings), options_.backoff_max);
@@ -309,7 +308,7 @@ void Membership::ForgetOldest() {
   }
 }
 
-bool Membership::DiedYoung(const TaskEntry& gone) const { return !gone.leaving && gone.closed_at - gone.registered_at < options_.short_life; }
+bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const { return !entry.leaving && end - entry.registered_at < options_.short_life; }
 
 // A process that returns keeps its number while nobody else lives under it. One that is started again where another died young gets that one's, and
 // with it its back-off. Everybody else gets a number that no listed task has: a healthy newcomer has no part in what a dead one did. There are few of
@@ -321,7 +320,8 @@ std::string Membership::NumberFor(const TaskHello& hello) const {
     if (entry.role != Role::kWorker) continue;
     if (entry.process_uid == hello.process_uid) return entry.identity;
     living += entry.state != TaskState::kGone;
-    if (again == nullptr && entry.numbered && entry.state == TaskState::kGone && entry.host == hello.host && DiedYoung(entry)) again = &entry;
+    if (again == nullptr && entry.numbered && entry.state == TaskState::kGone && entry.host == hello.host && DiedYoung(entry, entry.closed_at))
+      again = &entry;
   }
   if (!hello.identity.empty()) {
     const TaskEntry* holder = FindIdentity(Role::kWorker, hello.identity);

@@ -160,7 +160,7 @@ class Membership {
   void ForgetOldest();
   std::string LowestFree(Role role) const;
   std::string NumberFor(const TaskHello& hello) const;
-  bool DiedYoung(const TaskEntry& gone) const;
+  bool DiedYoung(const TaskEntry& entry, MonoTime end) const;
   RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after);
 
   const MembershipOptions options_;
