@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/ids.h"
 
 namespace evergrad::client {
 
@@ -17,5 +20,8 @@ inline constexpr std::array<const char*, 11> kRunFileNames = {
 
 inline bool IsExportName(absl::string_view name) { return std::find(kExportNames.begin(), kExportNames.end(), name) != kExportNames.end(); }
 inline bool IsRunFileName(absl::string_view name) { return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end(); }
+
+// What a folder with files of a run says in its mark: whose they are.
+inline std::string RunMark(JobUid job) { return absl::StrCat("evergrad run of job ", JobUidString(job), "\n"); }
 
 }  // namespace evergrad::client

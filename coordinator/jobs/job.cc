@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
+#include "common/client/run_file_names.h"
 #include "common/grants/grant_proof.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
@@ -794,7 +795,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
   status->set_runs_folder(id_.runs_folder);
   status->set_runs_host(host_->HostName());
-  status->set_runs_mark(RunMark());
+  status->set_runs_mark(client::RunMark(id_.uid));
   if (functions_) {
     status->set_closures_total(functions_->scheduled());
     status->set_closures_failed(functions_->failed());

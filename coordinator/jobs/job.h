@@ -571,7 +571,6 @@ class Job {
   // job_export.cc
   struct Receiving;
   bool exporting() const { return phase_ == Phase::kExporting || phase_ == Phase::kSealedExporting; }
-  std::string RunMark() const;
   void FillExportOrder(v1::ExportOrder* order) const;
   std::uint64_t ExportBytesMax(absl::string_view name) const;
   absl::Status OnRunFile(TaskId task, const v1::RunFileChunk& chunk);

@@ -34,11 +34,9 @@ struct Job::Receiving {
   std::uint64_t queued_bytes = 0;  // handed to the file thread and not back
 };
 
-std::string Job::RunMark() const { return absl::StrCat("evergrad run of job ", JobUidString(id_.uid), "\n"); }
-
 void Job::FillExportOrder(v1::ExportOrder* order) const {
   order->set_mark_file(client::kRunMarkFile);
-  order->set_mark(RunMark());
+  order->set_mark(client::RunMark(id_.uid));
   order->set_upload(export_upload_);
 }
 

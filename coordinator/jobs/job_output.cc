@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/client/protocol.h"
+#include "common/client/run_file_names.h"
 #include "common/snapshot/checksum.h"
 #include "coordinator/dashboard/metric_text.h"
 #include "coordinator/jobs/function_queue.h"
@@ -52,7 +53,7 @@ std::string Rfc3339(std::int64_t wall_ms) { return absl::FormatTime("%Y-%m-%dT%H
 
 void Job::WriteJobFile() {
   std::vector<RunFile> files;
-  files.push_back({client::kRunMarkFile, [text = RunMark()] { return text; }});
+  files.push_back({client::kRunMarkFile, [text = client::RunMark(id_.uid)] { return text; }});
   files.push_back({"job.yaml", [text = id_.yaml] { return text; }});
   std::weak_ptr<bool> alive = alive_;
   host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {

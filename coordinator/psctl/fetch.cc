@@ -69,7 +69,7 @@ class Fetcher {
       fetched.files.clear();
       uid_ = ShowHex(list.job_uid());  // a name may be another job's the next time
       EG_RETURN_IF_ERROR(Check(list));
-      EG_RETURN_IF_ERROR(TakeFolder());
+      EG_RETURN_IF_ERROR(TakeFolder(JobUid(list.job_uid())));
       absl::Status changed;
       for (const v1::RunFileInfo& file : list.files()) {
         absl::Status status = Bring(file, &fetched.bytes);
@@ -103,8 +103,8 @@ class Fetcher {
   }
 
   // Files of two runs in one folder would pass for one model.
-  absl::Status TakeFolder() const {
-    const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark), mine = absl::StrCat("evergrad run of job ", uid_, "\n");
+  absl::Status TakeFolder(JobUid job) const {
+    const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark), mine = client::RunMark(job);
     const auto there = fs::ReadFile(path, kMarkBytesMax);
     if (there.ok() && *there == mine) return absl::OkStatus();
     if (there.ok())
