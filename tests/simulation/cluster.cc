@@ -460,6 +460,8 @@ class Cluster {
     Attempt attempt;
     std::string worker, proof;
   };
+  void MixProof(Granted* forged, double chance, std::uint64_t ways);
+  bool WasGranted(const Granted& what) const;
   std::vector<Granted> granted_;  // the newest
   Random forger_;                 // draws of its own: a forged push leaves no trace, and so the walk is what it is without
 
@@ -1108,6 +1110,27 @@ void Cluster::Serve(const Call& call) {
   if (calls_.size() < 2 * kCallsMax) calls_.push_back(answer);
 }
 
+// With `chance` the proof of what somebody was granted, of which one of closure, attempt and worker stays as it was forged (`ways`: above three, none
+// may); else a proof of nobody's, or none.
+void Cluster::MixProof(Granted* forged, double chance, std::uint64_t ways) {
+  if (!granted_.empty() && forger_.Chance(chance)) {
+    const Granted& known = granted_[forger_.Below(granted_.size())];
+    forged->proof = known.proof;
+    const std::uint64_t other = forger_.Below(ways);
+    if (other != 0) forged->closure = known.closure;
+    if (other != 1) forged->attempt = known.attempt;
+    if (other != 2) forged->worker = known.worker;
+  } else if (forger_.Chance(0.5)) {
+    forged->proof.clear();
+  }
+}
+
+bool Cluster::WasGranted(const Granted& what) const {
+  return std::any_of(granted_.begin(), granted_.end(), [&](const Granted& g) {
+    return g.job == what.job && g.closure == what.closure && g.attempt == what.attempt && g.worker == what.worker;
+  });
+}
+
 // Line 35: a push by who was not granted it, made of what an attacker can know: true epochs, what is open, proofs of others, proofs of other work of
 // a worker's own.
 void Cluster::Forge() {
@@ -1125,21 +1148,8 @@ void Cluster::Forge() {
     forged.closure = it->first;
   }
   if (forger_.Chance(0.3)) forged.attempt = forger_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
-  if (!granted_.empty() && forger_.Chance(0.7)) {
-    const Granted& known = granted_[forger_.Below(granted_.size())];
-    forged.proof = known.proof;
-    // One of these three is not as it was granted; or it is another job's.
-    const std::uint64_t other = forger_.Below(4);
-    if (other != 0) forged.closure = known.closure;
-    if (other != 1) forged.attempt = known.attempt;
-    if (other != 2) forged.worker = known.worker;
-  } else if (forger_.Chance(0.5)) {
-    forged.proof.clear();
-  }
-  const auto is_his = [&](const Granted& g) {
-    return g.job == forged.job && g.closure == forged.closure && g.attempt == forged.attempt && g.worker == forged.worker;
-  };
-  if (std::any_of(granted_.begin(), granted_.end(), is_his)) return;
+  MixProof(&forged, 0.7, 4);  // the fourth way: it is another job's
+  if (WasGranted(forged)) return;
   const std::uint64_t as = forged.closure.value() % kClosures;
   alignas(64) float gradient[kElementsMax];
   models_[p].Gradient(as, update, forged.attempt, gradient);
@@ -1176,21 +1186,8 @@ void Cluster::ForgeHello() {
     forged.attempt = it->second.attempt;
     if (forger_.Chance(0.7)) forged.attempt.n += 1 + forger_.Below(9);
   }
-  if (!granted_.empty() && forger_.Chance(0.5)) {
-    // What another worker was granted, under a name, or a number, that it was not granted under.
-    const Granted& known = granted_[forger_.Below(granted_.size())];
-    forged.proof = known.proof;
-    const std::uint64_t other = forger_.Below(3);
-    if (other != 0) forged.closure = known.closure;
-    if (other != 1) forged.attempt = known.attempt;
-    if (other != 2) forged.worker = known.worker;
-  } else if (forger_.Chance(0.5)) {
-    forged.proof.clear();
-  }
-  const auto is_his = [&](const Granted& g) {
-    return g.job == forged.job && g.closure == forged.closure && g.attempt == forged.attempt && g.worker == forged.worker;
-  };
-  if (std::any_of(granted_.begin(), granted_.end(), is_his)) return;
+  MixProof(&forged, 0.5, 3);
+  if (WasGranted(forged)) return;
   ClosureBook::HeldAttempt held{forged.closure, forged.attempt, true, {}, {}};
   held.proved = Proved(held, forged.worker, forged.proof);
   if (!book_->RegisterWorker(TaskId(~0ull), {held}).empty())
