@@ -222,14 +222,18 @@ TEST_CASE("a worker that has said nothing since its Hello is given nothing, and 
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a server that dies again and again is kept from shards for a while: they go to another, and the job goes on") {
-  FakeCluster c(DeathsMax(20));
+// worker/0 holds closures, and keeps them.
+void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
-  c.AddServer("0");
-  c.AddServer("1");
+  for (const char* server : servers) c.AddServer(server);
   c.job->Start();
   REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+}
+
+TEST_CASE("a server that dies again and again is kept from shards for a while: they go to another, and the job goes on") {
+  FakeCluster c(DeathsMax(20));
+  BeginHolding(c, {"0", "1"});
   REQUIRE(c.servers["1"].shards.size() == 2);
   for (int life = 0; life < 3; ++life) {
     c.AddServer("1");
@@ -250,12 +254,7 @@ TEST_CASE("a server that dies again and again is kept from shards for a while: t
 
 TEST_CASE("a server that goes on dying without shards costs no events and stays in the list") {
   FakeCluster c(DeathsMax(20, 640));
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
-  c.AddWorker("0");
-  c.AddServer("0");
-  c.AddServer("1");
-  c.job->Start();
-  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  BeginHolding(c, {"0", "1"});
   const auto die = [&] {
     c.job->OnServerAway(c.servers["1"].task, "its session closed");
     c.AddServer("1");
@@ -296,11 +295,7 @@ TEST_CASE("a server that goes on dying without shards costs no events and stays 
 
 TEST_CASE("the only server of a job that dies again and again gets its shards back once its time is over, and the job says for how long it waits") {
   FakeCluster c(DeathsMax(20));
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
-  c.AddWorker("0");
-  c.AddServer("0");
-  c.job->Start();
-  REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
+  BeginHolding(c, {"0"});
   for (int life = 0; life < 4; ++life) {
     c.AddServer("0");
     Wait(c, milliseconds(400));

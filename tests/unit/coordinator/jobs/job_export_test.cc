@@ -50,6 +50,19 @@ struct Exporting {
     if (offset + chunk->data().size() == kWhole.size()) chunk->set_sha256(Sha256Of(kWhole));
     return message;
   }
+  // The worker has lost its session, and registers again with the export in hand.
+  void ComeBack() {
+    const v1::Grant granted = grant();
+    v1::Hello hello;
+    hello.set_process_uid(worker().process);
+    FakeCluster::AddHeld(granted, worker().map.version(), &hello);
+    c.AddWorker("0", hello, /*former_died=*/false);
+    worker().held.push_back(granted);
+  }
+  void CheckSuccess() {
+    REQUIRE(c.RunToEnd());
+    CHECK(c.Status().state() == "SUCCEEDED");
+  }
   // The worker's export ends with this file, sent or written.
   void End(bool uploaded, const std::string& contents = kWhole) {
     c.on_done = [&, uploaded, contents](const v1::Grant& g, v1::Done* done) {
@@ -92,8 +105,7 @@ TEST_CASE("a worker on another host sends its files, each part is confirmed, and
   REQUIRE(e.worker().files.size() == 2);
   CHECK(e.worker().files[1].written() == kWhole.size());
   e.End(true);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
   CHECK(*fs::ReadFile(e.folder / "weights.npz", 1000) == kWhole);
   const Json result = Json::parse(e.c.Status().result_json());
   REQUIRE(result["files"].size() == 1);
@@ -160,13 +172,8 @@ TEST_CASE("parts of a file without bytes, or under a name of their own, are refu
 
 TEST_CASE("an answer to a part of a former session is not sent, and the file goes on") {
   Exporting e;
-  const v1::Grant granted = e.grant();
   e.c.Say(e.worker().task, e.Chunk(0, 10));  // still waits for the disk when the session ends
-  v1::Hello hello;
-  hello.set_process_uid(e.worker().process);
-  FakeCluster::AddHeld(granted, e.worker().map.version(), &hello);
-  e.c.AddWorker("0", hello, /*former_died=*/false);
-  e.worker().held.push_back(granted);
+  e.ComeBack();
   e.c.Deliver();
   CHECK(e.worker().files.empty());
   e.c.Say(e.worker().task, e.Chunk(0, 100));
@@ -174,8 +181,7 @@ TEST_CASE("an answer to a part of a former session is not sent, and the file goe
   REQUIRE(e.worker().files.size() == 1);
   CHECK(e.worker().files[0].written() == kWhole.size());
   e.End(true);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
 }
 
 TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
@@ -196,8 +202,7 @@ TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
   e.c.Deliver();
   CHECK(e.worker().files.back().written() == kWhole.size());
   e.End(true);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
 }
 
 TEST_CASE("what was not read back is in no result, and half a file of a coordinator that died is removed") {
@@ -217,8 +222,7 @@ TEST_CASE("what was not read back is in no result, and half a file of a coordina
   };
   const v1::Grant granted = e.grant();
   e.c.Finish(e.worker(), granted);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
   const Json result = Json::parse(e.c.Status().result_json());
   REQUIRE(result["files"].size() == 1);
   CHECK(result["files"][0]["name"] == "weights.npz");
@@ -235,8 +239,7 @@ TEST_CASE("files that a worker has written where the coordinator does not see th
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
   e.End(true);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
 }
 
 TEST_CASE("files that a worker has written into the shared folder are read back there, and another file is none") {
@@ -244,8 +247,7 @@ TEST_CASE("files that a worker has written into the shared folder are read back 
   std::ofstream(e.folder / "weights.npz") << kWhole;
   SECTION("the same") {
     e.End(false);
-    REQUIRE(e.c.RunToEnd());
-    CHECK(e.c.Status().state() == "SUCCEEDED");
+    e.CheckSuccess();
     CHECK_THAT(AllEvents(e.c), Contains("weights written by worker/0 on host far and read back on host near"));
   }
   SECTION("another") {
@@ -288,21 +290,15 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
   e.End(true);
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
 }
 
 TEST_CASE("a worker that comes back in the middle of a file begins that file anew, and one that does not leaves nothing behind") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();
-  const v1::Grant granted = e.grant();
   SECTION("it comes back") {
-    v1::Hello hello;
-    hello.set_process_uid(e.worker().process);
-    FakeCluster::AddHeld(granted, e.worker().map.version(), &hello);
-    e.c.AddWorker("0", hello, /*former_died=*/false);
-    e.worker().held.push_back(granted);
+    e.ComeBack();
     e.c.Say(e.worker().task, e.Chunk(0, 100));
     e.c.Deliver();
     REQUIRE(e.worker().files.size() == 1);
@@ -317,8 +313,7 @@ TEST_CASE("a worker that comes back in the middle of a file begins that file ane
     e.c.Deliver();
     e.End(true);
   }
-  REQUIRE(e.c.RunToEnd());
-  CHECK(e.c.Status().state() == "SUCCEEDED");
+  e.CheckSuccess();
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(e.folder.path())) files += entry.is_regular_file();
   CHECK(files == 1);

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/random/philox.h"
-#include "job_fixture.h"
+#include "lines_fixture.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -12,30 +12,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
-constexpr char kFile[] = "/runs/fake/metrics.jsonl";
 constexpr char kTrouble[] = "metrics.jsonl cannot be written, its lines are kept and it is tried again";
-
-void AddTasks(FakeCluster& c) {
-  c.AddServer("0");
-  c.AddServer("1");
-  c.AddWorker("0");
-  c.AddWorker("1");
-  c.job->Start();
-}
-
-// Each a whole object, which Json::parse would not forgive.
-std::vector<Json> Lines(const FakeCluster& c) {
-  std::vector<Json> lines;
-  const auto file = c.host.files.find(kFile);
-  if (file == c.host.files.end()) return lines;
-  for (std::size_t begin = 0; begin < file->second.size();) {
-    const std::size_t end = file->second.find('\n', begin);
-    REQUIRE(end != std::string::npos);
-    lines.push_back(Json::parse(file->second.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return lines;
-}
 
 std::vector<std::uint64_t> NumbersOf(const std::vector<Json>& lines, const char* kind) {
   std::vector<std::uint64_t> numbers;
@@ -73,7 +50,7 @@ TEST_CASE("lines that find no room are kept and written later, in order, and tro
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return NumbersOf(Lines(c), "step").size() == 8; }));
-  c.host.lines_bytes_max = c.host.files[kFile].size() + 150;
+  c.host.lines_bytes_max = c.host.files[kLinesFile].size() + 150;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 12; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 12; }));
@@ -106,7 +83,7 @@ TEST_CASE("a coordinator that ends at any moment while the disk is full, or has 
     for (int life = 0; life < 6 && !c.job->ended(); ++life) {
       const int turns = static_cast<int>(below(14));
       for (int i = 0; i < turns && !c.job->ended(); ++i) {
-        c.host.lines_bytes_max = below(2) == 0 ? c.host.files[kFile].size() + below(300) : ~0ull;
+        c.host.lines_bytes_max = below(2) == 0 ? c.host.files[kLinesFile].size() + below(300) : ~0ull;
         c.Run([] { return false; }, std::chrono::milliseconds(500 * below(4)));
         for (auto& [identity, worker] : c.workers) {
           for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
@@ -139,7 +116,7 @@ TEST_CASE("a coordinator that is started again while the disk is full goes on tr
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return NumbersOf(Lines(c), "step").size() == 8; }));
-  c.host.lines_bytes_max = c.host.files[kFile].size() + 10;
+  c.host.lines_bytes_max = c.host.files[kLinesFile].size() + 10;
   c.host.tears = true;
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   c.Run([] { return false; }, std::chrono::seconds(2));
@@ -180,8 +157,8 @@ TEST_CASE("beyond their bound step lines are lost and counted, and epochs, event
   std::uint64_t limit = 0;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= limit; };
   AddTasks(c);
-  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.host.files[kFile].empty(); }));
-  c.host.lines_bytes_max = c.host.files[kFile].size();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.host.files[kLinesFile].empty(); }));
+  c.host.lines_bytes_max = c.host.files[kLinesFile].size();
   limit = kSteps / 2 / 4 * 3;
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= limit; }));
@@ -211,8 +188,8 @@ TEST_CASE("a job that ends while its disk is full waits for room a little, then 
   FakeCluster c({}, {.jobs_max = 8, .persistent = journal});
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
-  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.host.files[kFile].empty(); }));
-  const std::string before = c.host.files[kFile];
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.host.files[kLinesFile].empty(); }));
+  const std::string before = c.host.files[kLinesFile];
   c.host.lines_bytes_max = before.size();
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
@@ -230,7 +207,7 @@ TEST_CASE("a job that ends while its disk is full waits for room a little, then 
     CHECK(result["lines_lost"] == 0);
     return;
   }
-  CHECK(c.host.files[kFile] == before);
+  CHECK(c.host.files[kLinesFile] == before);
   CHECK(result["lines_lost"] > 0);
   CHECK_THAT(AllEvents(c),
              Contains("warning: metrics.jsonl lacks its end, " + std::to_string(result["lines_lost"].get<std::uint64_t>()) + " lines: no space"));

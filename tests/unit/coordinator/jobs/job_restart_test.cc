@@ -6,7 +6,7 @@
 
 #include "common/random/philox.h"
 #include "evergrad/v1/journal.pb.h"
-#include "job_fixture.h"
+#include "lines_fixture.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -14,20 +14,6 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 using Json = nlohmann::json;
-
-std::vector<Json> Lines(const FakeCluster& c) {
-  std::vector<Json> lines;
-  const auto file = c.host.files.find("/runs/fake/metrics.jsonl");
-  if (file == c.host.files.end()) return lines;
-  std::size_t begin = 0;
-  while (begin < file->second.size()) {
-    const std::size_t end = file->second.find('\n', begin);
-    REQUIRE(end != std::string::npos);
-    lines.push_back(Json::parse(file->second.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return lines;
-}
 
 void CheckFiles(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs) {
   std::uint64_t step = 0, epoch = 0, ends = 0, submitted = 0;
@@ -42,14 +28,6 @@ void CheckFiles(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs)
   CHECK(epoch == epochs);
   CHECK(submitted == 1);
   CHECK(ends == 1);
-}
-
-void AddTasks(FakeCluster& c) {
-  c.AddServer("0");
-  c.AddServer("1");
-  c.AddWorker("0");
-  c.AddWorker("1");
-  c.job->Start();
 }
 
 TEST_CASE("whoever goes or comes while the last files are written does not stand behind the end line, and is told all the same") {

@@ -230,7 +230,13 @@ void Claim(const FakeCluster& c, v1::Hello* hello, std::uint64_t closure, Attemp
   held.set_granted_to("0");
 }
 
-bool HoldsTraining(const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; }
+// worker/0 holds at least two closures, and keeps them.
+void BeginHolding(FakeCluster& c) {
+  ReportAllTouched(c);
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
+  Begin(c);
+  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+}
 
 // What everybody was granted is finished, and the job ends as one in which nobody lied.
 void CheckHonestEnd(FakeCluster& c) {
@@ -250,10 +256,7 @@ void CheckHonestEnd(FakeCluster& c) {
 
 TEST_CASE("an attempt in a Hello that nobody granted is not adopted, above the current one, below it or of a closure to come") {
   FakeCluster c;
-  ReportAllTouched(c);
-  c.hold = HoldsTraining;
-  Begin(c);
-  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  BeginHolding(c);
   const v1::Grant grant = c.workers.at("0").held[1];
   const Attempt current = client::FromProto<Attempt>(grant.attempt());
   std::size_t claims = 0;
@@ -273,10 +276,7 @@ TEST_CASE("an attempt in a Hello that nobody granted is not adopted, above the c
 
 TEST_CASE("a worker that claims every closure when the coordinator has begun anew takes nothing from whoever was granted them") {
   FakeCluster c;
-  ReportAllTouched(c);
-  c.hold = HoldsTraining;
-  Begin(c);
-  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  BeginHolding(c);
   v1::Hello claims, honest;
   for (std::uint64_t closure = 0; closure < 16; ++closure) Claim(c, &claims, closure, {1, 100'000 + closure}, std::string(grants::kProofBytes, 'x'));
   for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &honest);
@@ -297,10 +297,7 @@ TEST_CASE("a worker that claims every closure when the coordinator has begun ane
 
 TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worker is called now") {
   FakeCluster c;
-  ReportAllTouched(c);
-  c.hold = HoldsTraining;
-  Begin(c);
-  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  BeginHolding(c);
   v1::Hello hello;
   for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
   c.host.term_now = Term(9);
@@ -334,10 +331,7 @@ TEST_CASE("an evaluation that a Hello names is taken over only if it is current,
 
 TEST_CASE("a Hello that names an attempt several times has it once") {
   FakeCluster c;
-  ReportAllTouched(c);
-  c.hold = HoldsTraining;
-  Begin(c);
-  REQUIRE(c.Run([&] { return c.workers.at("0").held.size() >= 2; }));
+  BeginHolding(c);
   const std::vector<v1::Grant> held = c.workers.at("0").held;
   v1::Hello hello;
   hello.set_process_uid(c.workers.at("0").process);
