@@ -11,8 +11,9 @@ Prints each breach as file:line: rule; ends with 1 when there is one. `--self-te
 """
 import os
 import re
-import subprocess
 import sys
+
+import repository
 
 ROLES = ("ps_server", "worker", "coordinator")
 PURE = ("ps_server/ledger", "ps_server/optimizer", "coordinator/closures", "coordinator/membership", "coordinator/scheduler", "common/plan", "common/sharding")
@@ -90,11 +91,6 @@ def check_file(path, text):
     return breaches
 
 
-def repository_files(root):
-    out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
-    return [f for f in out if f.endswith((".cc", ".h", ".cu", ".cuh"))]
-
-
 def self_test():
     cases = [
         ("common/base/x.h", '#include "worker/graph/graph.h"\n'),
@@ -127,7 +123,7 @@ def main():
     os.chdir(root)
     count = 0
     rooms = set()
-    for path in sorted(repository_files(root)):
+    for path in repository.files(root, repository.CPP):
         if not os.path.exists(path):
             continue
         with open(path, encoding="utf-8") as f:

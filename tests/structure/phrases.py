@@ -19,6 +19,8 @@ import sys
 import tempfile
 import tokenize
 
+import repository
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "phrases.txt")
 KEYS = ("phrase", "pattern", "better", "reason", "present")
@@ -60,7 +62,7 @@ def code_texts(source):
         before = texts[-1] if texts and not gap else None
         if m.group("line"):
             said = m.group().lstrip("/").strip()
-            # One comment has one line after another; what is behind code goes on with the line below it, as it does for a reader.
+            # Comments on consecutive lines are one text, also where the first of them stands behind code.
             if before and before.kind == "line" and before.last + 1 == line:
                 before.add(line, said, " ")
             else:
@@ -135,9 +137,8 @@ def texts_of(path, source):
 
 
 def repository_files(root):
-    out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
     # The list quotes what it bans, and its check tries it.
-    return sorted(f for f in out if f.endswith(CODE + TEXT + (".py",)) and "/testdata/" not in f and f != "tests/structure/phrases.py" and os.path.isfile(os.path.join(root, f)))
+    return [f for f in repository.files(root, CODE + TEXT + (".py",)) if "/testdata/" not in f and f != "tests/structure/phrases.py"]
 
 
 def read_list(text):

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import repository
+
 PYFLAKES = ["/usr/bin/python3", "-m", "pyflakes"]
 
 
@@ -51,10 +53,8 @@ def main():
         return 77
     if "--self-test" in sys.argv[1:]:
         return self_test()
-    root = subprocess.run(["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--show-toplevel"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    os.chdir(root)
-    paths = subprocess.run(["git", "ls-files", "*.py"], stdout=subprocess.PIPE, text=True, check=True).stdout.split("\n")
-    found = findings([p for p in paths if p and os.path.exists(p)])
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    found = findings(repository.files(".", (".py",)))
     print("\n".join(found))
     return 1 if found else 0
 

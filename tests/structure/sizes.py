@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 
+import repository
+
 FUNCTION_LINES, CLASS_LINES, CASE_LINES = 70, 400, 100
 GROWTH = 10
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,11 +33,6 @@ CASE = re.compile(r'(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\((?:"((?:[^"
 HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol lines  reason
 # Split it and remove its line; `sizes.py --write` brings the numbers up to date.
 """
-
-
-def repository_files(root):
-    out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
-    return sorted(f for f in out if f.endswith((".cc", ".h", ".cu", ".cuh")) and os.path.exists(os.path.join(root, f)))
 
 
 def symbol_of(scope, name):
@@ -199,7 +196,7 @@ def main():
     if "--self-test" in sys.argv:
         return self_test()
     root = os.path.abspath(os.path.join(HERE, "..", ".."))
-    sizes = measure(root, repository_files(root))
+    sizes = measure(root, repository.files(root, repository.CPP))
     text = open(LIST, encoding="utf-8").read() if os.path.exists(LIST) else ""
     if "--write" in sys.argv:
         with open(LIST, "w", encoding="utf-8") as f:
