@@ -33,7 +33,7 @@ void Job::CheckReach() {
     }
   }
   if (cut_off.empty()) return;
-  // Of a functions job who has none of the functions can do nothing of it; which ones those have who serve other jobs is not known here.
+  // A worker can do the work of a functions job only if it has one of the functions. The functions of workers that serve other jobs are unknown here.
   const auto others_can = [&](const Worker& of) {
     if (!functions_) return !able.empty() || workers_elsewhere_ > 0;
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
